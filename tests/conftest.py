@@ -14,6 +14,8 @@ from pathlib import Path
 # Read when TensorFlow and Keras are first imported, here or in a child process.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+# Before numpy, too: threads of BLAS spin while they wait for each other, which takes minutes of busy cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import psutil
 import pytest

@@ -2,33 +2,52 @@
 nothing is lost."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pslab.chaos.plan import Kind
+from pslab.chaos.campaign import Campaign, Seen
+from pslab.chaos.plan import Disturbance, Kind
 from pslab.runs.folder import Run
-from tests.cluster.cluster import entries_of
-from tests.cluster.test_run_resume import lab
+from tests.cluster.cluster import ROOT, entries_of
+from tests.replay.command import ps_lab
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-BATCHES = 100
+STRIKES = 3
 # By which the first three disturbances come to one process of each role. Of those that stop one, a server stands still
 # for a while and a worker for longer than its timeout.
 SEEDS: dict[Kind, int] = {"kill": 140, "stop": 7654, "cut": 11}
 
 
-def disturbed(folder: Path, kind: Kind) -> tuple[Run, list[dict[str, Any]]]:
+@pytest.fixture
+def end_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with which the workers' data ends: it is there once the job has recovered from the last disturbance,
+    however long that takes."""
+    file, see = tmp_path / "end-of-data", Campaign.see
+
+    def watched(campaign: Campaign, now: float, seen: Seen | None, more: bool = True) -> Disturbance | None:
+        due = see(campaign, now, seen, more)
+        if sum(each.seconds is not None for each in campaign.outcomes) == STRIKES:
+            file.touch()
+        return due
+
+    monkeypatch.setattr(Campaign, "see", watched)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return file
+
+
+def disturbed(folder: Path, kind: Kind, end_of_data: Path) -> tuple[Run, list[dict[str, Any]]]:
     """A run of three disturbances of that kind, and what the report says of them."""
-    options = ["--out", str(folder), "--runs", "1", "--no-reference", "--kind", kind, "--kills", "3"]
+    options = ["--out", str(folder), "--runs", "1", "--no-reference", "--kind", kind, "--kills", str(STRIKES)]
     options += ["--every", "8", "--seed", str(SEEDS[kind]), "--json"]
-    file = str(Path(__file__).with_name("numpy.toml"))
-    done = lab([sys.executable, "-m", "pslab", "chaos", file, *options])
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    arguments = json.dumps(["--seconds", "0.02", "--until", str(end_of_data)])
+    options += ["--set", f"job.arguments={arguments}"]
+    done = ps_lab("chaos", Path(__file__).with_name("numpy.toml"), *options)
+    assert done.code == 0, done
+    report = json.loads(done.out.splitlines()[-1])
     (told,) = report["rounds"]
     assert report["ok"] and told["problems"] == [] and told["seed"] == SEEDS[kind]
     struck = told["disturbances"]
@@ -36,18 +55,20 @@ def disturbed(folder: Path, kind: Kind) -> tuple[Run, list[dict[str, Any]]]:
     assert {each["kind"] for each in struck} == {kind}
     assert all(each["seconds_to_next_version"] > 0 for each in struck)
     run = Run(folder / "run-1")
-    assert len(entries_of(run, "commit")) == 2 * BATCHES
+    for worker in ("w0", "w1"):
+        batches = [entry["batch"] for entry in entries_of(run, "commit") if entry["worker"] == worker]
+        assert sorted(batches) == list(range(len(batches))) and batches
     return run, struck
 
 
-def test_a_process_of_each_role_is_killed(tmp_path: Path) -> None:
-    run, struck = disturbed(tmp_path / "out", "kill")
+def test_a_process_of_each_role_is_killed(tmp_path: Path, end_of_data: Path) -> None:
+    run, struck = disturbed(tmp_path / "out", "kill", end_of_data)
     lost = [each for each in struck if each["role"] != "worker"]
     assert all(each["rolled_back"] is not None for each in lost)
     assert len(entries_of(run, "restore")) >= 1
 
 
 @pytest.mark.parametrize("kind", ["stop", "cut"])
-def test_a_process_of_each_role_is_stopped_or_cut_off(tmp_path: Path, kind: Kind) -> None:
+def test_a_process_of_each_role_is_stopped_or_cut_off(tmp_path: Path, end_of_data: Path, kind: Kind) -> None:
     """Whether a server is given up for that depends on the machine: no more is said than that nothing is lost."""
-    disturbed(tmp_path / "out", kind)
+    disturbed(tmp_path / "out", kind, end_of_data)

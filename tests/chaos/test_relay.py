@@ -68,17 +68,17 @@ def test_what_is_cut_ends_and_a_new_connection_is_carried(echo: str) -> None:
 
 
 def test_a_server_that_is_away_is_tried_again_for_the_next_connection(echo: str) -> None:
-    gone = socket.create_server(("127.0.0.1", 0))
-    address = f"127.0.0.1:{gone.getsockname()[1]}"
-    gone.close()
-    relay = Relay(address)
-    with connected(relay) as first:
-        assert first.recv(1) == b""
-    host, _, port = address.rpartition(":")
-    with socket.create_server((host, int(port))) as back, connected(relay) as second:
-        back.settimeout(PATIENCE)
-        connection, _ = back.accept()
-        with connection:
-            second.sendall(b"x")
-            assert connection.recv(1) == b"x"
-    relay.close()
+    # Bound and not listening: nobody answers there, and nobody else gets the port.
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        relay = Relay(f"127.0.0.1:{server.getsockname()[1]}")
+        with connected(relay) as first:
+            assert first.recv(1) == b""
+        server.listen()
+        with connected(relay) as second:
+            server.settimeout(PATIENCE)
+            connection, _ = server.accept()
+            with connection:
+                second.sendall(b"x")
+                assert connection.recv(1) == b"x"
+        relay.close()

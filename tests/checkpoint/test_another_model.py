@@ -9,14 +9,18 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from pswire.model.plan import VariableSpec, make_plan
 from tests.service.peer import Peer, join_request
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving, wait_until
 
 SAVES = ["run.checkpoint_every=1000000v"]
 
 
-def files(out: Path) -> dict[Path, bytes]:
-    """Of the checkpoints and the log."""
-    return {path: path.read_bytes() for path in [*out.rglob("*-*/*"), out / "decisions.jsonl"]}
+def files(cluster: Cluster, out: Path) -> dict[Path, bytes]:
+    """Of the checkpoints and the log, once all that was decided is written: lines wait for a flush."""
+    log = out / "decisions.jsonl"
+    wait_until(
+        lambda: log.read_bytes().count(b"\n") == cluster.picture().executed[0], "the whole log to be written"
+    )
+    return {path: path.read_bytes() for path in [*out.rglob("*-*/*"), log]}
 
 
 def refuse(cluster: Cluster, variables: tuple[VariableSpec, ...], *words: str) -> None:
@@ -44,9 +48,9 @@ def test_another_model_is_refused_and_the_right_one_goes_on(tmp_path: Path, serv
         for _ in range(3):
             first.step()
     with serving(servers, out=out, shared=True, overrides=SAVES, resume="latest") as cluster:
-        before, kept = cluster.picture(), files(out)
+        before, kept = cluster.picture(), files(cluster, out)
         refuse(cluster, variables, *words)
-        assert cluster.picture() == before and files(out) == kept
+        assert cluster.picture() == before and files(cluster, out) == kept
         with Peer(cluster, "w0") as peer:
             assert peer.ready().version == 3
             peer.step()

@@ -143,6 +143,8 @@ def test_a_worker_names_the_server_that_it_cannot_reach(cluster: Cluster) -> Non
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
         cluster.addresses = [address]
         worker = cluster.start_worker("--batches", "3", "--server-timeout", "2")
+        patient = cluster.start_worker("--batches", "3", "--server-timeout", "3600")
         assert worker.wait_exit() == 3
+        wait_until(lambda: f"server 0 at {address} does not answer" in patient.errors, "it to say so")
     assert f"server 0 at {address} did not answer" in worker.wait_event("failed")["message"]
-    assert "trying again in" in worker.errors
+    assert "trying again in" in patient.errors

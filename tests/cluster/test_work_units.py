@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -70,24 +71,31 @@ MOMENTS = {"pulling": "sync", "computing": "async", "pushing": "async", "pushed"
     ("moment", "policy"),
     usually(list(MOMENTS.items()), soak=[(moment, p) for moment in MOMENTS for p in ("sync", "async")]),
 )
-def test_what_a_killed_worker_held_is_trained_by_others(cluster: Cluster, policy: str, moment: str) -> None:
+def test_what_a_killed_worker_held_is_trained_by_others(
+    cluster: Cluster, tmp_path: Path, policy: str, moment: str
+) -> None:
     """kill -9 in the middle of a unit, between any two steps of a ticket."""
     cluster.start_servers(2, *POLICIES[policy], "--workers", "2")
     victim = cluster.start_worker("--task-index", "0", *DATA, "--hold", f"{moment}@2")
-    cluster.start_worker("--task-index", "1", *DATA, "--seconds", "0.01")
+    # It does not take all units before the victim has its first: under a barrier both come to that step.
+    cluster.start_worker("--task-index", "1", *DATA, "--gate", "3", str(tmp_path / "gate"))
     victim.wait_event("held")
     victim.kill()
+    (tmp_path / "gate").touch()
     run = cluster.wait_end(worker_codes=[-9, 0])
     assert_once(run)
     # It left a part, and the rest of its unit.
     assert entries_of(run, "cancel")
 
 
-def test_the_last_unit_of_a_killed_worker_calls_back_those_that_had_nothing_left(cluster: Cluster) -> None:
+def test_the_last_unit_of_a_killed_worker_calls_back_those_that_had_nothing_left(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     cluster.start_servers(1, "--policy", "async", "--workers", "2")
     victim = cluster.start_worker("--task-index", "0", *DATA, "--hold", "computing@0")
-    cluster.start_worker("--task-index", "1", *DATA)
+    cluster.start_worker("--task-index", "1", *DATA, "--gate", "0", str(tmp_path / "gate"))
     victim.wait_event("held")
+    (tmp_path / "gate").touch()
     # The other has trained all the rest, and stands by.
     cluster.wait_state("w1", "done")
     victim.kill()

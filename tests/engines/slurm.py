@@ -7,7 +7,6 @@ else.
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.engines.hosts import Host, this_machine
+from tests.engines.ports import unclaimed
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -140,14 +140,8 @@ def _until_idle(slurm: Slurm) -> None:
     raise AssertionError(f"Slurm did not begin in {BEGIN:g} s: {states}\n{logs}")
 
 
-def _ports(number: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
-        return [each.getsockname()[1] for each in sockets]
-
-
 def _configuration(folder: Path, control: Host, hosts: Sequence[Host]) -> str:
-    first, *ports = _ports(1 + len(NODES))
+    first, *ports = unclaimed(1 + len(NODES))
     nodes = [
         f"NodeName={node} NodeHostname={host.name} NodeAddr={host.address} Port={port} CPUs={CPUS} RealMemory=1000"
         for node, host, port in zip(NODES, hosts, ports, strict=True)

@@ -7,7 +7,6 @@ The command `ssh` that is found first is a script that adds this configuration; 
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.engines.hosts import Host
+from tests.engines.ports import unclaimed
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -49,8 +49,7 @@ def serving(folder: Path, hosts: Sequence[Host] = (LOOPBACK,)) -> Iterator[Sshd]
     for name in ("host", "user"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(command, check=True, timeout=PATIENCE)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = unclaimed(1)
     (folder / "authorized").write_bytes((folder / "user.pub").read_bytes())
     kind, key, *_ = (folder / "host.pub").read_text().split()
     (folder / "known").write_text("".join(f"[{host.address}]:{port} {kind} {key}\n" for host in hosts))

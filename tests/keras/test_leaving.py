@@ -24,9 +24,9 @@ def begin(index: int, address: str, shared: Path) -> subprocess.Popen[str]:
 
 def joins(run: Path) -> int:
     """How often a worker 0 has joined."""
-    lines = (run / "decisions.jsonl").read_text().splitlines()
     # The last line may be on its way.
-    entries = (json.loads(line) for line in lines if line.endswith("}") and '"join"' in line)
+    lines = (run / "decisions.jsonl").read_text().rpartition("\n")[0].splitlines()
+    entries = (json.loads(line) for line in lines if '"join"' in line)
     return sum(entry["kind"] == "join" and entry["worker"] == "w0" for entry in entries)
 
 

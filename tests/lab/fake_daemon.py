@@ -37,6 +37,9 @@ def serve(behaviour: str) -> int:
     if behaviour == "mute":
         wait_for_ever()
     workers = tomllib.loads(Path(option("--config")).read_text())["cluster"]["workers"]
+    if behaviour == "saving":
+        # Before anybody hears of it, and may tell it to end: that alone does not end it.
+        signal.signal(signal.SIGTERM, lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
         say("ready", address=f"{host}:{port}", pid=os.getpid(), hosts=option("--ps-hosts"))
@@ -56,7 +59,6 @@ def serve(behaviour: str) -> int:
 
 def save(listener: socket.socket, workers: int) -> int:
     """Told to end, it is not done with that before its workers have ended."""
-    signal.signal(signal.SIGTERM, lambda *_: None)
     for _ in range(workers):
         visit(listener)
     say("saved")

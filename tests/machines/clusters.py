@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import psutil
 
 from pslab.launch.engines.ray.nodes import QUIET, STORE
 from tests.engines import sites, slurm, sshd
+from tests.engines.ports import unclaimed
 from tests.engines.sites import MARK, ROOT, Site
 from tests.machines.machines import Machine, Machines
 
@@ -44,7 +44,7 @@ name = "spread"
 [cluster]
 servers = 3
 workers = 4
-worker_timeout = 3.0
+worker_timeout = {timeout}
 
 [policy]
 name = "sync"
@@ -60,18 +60,20 @@ arguments = {arguments}
 PLACED = ("--set", "cluster.place.servers={spread=true}")
 
 
-def experiment(folder: Path, *arguments: str, security: Mapping[str, str] | None = None) -> str:
-    """The path of its file; `arguments` of the workers."""
+def experiment(
+    folder: Path, *arguments: str, security: Mapping[str, str] | None = None, timeout: float = 10.0
+) -> str:
+    """The path of its file; `arguments` of the workers. `timeout`: a busy machine loses nobody in 10 s."""
     said = "".join(f"{key} = {json.dumps(path)}\n" for key, path in (security or {}).items())
     file = folder / "experiment.toml"
-    text = EXPERIMENT.format(arguments=json.dumps(arguments))
+    text = EXPERIMENT.format(arguments=json.dumps(arguments), timeout=timeout)
     file.write_text(f"{text}\n[security]\n{said}", encoding="utf-8")
     return str(file)
 
 
 def endless(folder: Path) -> str:
-    """Until a file "end" is in the folder."""
-    return experiment(folder, "--seconds", "0.02", "--until", str(folder / "end"))
+    """Until a file "end" is in the folder. Who is lost is given up soon."""
+    return experiment(folder, "--seconds", "0.02", "--until", str(folder / "end"), timeout=3.0)
 
 
 def missing(engine: str) -> str | None:
@@ -161,12 +163,12 @@ def _ray(machines: Machines) -> Iterator[tuple[str, dict[str, str]]]:
     # A short path: sockets lie below it, of which each machine has its own.
     own = Path(tempfile.mkdtemp(prefix="ps-ray-"))
     environment = {**os.environ, **QUIET, "RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": str(ROOT)}
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"{machines[0].address}:{free.getsockname()[1]}"
+    (port,) = unclaimed(1)
+    address = f"{machines[0].address}:{port}"
     try:
         for place, machine in enumerate(machines.machines):
             machine.keeps(own)
-            head = ("--head", f"--port={address.rpartition(':')[2]}", f"--temp-dir={own}")
+            head = ("--head", f"--port={port}", f"--temp-dir={own}")
             where = (*head, "--include-dashboard=false") if place == 0 else (f"--address={address}",)
             said = (
                 f"--num-cpus={CPUS if place else 0}",
