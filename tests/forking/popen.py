@@ -22,7 +22,7 @@ PR_SET_CHILD_SUBREAPER = 36
 _LIGHT = ("psserver", "tests.cluster.dying_server", "tests.cluster.numpy_worker")
 _COMMANDS = {"ps-server": "psserver", "ps-worker": "psworker", "ps-lab": "pslab"}
 # Variables that are read when modules are loaded: a command for which one of them differs is not forked.
-_AT_START = ("TF_", "KERAS_", "PYTHON", "GRPC_", "LD_", "XLA_")
+_AT_START = ("TF_", "KERAS_", "PYTHON", "GRPC_", "LD_", "XLA_", "NUMBA_")
 _LATER = ("TF_CONFIG", "PYTHONUNBUFFERED", "PYTHONPATH")
 # Few threads beside each other on few cores; and what the commands set before they load gRPC.
 _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GRPC_VERBOSITY": "ERROR"}

@@ -55,12 +55,21 @@ def main(number: int, modules: Sequence[str]) -> None:
     channel = socket.socket(fileno=number)
     for module in modules:
         importlib.import_module(module)
+    load_compiler()
     # What is there now lives as long as the process: no collection need look at it, nor copy its pages.
     gc.collect()
     gc.freeze()
     command = serve(channel)
     if command is not None:
         run(command)
+
+
+def load_compiler() -> None:
+    """With one loop that it has compiled: to load the compiler is most of what the start of a server takes."""
+    from psserver.fast.compiler import compile_loop
+    from psserver.optimizers import build
+
+    compile_loop(*build({"name": "sgd"}).variant())
 
 
 def serve(channel: socket.socket) -> Command | None:

@@ -90,7 +90,12 @@ def test_what_a_forked_command_starts_is_forked_and_is_its_child(tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("words", "variables"),
-    [(["-c", "pass"], {}), (["-B", "-m", "psserver"], {}), (["-m", "psserver"], {"PYTHONHASHSEED": "1"})],
+    [
+        (["-c", "pass"], {}),
+        (["-B", "-m", "psserver"], {}),
+        (["-m", "psserver"], {"PYTHONHASHSEED": "1"}),
+        (["-m", "psserver"], {"NUMBA_CACHE_DIR": "elsewhere"}),
+    ],
 )
 def test_what_a_fork_could_not_do_is_executed(words: list[str], variables: dict[str, str]) -> None:
     assert not popen.forkable([sys.executable, *words], {**os.environ, **variables})

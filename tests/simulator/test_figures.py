@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.repetitions import SOAK
 from tests.simulator.lab import Outcome, timed
 
 UPDATES = 6000
+# Fewer are enough where an update is many steps.
+FEWER = UPDATES if SOAK else 3000
 TOLERANCE = 0.02
 
 
@@ -28,7 +31,7 @@ class Figure:
     dropped: int | None = None
     cancelled: int | None = None
     seeds: int = 3
-    # Of each seed; fewer are enough where an update is many steps.
+    # Of each seed.
     updates: int = UPDATES
     tolerance: float = TOLERANCE
     time_over_async: float | None = None
@@ -42,9 +45,18 @@ class Figure:
 
 FIGURES = (
     # H_8 = 2.7179
-    Figure("sync", time=2.7156, mean_staleness=0, max_staleness=0, dropped=0, cancelled=0, updates=3000),
+    Figure("sync", time=2.7156, mean_staleness=0, max_staleness=0, dropped=0, cancelled=0, updates=FEWER),
     # H_8 - H_2 = 1.2179; two cancelled per update
-    Figure("sync", {"backup": 2}, time=1.2150, mean_staleness=0, max_staleness=0, dropped=0, cancelled=12000),
+    Figure(
+        "sync",
+        {"backup": 2},
+        time=1.2150,
+        mean_staleness=0,
+        max_staleness=0,
+        dropped=0,
+        cancelled=12000,
+        updates=FEWER,
+    ),
     # 1/8 (the figure, 0.1264, is 1.1 % above by chance); law n - 1 = 7
     Figure("async", time=0.1250, seeds=4, mean_staleness=6.990, dropped=0, cancelled=0),
     # K/8 = 0.5; law (n - 1)/K = 1.75
@@ -55,6 +67,7 @@ FIGURES = (
         mean_staleness=1.749,
         dropped=0,
         cancelled=0,
+        updates=FEWER,
     ),
     Figure(
         "bounded",
@@ -73,6 +86,7 @@ FIGURES = (
         max_staleness=3,
         dropped=0,
         cancelled=0,
+        updates=FEWER,
     ),
     # How fast steps happen to be in 6000 updates differs by 1.3 % between seeds, and cancels in the ratio.
     Figure(
