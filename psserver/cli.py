@@ -7,7 +7,9 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -249,11 +251,20 @@ def main(
     except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, servers.interrupt)
+        signal.signal(number, partial(interrupt, servers))
     if parent is not None:
         die_with(parent)
     spare_what_is_here()
     sys.exit(int(serve(servers)))
+
+
+def interrupt(servers: Servers, number: int, frame: FrameType | None) -> None:
+    """A signal handler. The second signal ends the process at once: no thread is waited for that a disk holds up. What
+    is not written by then is lost as after a kill."""
+    try:
+        servers.interrupt(number, frame)
+    except SystemExit:
+        os._exit(128 + number)
 
 
 def resolved(options: Options) -> ServerSettings:

@@ -11,6 +11,7 @@ from pslab.replay.log_entries import read_steps
 from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
 from pslab.runs.log import Malformed
 from pslab.runs.reader import read_log
+from pslab.runs.seen import Seen
 from psserver.policies import PolicyError
 from pswire.logs.events import spoken
 
@@ -30,8 +31,7 @@ class RunPages:
 
     def _begin(self) -> None:
         self._parts = Parts(PART)
-        self._file = -1
-        self._offset = self._lines = 0
+        self._seen, self._lines = Seen(), 0
         self._stopped = False
         self._waits: list[list[Any]] = []
         self._unexplained = ""
@@ -69,15 +69,16 @@ class RunPages:
         return json.dumps(head, allow_nan=False, separators=(",", ":"))[:-1] + "," + parts.body(number)[1:]
 
     def _read(self) -> None:
-        stopped, found = self.run.stopped, self.run.log.stat()
-        if found.st_ino != self._file or found.st_size < self._offset:
-            self._begin()
-            self._file = found.st_ino
-        if found.st_size == self._offset and stopped == self._stopped and len(self._parts):
+        with self.run.log.open("rb") as log:
+            if self._seen.more(log, 1) is None:
+                # A recovery has cut it, or another run has begun in this folder.
+                self._begin()
+        stopped, end = self.run.stopped, self.run.readable()
+        if end == self._seen.offset and stopped == self._stopped and len(self._parts):
             return
         try:
             before = self._parts.count
-            self._read_log(stopped)
+            self._read_log(end)
             if before != self._parts.count or stopped != self._stopped:
                 self._explain(stopped)
         except RunError:
@@ -85,22 +86,20 @@ class RunPages:
             raise
         self._stopped = stopped
 
-    def _read_log(self, stopped: bool) -> None:
-        """The new entries; of a run that goes on or was killed the last line may not be whole."""
+    def _read_log(self, end: int) -> None:
+        """The new entries, up to those bytes of the log."""
         before = self._lines
-        for entry in read_log(self._new_lines(stopped)):
+        for entry in read_log(self._new_lines(end)):
             if isinstance(entry, Malformed):
                 raise RunError(f"{self.run.log}:{before + entry.line}: {entry.problem}")
             self._parts.see(entry)
         self._parts.seen()
 
-    def _new_lines(self, stopped: bool) -> Iterator[str]:
+    def _new_lines(self, end: int) -> Iterator[str]:
         with self.run.log.open("rb") as file:
-            file.seek(self._offset)
-            for line in file:
-                if not line.endswith(b"\n") and not stopped:
-                    return
-                self._offset += len(line)
+            file.seek(self._seen.offset)
+            while self._seen.offset < end and (line := file.readline()):
+                self._seen.take(line)
                 self._lines += 1
                 yield line.decode("utf-8", "replace")
 

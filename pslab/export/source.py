@@ -9,9 +9,13 @@ from numpy.typing import NDArray
 
 from pslab.replay.execution import Replayed
 from pslab.replay.run_folder import replay_of
-from pslab.runs.folder import CHECKPOINTS, WEIGHTS, Run, RunError
+from pslab.runs.checkpoints import next_complete
+from pslab.runs.folder import CHECKPOINTS, DECISIONS, WEIGHTS, Run, RunError
 from psserver import weights_file
 from psserver.checkpoint import CheckpointError, Store, weights
+from psserver.checkpoint.contents import COORDINATOR
+from psserver.checkpoint.manifest import NAME as MANIFEST
+from psserver.checkpoint.store import entry_of
 from psserver.weights_file import WeightsFileError
 
 Floats = NDArray[np.float32]
@@ -32,11 +36,43 @@ class Weights:
 
 def weights_of_checkpoint(folder: Path) -> Weights:
     """Of the checkpoint in that folder, every byte of which is held against its digest. Raises RunError."""
+    store = Store(folder.parent)
     try:
-        about, found = weights(Store(folder.parent), folder.name)
+        about, found = weights(store, folder.name)
     except CheckpointError as error:
-        raise RunError(str(error)) from error
+        raise RunError(_no_weights(store, folder, error)) from error
     return Weights(found, about.version, f"read from checkpoint {folder.name}")
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """It is one, or half of one, or lay among others before a run removed it."""
+    if (folder / MANIFEST).is_file():
+        return True
+    whole = folder.resolve()
+    if entry_of(whole.name) is None or (whole / DECISIONS).exists():
+        return False
+    return whole.parent.name == CHECKPOINTS or (whole / COORDINATOR).exists()
+
+
+def _no_weights(store: Store, folder: Path, error: CheckpointError) -> str:
+    """What is wrong with it, and which one has weights."""
+    if not folder.is_dir():
+        problem = (
+            f"{folder}: is not there: a run removes checkpoints once enough newer ones are complete (keep)"
+        )
+    elif not (folder / MANIFEST).is_file():
+        problem = (
+            f"{folder}: is half a checkpoint, without {MANIFEST}: it is being written or removed, or the server died "
+            "while it did so"
+        )
+    else:
+        problem = str(error)
+    try:
+        other = next_complete(store, folder.name)
+    except CheckpointError:
+        # The folder of all of them cannot be read: the problem is that one.
+        return problem
+    return f"{problem}; " + (f"{other} is complete" if other else f"none in {store.root} is complete")
 
 
 def run_of_checkpoint(folder: Path) -> Run:

@@ -30,6 +30,11 @@ class Sink(Protocol):
 
     def add(self, points: Sequence[Point]) -> None: ...
 
+    def back(self, version: int) -> int:
+        """A recovery has taken back what is behind that version. Behind which one, of those up to it, are the points to
+        be given again?"""
+        ...
+
     def finish(self, summary: Mapping[str, Any]) -> None: ...
 
 
@@ -50,7 +55,7 @@ class Observing:
         self.warnings: list[str] = []
         self._run, self._patience = run, patience
         self._poll = POLL if live else None
-        self._followers = [(sink, Follower(run.folder, sink.every)) for sink in sinks]
+        self._followers = [(sink, Follower(run.folder, sink.every, sink.back)) for sink in sinks]
         self._failure: TrackerError | None = None
         self._started, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._observe, name="observing", daemon=True)
@@ -88,8 +93,6 @@ class Observing:
         summary = _summary(self._run.folder)
         self._each(lambda sink, follower: self._add(sink, list(follower.rest())))
         self._each(lambda sink, _: sink.finish(summary))
-        for _, follower in self._followers:
-            follower.close()
 
     def _add(self, sink: Sink, points: Sequence[Point]) -> None:
         if points:
@@ -104,10 +107,8 @@ class Observing:
                 going.append((sink, follower))
             except RunError as error:
                 self.warnings.append(f"{sink.name}: {error}")
-                follower.close()
             except Exception as error:
                 self.warnings.append(f"{sink.name} raised {_said(error)}; it is told no more of this run")
-                follower.close()
         self._followers = going
 
 

@@ -49,7 +49,8 @@ class Points:
         self._window: _Window | None = None
         # Committed and not settled: samples and loss.
         self._pending: dict[int, tuple[int, float | None]] = {}
-        self._version = 0
+        # Of the newest update.
+        self.version = 0
         self._applied_at = 0.0
 
     def see(self, entry: Entry) -> Iterator[Point]:
@@ -83,11 +84,11 @@ class Points:
             metrics[LOSS] = sum(window.losses) / len(window.losses)
         if seconds > 0:
             metrics[SPEED] = window.samples / seconds
-        yield Point(self._version, self._applied_at, metrics, tuple(ages))
+        yield Point(self.version, self._applied_at, metrics, tuple(ages))
         self._window = _Window(self._applied_at)
 
     def _applied(self, t: float, version: int, parts: tuple[facts.Part, ...]) -> None:
-        self._version, self._applied_at = version, t
+        self.version, self._applied_at = version, t
         if self._window is None:
             self._window = _Window(t)
         for part in parts:

@@ -40,7 +40,8 @@ class EventFile:
         self._writer = EventsWriter(str(folder / "events"))
         self._began = began
         self._ages: Counter[int] = Counter()
-        self._histogram_from = 0
+        # Versions at which a histogram ends, and the next one begins.
+        self._histograms = [0]
         self._last: Point | None = None
 
     def add(self, point: Point) -> None:
@@ -49,14 +50,28 @@ class EventFile:
             return
         self._ages.update(point.staleness)
         self._last = point
-        if point.version - self._histogram_from >= HISTOGRAM_EVERY:
+        if point.version - self._histograms[-1] >= HISTOGRAM_EVERY:
             self._histogram()
 
     def _histogram(self) -> None:
         if self._last is not None and self._ages:
             self._write(self._last, [{"tag": "staleness", "histo": _histogram(self._ages)}])
-            self._histogram_from = self._last.version
+            self._histograms.append(self._last.version)
             self._ages.clear()
+
+    def back(self, version: int) -> int:
+        """What was written of later versions is void, and readers of the file drop it. The version behind which points
+        are to be added again: a histogram may have been of some that are void and some that are not."""
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        while self._histograms[-1] > version:
+            self._histograms.pop()
+        left = self._histograms[-1]
+        self._ages.clear()
+        self._last = None
+        begun = SessionLog(status=SessionLog.START)
+        self._writer.write_event(Event(wall_time=time.time(), step=left + 1, session_log=begun))
+        return left
 
     def _write(self, point: Point, values: list[dict[str, Any]]) -> None:
         from tensorboardX.proto.event_pb2 import Event
@@ -99,9 +114,8 @@ def write_events(run: Path, target: Path) -> int:
     check_installed()
     if not (run / DECISIONS).is_file():
         raise RunError(f"{run}: has no {DECISIONS}: event files are made from it")
-    follower = Follower(run)
     try:
-        points = list(follower.rest())
+        points = list(Follower(run).rest())
         for former in target.glob("events.out.tfevents.*"):
             former.unlink()
         file = EventFile(target, began_at(run))
@@ -110,8 +124,6 @@ def write_events(run: Path, target: Path) -> int:
         file.close()
     except OSError as error:
         raise RunError(f"{target}: cannot be written to: {error.strerror}") from error
-    finally:
-        follower.close()
     return len(points)
 
 
@@ -132,6 +144,9 @@ class EventSink:
         for point in points:
             self._file.add(point)
         self._file.flush()
+
+    def back(self, version: int) -> int:
+        return self._file.back(version)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._file.close()

@@ -37,7 +37,8 @@ class Tracker(Protocol):
         ...
 
     def log(self, metrics: Mapping[str, float], version: int, seconds: float) -> None:
-        """A point (see `pslab.observe.points.Point`). `seconds`: since the job began, of the log's clock."""
+        """A point (see `pslab.observe.points.Point`). `seconds`: since the job began, of the log's clock. After a
+        recovery the versions that it took back come again: of each the last call is true."""
         ...
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -81,6 +82,9 @@ class TrackerSink:
     def add(self, points: Sequence[Point]) -> None:
         for point in points:
             self._tracker.log(point.metrics, point.version, point.seconds)
+
+    def back(self, version: int) -> int:
+        return version
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._tracker.finish(summary)

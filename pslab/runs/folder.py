@@ -24,6 +24,7 @@ from typing import Any
 
 from pslab.runs import log as entries
 from pslab.runs.cut_off import counted
+from pslab.runs.ends import Problem, count_lines, end_of
 from pslab.runs.reader import read_log
 from pswire.config.experiment import Experiment, load_experiment
 
@@ -136,6 +137,22 @@ def parse_metric(line: str) -> Metric:
         raise RunError(f"is no line of metrics: {_short(error)}") from error
 
 
+def _no_entry(line: str) -> str | None:
+    (read,) = read_log([line])
+    return read.problem if isinstance(read, entries.Malformed) else None
+
+
+def _no_metric(line: str) -> str | None:
+    try:
+        parse_metric(line)
+    except RunError as error:
+        return str(error)
+    return None
+
+
+_PROBLEMS: Mapping[str, Problem] = {DECISIONS: _no_entry, METRICS: _no_metric}
+
+
 class Run:
     """A run folder, read lazily. Raises RunError when it is none; every reader names file and line."""
 
@@ -165,11 +182,13 @@ class Run:
         file = self.path / DECISIONS
         if self.stopped or not file.is_file():
             return None
-        whole, rest = 0, 0
-        with file.open("rb") as log:
-            for line in log:
-                whole, rest = (whole + 1, 0) if line.endswith(b"\n") else (whole, len(line))
-        left = f"; the last line is not whole ({rest} bytes) and is left out" if rest else ""
+        end = end_of(file, _PROBLEMS[DECISIONS])
+        whole, left = count_lines(file, end.bytes), ""
+        if end.unreadable:
+            last = f"{whole + 1}" if end.unreadable == 1 else f"{whole + 1} to {whole + end.unreadable}"
+            left = f"; line {last} cannot be read and is left out: {end.problem}"
+        if end.rest:
+            left += f"; the last line is not whole ({end.rest} bytes) and is left out"
         return (
             f"{self.path}: has no {SUMMARY}: the job still runs, or was cut off (killed, say); "
             f"read up to the last of {whole} entries{left}"
@@ -205,7 +224,7 @@ class Run:
     def lines(self) -> Iterator[entries.Entry | entries.Malformed]:
         """The decision log, with the lines that cannot be read among the others.
 
-        Of a run without a summary a last line that is not whole is left out: see `unfinished`.
+        Of a run without a summary what cannot be read at its end is left out: see `unfinished`.
         """
         yield from read_log(self._lines(DECISIONS))
 
@@ -234,12 +253,16 @@ class Run:
             except RunError as error:
                 raise RunError(f"{path}:{number}: {error}") from error
 
+    def readable(self, name: str = DECISIONS) -> int:
+        """Bytes of that file that are to be read: of a run without a summary up to its last readable whole line."""
+        file = self._file(name)
+        return file.stat().st_size if self.stopped else end_of(file, _PROBLEMS[name]).bytes
+
     def _lines(self, name: str) -> Iterator[str]:
-        stopped = self.stopped
+        left = self.readable(name)
         with self._file(name).open("rb") as file:
-            for line in file:
-                if not (stopped or line.endswith(b"\n")):
-                    return
+            while left > 0 and (line := file.readline()):
+                left -= len(line)
                 # Bytes that are no UTF-8 become a line that cannot be read, not an exception half-way.
                 yield line.decode("utf-8", "replace")
 

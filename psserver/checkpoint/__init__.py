@@ -15,8 +15,10 @@ A server writes its own files; the coordinator completes the checkpoint.
 
 from psserver.checkpoint.contents import (
     Checkpoint,
+    Look,
     describe,
     load,
+    look,
     newest,
     save_coordinator,
     save_shard,
@@ -44,6 +46,7 @@ __all__ = [
     "Disk",
     "FileFacts",
     "FolderLock",
+    "Look",
     "Manifest",
     "Store",
     "UnwritableError",
@@ -52,6 +55,7 @@ __all__ = [
     "coordinator_of",
     "describe",
     "load",
+    "look",
     "name_of",
     "needed_by",
     "part_of",

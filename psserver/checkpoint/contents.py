@@ -136,6 +136,34 @@ def weights(store: Store, name: str) -> tuple[Manifest, dict[str, Floats]]:
         raise CheckpointError(f"{store.root / name}: does not hold its variables: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What whoever would go on finds under a checkpoint's name. `checkpoint`: None where `reason` says why it is not
+    taken. `about`: None where not even that can be read. `other`: nothing of it was found damaged, and it is none of
+    this run's."""
+
+    name: str
+    about: Manifest | None
+    checkpoint: Checkpoint | None
+    reason: str = ""
+    other: bool = False
+
+
+def look(
+    store: Store, name: str, fits: Callable[[Manifest], str | None], wanted: Wanted = every_part
+) -> Look:
+    """Read that checkpoint, unless `fits` says a reason against it."""
+    about = None
+    try:
+        about = store.manifest(name)
+        reason = fits(about)
+        if reason is not None:
+            return Look(name, about, None, reason, other=True)
+        return Look(name, about, load(store, name, wanted))
+    except CheckpointError as error:
+        return Look(name, about, None, str(error))
+
+
 def newest(
     store: Store, fits: Callable[[Manifest], str | None], wanted: Wanted = every_part
 ) -> tuple[Checkpoint | None, list[str]]:
@@ -143,13 +171,10 @@ def newest(
     one that was passed over. Raises CheckpointError where the folder itself cannot be read."""
     passed: list[str] = []
     for name in reversed(store.names()):
-        try:
-            reason = fits(store.manifest(name))
-            if reason is None:
-                return load(store, name, wanted), passed
-        except CheckpointError as error:
-            reason = str(error)
-        passed.append(f"{name}: {reason}")
+        found = look(store, name, fits, wanted)
+        if found.checkpoint is not None:
+            return found.checkpoint, passed
+        passed.append(f"{name}: {found.reason}")
     return None, passed
 
 

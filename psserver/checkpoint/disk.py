@@ -30,7 +30,7 @@ class Disk(Protocol):
     """Paths are absolute, or from the process's directory."""
 
     def make_folder(self, path: Path) -> None:
-        """With its parents; it may be there."""
+        """With its parents; it may be there. The names of those that are new would survive a loss of power."""
         ...
 
     def names(self, path: Path) -> list[str]:
@@ -106,7 +106,10 @@ class RealDisk:
     """The system's own. Files are readable by their owner only: saved sessions are what workers prove themselves by."""
 
     def make_folder(self, path: Path) -> None:
+        new = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        for folder in reversed(new):
+            self.sync_folder(folder.parent)
 
     def names(self, path: Path) -> list[str]:
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from psserver.checkpoint.disk import RealDisk
 from psserver.checkpoint.errors import CheckpointError, UnwritableError
 
 NAME = ".lock"
@@ -18,7 +19,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            RealDisk().make_folder(folder)
             self._file: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UnwritableError(f"{folder}: cannot be written to: {error.strerror or error}") from error

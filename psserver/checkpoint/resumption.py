@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from psserver.checkpoint.contents import Checkpoint, Wanted, every_part, load, load_part, newest
+from psserver.checkpoint.contents import Checkpoint, Wanted, every_part, load, load_part, look, newest
 from psserver.checkpoint.errors import CheckpointError
 from psserver.checkpoint.manifest import Manifest
 from psserver.checkpoint.store import Store
@@ -36,10 +36,10 @@ def choose(
     if name not in names:
         there = f"expected one of {', '.join(names)}" if names else "there is none"
         raise CheckpointError(f"{store.root}: there is no checkpoint of the name {name}: {there}")
-    reason = fits(store.manifest(name))
-    if reason is not None:
-        raise CheckpointError(f"{store.root / name}: {reason}")
-    return load(store, name, wanted), []
+    looked = look(store, name, fits, wanted)
+    if looked.checkpoint is None:
+        raise CheckpointError(f"{store.root / name}: {looked.reason}" if looked.other else looked.reason)
+    return looked.checkpoint, []
 
 
 def check_same_job(

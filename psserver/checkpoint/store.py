@@ -43,7 +43,8 @@ def entry_of(name: str) -> int | None:
 
 
 class Store:
-    """Files of one checkpoint may be written by several servers, which share the folder. Raises CheckpointError."""
+    """Files of one checkpoint may be written by several servers, which share the folder; the run's log lies beside it.
+    Raises CheckpointError."""
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root
@@ -71,7 +72,9 @@ class Store:
         """All of its files are there: from now on it is a checkpoint."""
         folder = self.root / name_of(about.entry, about.job)
         try:
-            # Names first: a manifest may never be found beside files that a loss of power has taken.
+            # Names first: a manifest may never be found beside files that a loss of power has taken, nor a complete
+            # checkpoint without the log that leads to it.
+            self.disk.sync_folder(self.root.parent)
             self.disk.sync_folder(folder)
             files.write(self.disk, folder / manifest.NAME, _cut(about.text()))
             self.disk.sync_folder(folder)
@@ -83,8 +86,8 @@ class Store:
         """What is complete outlasts a loss of power from here on, too: who completed it may have been killed before its
         folder was on the disk. To be called before a log is cut behind it."""
         try:
-            self.disk.sync_folder(self.root / name)
-            self.disk.sync_folder(self.root)
+            for folder in (self.root / name, self.root, self.root.parent):
+                self.disk.sync_folder(folder)
         except OSError as error:
             raise UnwritableError(
                 f"{self.root / name} may not outlast a loss of power: {error.strerror or error}"

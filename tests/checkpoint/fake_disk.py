@@ -87,9 +87,12 @@ class FakeDisk:
     # What a store asks
 
     def make_folder(self, path: Path) -> None:
-        if self.does("make"):
-            for folder in (path, *path.parents):
-                self.live.setdefault(folder, None)
+        if not self.does("make"):
+            return
+        new = [folder for folder in (path, *path.parents) if folder not in self.live]
+        for folder in reversed(new):
+            self.live[folder] = None
+            self.sync_folder(folder.parent)
 
     def names(self, path: Path) -> list[str]:
         return [found.name for found in self.live if found.parent == path and found != path]

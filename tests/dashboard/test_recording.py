@@ -166,3 +166,24 @@ def test_a_log_that_still_grows(run: Run, tmp_path: Path) -> None:
     assert json.loads(pages.part(-1, known))["going"] is False
     log.write_text("".join(lines[:30]))
     assert json.loads(pages.part(0))["entries"] == 30, "another log in its place"
+
+
+def test_a_log_that_a_recovery_cut_and_that_has_grown_since(run: Run, tmp_path: Path) -> None:
+    """In the same file, beyond what it was; a last line that cannot be read is left for later."""
+    lines = run.log.read_text().splitlines(keepends=True)
+    log = tmp_path / "decisions.jsonl"
+    log.write_text("".join(lines[:80]))
+    pages = RunPages(tmp_path)
+    assert pages.parts() == 1
+    begun = [
+        *lines[:40],
+        '{"i":40,"t":9.0,"kind":"restore","job":"a.2","version":3,"servers":2,"rolled_back":40}\n',
+    ]
+    going_on = [
+        json.dumps(json.loads(line) | {"i": n}) + "\n" for n, line in enumerate(lines[40:120], start=41)
+    ]
+    log.write_text("".join([*begun, *going_on, "\0\0\0\n"]))
+    assert log.stat().st_size > len("".join(lines[:80]))
+    found = json.loads(pages.part(0))
+    assert found["entries"] == 121 and found == json.loads(RunPages(tmp_path).part(0))
+    assert [row[2] for row in found["log"]].count("restore") == 1

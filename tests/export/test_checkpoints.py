@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from pslab.commands.recorded import export as command
+from pslab.export import exporting
+from pslab.export.source import Weights
 from psserver.checkpoint import Store
+from tests.checkpoint.written import write
 from tests.export.test_export import arrays_of
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
@@ -56,3 +60,56 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, options: tuple[objec
     )
     assert done.code == 2 and words in done.err, done
     assert not target.exists() and not (tmp_path / "model.keras").exists()
+
+
+def test_of_half_a_checkpoint_it_is_said_what_it_is_and_which_one_is_complete(tmp_path: Path) -> None:
+    """Also where it is alone, and where its folder has another name than a run gives it."""
+    for place in ("checkpoints", "kept"):
+        store = Store(tmp_path / place)
+        first, half, last = (write(store, entry) for entry in (10, 20, 30))
+        (store.root / half / "coordinator.json").touch()
+        (store.root / half / "manifest.json").unlink()
+        for complete in (first, last, None):
+            done = ps_lab("export", store.root / half, "--to", tmp_path / "w.npz")
+            expected = f"; {complete} is complete" if complete else f"; none in {store.root} is complete"
+            assert done.code == 2 and "is half a checkpoint, without manifest.json" in done.err, done
+            assert done.err.strip().endswith(expected), done
+            if complete:
+                (store.root / complete / "manifest.json").unlink()
+    assert not (tmp_path / "w.npz").exists()
+
+
+@pytest.mark.parametrize("step", ["before", "model", "reading"])
+def test_one_that_a_run_removes_meanwhile_is_said_or_exported_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Before the command looks; while it makes the model; and between two files of it."""
+    run = simulate(tmp_path / "run", "async", run=RUN, cluster={"servers": 3})
+    store, target = Store(run.path / "checkpoints"), tmp_path / "w.npz"
+    name, *_, newest = store.names()
+
+    def removed() -> None:
+        assert name in store.prune(1)
+
+    def after_removal(folder: Path, real=exporting.weights_of_checkpoint) -> Weights:  # type: ignore[no-untyped-def]
+        removed()
+        return real(folder)
+
+    def arrays(self: Store, other: str, file: str, *rest: object, real=Store.arrays) -> object:  # type: ignore[no-untyped-def]
+        found = real(self, other, file, *rest)
+        if file == "server-1.safetensors":
+            removed()
+        return found
+
+    assert command.is_checkpoint(store.root / name)
+    if step == "before":
+        removed()
+    elif step == "model":
+        monkeypatch.setattr(exporting, "weights_of_checkpoint", after_removal)
+    else:
+        monkeypatch.setattr(Store, "arrays", arrays)
+    done = ps_lab("export", store.root / name, "--to", target)
+    assert done.code == 2 and f"{name}: is not there" in done.err, done
+    assert done.err.strip().endswith("is complete") and not target.exists()
+    monkeypatch.undo()
+    assert ps_lab("export", store.root / newest, "--to", target).code == 0

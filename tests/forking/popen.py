@@ -19,7 +19,12 @@ from tests.repetitions import SOAK
 ROOT = Path(__file__).resolve().parents[2]
 PR_SET_CHILD_SUBREAPER = 36
 # Modules that need nothing but LIGHT.
-_LIGHT = ("psserver", "tests.cluster.dying_server", "tests.cluster.numpy_worker")
+_LIGHT = (
+    "psserver",
+    "tests.cluster.dying_server",
+    "tests.cluster.fault_points",
+    "tests.cluster.numpy_worker",
+)
 _COMMANDS = {"ps-server": "psserver", "ps-worker": "psworker", "ps-lab": "pslab"}
 # Variables that are read when modules are loaded: a command for which one of them differs is not forked.
 _AT_START = ("TF_", "KERAS_", "PYTHON", "GRPC_", "LD_", "XLA_", "NUMBA_")

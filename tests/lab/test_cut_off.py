@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pslab.check.checker import check_run
+from pslab.dashboard.runs import RunPages
 from pslab.runs.folder import Run, RunError
 from psserver.policies.builtin import BUILTIN
 from pswire.exits import ExitCode
@@ -64,13 +65,34 @@ def test_the_summary_of_a_killed_run_is_that_of_its_log(tmp_path: Path) -> None:
     assert "cut off" in counted.reason
 
 
-@pytest.mark.parametrize("torn", [False, True])
-def test_every_command_reads_a_killed_run_and_says_so_in_one_sentence(tmp_path: Path, torn: bool) -> None:
+# What a kill or a loss of power leaves behind the last line that can be read, and what is said of it.
+ENDS = {
+    "whole": (b"", ""),
+    "torn": (b'{"i":99,', "; the last line is not whole (8 bytes) and is left out"),
+    "unreadable": (
+        bytes(4000) + b"\n",
+        "; line LINE cannot be read and is left out: is not a JSON object",
+    ),
+    "both": (
+        b'[]\n{"i":1}\n' + bytes(70_000) + b'\n{"i"',
+        "; line LINE to LAST cannot be read and is left out: expected a JSON object, got '[]'; "
+        "the last line is not whole (4 bytes) and is left out",
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_every_command_reads_a_killed_run_and_says_so_in_one_sentence(tmp_path: Path, end: str) -> None:
     run = simulate(tmp_path / "run", "async")
     text = run.log.read_bytes()
-    at = text.index(b"\n", len(text) // 2) + (9 if torn else 1)
+    at = text.index(b"\n", len(text) // 2) + 1
     folder = killed(run.path, at, tmp_path / "killed")
-    entries = text[:at].count(b"\n")
+    entries, (left, words) = text[:at].count(b"\n"), ENDS[end]
+    for name in ("decisions.jsonl", "metrics.jsonl"):
+        with (folder / name).open("ab") as file:
+            file.write(b"" if name == "decisions.jsonl" else b"\n")
+            file.write(left)
+    words = words.replace("LINE", str(entries + 1)).replace("LAST", str(entries + 3))
     for command in (
         ["report"],
         ["report", "--out", tmp_path / "report.png"],
@@ -87,9 +109,12 @@ def test_every_command_reads_a_killed_run_and_says_so_in_one_sentence(tmp_path: 
         (note,) = done.err.splitlines() if name not in ("replay",) else done.err.splitlines()[:1]
         assert note.startswith(f"note: {folder}: has no summary.json: the job still runs, or was cut off")
         assert f"read up to the last of {entries} entries" in note
-        assert ("the last line is not whole (8 bytes)" in note) == torn
+        assert f"entries{words}" in note
+        assert bool(words) == ("left out" in note)
     done = ps_lab("check", folder, "--json")
-    assert done.code == 0
+    assert done.code == 0, done
+    pages = RunPages(folder)
+    assert pages.parts() == 1 and json.loads(pages.part(0))["entries"] == entries
     assert sum("has no summary.json" in note for note in done.lines[0]["notes"]) == 1
     assert "async (failed)" in ps_lab("report", folder).out
 

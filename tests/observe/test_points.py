@@ -76,13 +76,12 @@ def test_losses_are_those_of_metrics_jsonl(tmp_path: Path, policy: str) -> None:
 def test_a_growing_file_gives_each_line_once_and_only_whole(tmp_path: Path) -> None:
     file = tmp_path / "log"
     tail = LineTail(file)
-    assert tail.lines() == []
+    assert tail.read().lines == []
     with file.open("w", encoding="utf-8") as writer:
         for text, expected in [("a\nb", ["a"]), ("", []), ("c\n", ["bc"]), ("d\ne\n", ["d", "e"])]:
             writer.write(text)
             writer.flush()
-            assert tail.lines() == expected
-    tail.close()
+            assert tail.read().lines == expected
 
 
 def test_a_run_in_pieces_gives_the_points_of_the_whole(tmp_path: Path) -> None:
@@ -98,7 +97,6 @@ def test_a_run_in_pieces_gives_the_points_of_the_whole(tmp_path: Path) -> None:
                 file.flush()
                 found += follower.points()
     found += follower.rest()
-    follower.close()
     evaluations = [evaluation(metric) for metric in run.metrics() if metric.kind == "eval"]
     assert len(evaluations) >= 2
     assert [p for p in found if "evaluation/accuracy" in p.metrics] == evaluations
@@ -106,11 +104,18 @@ def test_a_run_in_pieces_gives_the_points_of_the_whole(tmp_path: Path) -> None:
 
 
 def test_a_line_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / "decisions.jsonl").write_text("{}\n", encoding="utf-8")
+    """Once one that can be read follows on it, or the job has come to its end; a kill may leave it as the last one."""
+    log, summary = tmp_path / "decisions.jsonl", tmp_path / "summary.json"
+    log.write_text("{}\n", encoding="utf-8")
     follower = Follower(tmp_path)
-    with pytest.raises(RunError, match="decisions.jsonl: a line entry has no 'i'"):
-        list(follower.points())
-    follower.close()
+    assert list(follower.rest()) == []
+    for behind, stopped in (('{"i":1,"t":0.0,"kind":"start"}\n', False), ("", True)):
+        with log.open("a", encoding="utf-8") as file:
+            file.write(behind)
+        if stopped:
+            summary.touch()
+        with pytest.raises(RunError, match="decisions.jsonl: a line entry has no 'i'"):
+            list((Follower(tmp_path) if stopped else follower).rest())
 
 
 # The hook

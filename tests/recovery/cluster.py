@@ -89,6 +89,9 @@ class Cluster:
             except CheckpointError as error:
                 expect(not self.storage.trusted or self.complete < 0, f"what was complete is gone: {error}")
                 raise Refused from error
+        elif self.storage.written():
+            expect(not self.storage.trusted, "a checkpoint was complete, and the name of its log is gone")
+            raise Refused
         mark = -1 if found is None else found.manifest.entry
         expect(
             not self.storage.trusted or mark >= self.complete,
@@ -135,6 +138,10 @@ class Cluster:
         self.void += self.log[kept:]
         del self.log[kept:], self.chains[kept:]
         self.flushed = self.synced = kept
+
+    def lose_log(self) -> None:
+        """The machine had no power before the log's name was on the disk."""
+        self.cut_log(0)
 
     def end(self, *, powerless: bool = False) -> None:
         """Its process is gone, and with it what it had not given to the system, or the machine to its disk."""

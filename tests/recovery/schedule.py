@@ -237,7 +237,8 @@ class Schedule:
         self._fault("power loss" if powerless else "kill all servers")
         cluster.end(powerless=powerless)
         if powerless:
-            cluster.storage.lose_power()
+            if not cluster.storage.lose_power():
+                cluster.lose_log()
             for worker in cluster.workers:
                 worker.alive = False
         cluster.restart_all(1 + self._pick(3))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from psserver.checkpoint import (
     Checkpoint,
+    CheckpointError,
     FileFacts,
     Manifest,
     Store,
@@ -25,6 +26,8 @@ from pswire.model.plan import Plan
 from tests.checkpoint.fake_disk import FakeDisk
 
 ROOT, KEEP, JOB = Path("/run/checkpoints"), 2, "job"
+# The log is kept as objects, by whoever plays the schedule; on the disk it has a name, as the run's other files.
+LOG = ROOT.parent / "decisions.jsonl"
 # Faults after which a disk may have lost what it said that it has.
 LYING = ("lost sync",)
 Facts = Mapping[str, FileFacts]
@@ -84,11 +87,16 @@ class Memory:
                 return Checkpoint(found.manifest, state, found.shards)
         return None
 
+    def written(self) -> bool:
+        """A checkpoint was complete once, whatever has become of it."""
+        return bool(self._complete)
+
     def settle(self, found: Checkpoint) -> None:
         pass
 
-    def lose_power(self) -> None:
-        pass
+    def lose_power(self) -> bool:
+        """The log's name is still there."""
+        return True
 
 
 class Folder:
@@ -108,7 +116,17 @@ class Folder:
     def name_job(self, logged: str) -> str:
         """The job's name in its next generation. `logged`: as the log has it, or empty."""
         self._fresh += 1
-        return generations.begin_next(self.store, logged, f"{JOB}{self._fresh}")
+        name = generations.begin_next(self.store, logged, f"{JOB}{self._fresh}")
+        self._make_log()
+        return name
+
+    def _make_log(self) -> None:
+        """As server 0 does with `--resume auto`, once it has a name."""
+        try:
+            if LOG not in self.disk.live:
+                self.disk.create(LOG).close()
+        except OSError as error:
+            raise CheckpointError(f"{LOG} cannot be made: {error}") from error
 
     def put_part(self, name: str, state: ShardState) -> Facts:
         return save_shard(self.store, name, state)
@@ -123,6 +141,9 @@ class Folder:
     def newest(self, fits: Callable[[Manifest], str | None]) -> Checkpoint | None:
         """None where none was ever complete. Raises CheckpointError where none is left."""
         return choose(self.store, LATEST, fits)[0] if self.store.written() else None
+
+    def written(self) -> bool:
+        return self.store.written()
 
     def settle(self, found: Checkpoint) -> None:
         self.store.settle(name_of(found.manifest.entry, found.manifest.job))
@@ -156,6 +177,7 @@ class Folder:
         self.trusted = False
         return True
 
-    def lose_power(self) -> None:
+    def lose_power(self) -> bool:
         self.noticed()
-        self.disk = self.disk.lose_power(ROOT)
+        self.disk = self.disk.lose_power(Path("/"))
+        return LOG in self.disk.live

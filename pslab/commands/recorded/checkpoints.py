@@ -7,11 +7,19 @@ import click
 
 from pslab.commands.failure import EPILOG, Failure
 from pslab.display.progress import print_json
-from psserver.checkpoint import CheckpointError, Store
-from psserver.checkpoint.rewind import LogIndex, RewindError
+from pslab.runs.checkpoints import Fate, Listed, Shelf
+from psserver.checkpoint import CheckpointError
+from psserver.checkpoint.rewind import RewindError
 from pswire.exits import ExitCode
 
-FOLDER = "checkpoints"
+LABELS = {
+    Fate.LATEST: "whole",
+    Fate.NAMED: "whole",
+    Fate.ALONE: "whole",
+    Fate.VOID: "VOID",
+    Fate.REFUSED: "REFUSED",
+    Fate.DAMAGED: "DAMAGED",
+}
 
 
 @click.command(epilog=EPILOG)
@@ -19,58 +27,70 @@ FOLDER = "checkpoints"
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per checkpoint.")
 @click.pass_context
 def checkpoints(context: click.Context, folder: Path, as_json: bool) -> None:
-    """List and verify the checkpoints of a run folder, or of a folder of checkpoints.
+    """List and verify the checkpoints of a run folder, or of a folder of checkpoints, and say what --resume does.
 
-    Every byte is read and held against the digests of the manifest; a run's log says which of them its
-    --resume could go on from. What was not written to its end, or was damaged, is said with the file's
-    name; then the exit code is 9.
+    Every byte is read and held against the digests of the manifest. Each is "whole" (--resume latest takes the newest
+    of these, --resume NAME any), VOID (the run's log went another way since, or it is of another run), REFUSED (the
+    run's experiment.toml is of another policy, optimizer, number of workers or seed), or DAMAGED: then the exit code
+    is 9. What was not written to its end counts as damaged; the file is named.
     """
-    of_run = (folder / FOLDER).is_dir()
-    store = Store(folder / FOLDER if of_run else folder)
     try:
-        names = store.names()
-        log = LogIndex(folder) if of_run and (folder / "decisions.jsonl").is_file() else None
+        shelf = Shelf(folder)
+        names = shelf.store.names()
     except (CheckpointError, RewindError) as error:
         raise Failure(error) from error
     if not names:
-        raise Failure(f"{store.root}: holds no checkpoints")
+        raise Failure(f"{shelf.store.root}: holds no checkpoints")
     intact = True
-    if log is not None and log.damage:
-        click.echo(f"DAMAGED  {log.damage}: the log counts up to the entry before", err=as_json)
+    if shelf.log is not None and shelf.log.damage:
+        click.echo(f"DAMAGED  {shelf.log.damage}: the log counts up to the entry before", err=as_json)
         intact = False
-    for name in names:
-        found = _verified(store, name, log)
-        intact &= found["problem"] is None or found["void"]
-        if as_json:
-            print_json(found)
-        else:
-            click.echo(_line(found))
+    try:
+        for found in shelf.listed(names):
+            intact &= found.fate is not Fate.DAMAGED
+            if as_json:
+                print_json(_record(found))
+            else:
+                click.echo(_text(found))
+    except CheckpointError as error:
+        raise Failure(error) from error
     context.exit(int(ExitCode.OK if intact else ExitCode.VIOLATIONS))
 
 
-def _verified(store: Store, name: str, log: LogIndex | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"checkpoint": name, "problem": None, "void": False}
-    try:
-        about = store.verify(name)
-    except CheckpointError as error:
-        return found | {"problem": str(error)}
-    found |= {"version": about.version, "entry": about.entry, "t": about.t, "servers": about.servers}
-    found |= {
+def _resume(found: Listed) -> str | None:
+    """What to give to --resume; None where nobody goes on from it."""
+    return {Fate.LATEST: "latest", Fate.NAMED: found.name}.get(found.fate)
+
+
+def _record(found: Listed) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "checkpoint": found.name,
+        "problem": found.reason or None,
+        "void": found.fate in (Fate.VOID, Fate.ALONE),
+        "resume": _resume(found),
+        "fate": str(found.fate),
+    }
+    about = found.about
+    if about is None or found.fate is Fate.DAMAGED:
+        return record
+    return record | {
+        "version": about.version,
+        "entry": about.entry,
+        "t": about.t,
+        "servers": about.servers,
         "bytes": about.nbytes,
         "policy": about.policy.get("name"),
         "optimizer": about.optimizer.get("name"),
     }
-    lack = log.lacks(about.entry, about.job, about.version) if log is not None else None
-    return found | {"problem": lack, "void": lack is not None}
 
 
-def _line(found: dict[str, Any]) -> str:
-    if found["problem"] is not None and not found["void"]:
-        return f"DAMAGED  {found['problem']}"
-    size = found["bytes"] / (1 << 20)
-    state = "VOID   " if found["void"] else "whole  "
-    line = (
-        f"{state}  {found['checkpoint']}: version {found['version']}, {found['t']:.1f} s, "
-        f"{found['servers']} servers, {size:.1f} MiB, {found['policy']}, {found['optimizer']}"
+def _text(found: Listed) -> str:
+    label, about = f"{LABELS[found.fate]:<7}", found.about
+    if about is None or found.fate is Fate.DAMAGED:
+        return f"{label}  {found.reason}"
+    resume = _resume(found)
+    return (
+        f"{label}  {found.name}: version {about.version}, {about.t:.1f} s, {about.servers} servers, "
+        f"{about.nbytes / (1 << 20):.1f} MiB, {about.policy.get('name')}, {about.optimizer.get('name')}\n"
+        f"         {f'--resume {resume} goes on from it' if resume else found.reason}"
     )
-    return f"{line}\n         {found['problem']}" if found["void"] else line

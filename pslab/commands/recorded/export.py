@@ -8,11 +8,10 @@ from pslab.commands.failure import EPILOG, Failure, say_unfinished
 from pslab.display.progress import print_json
 from pslab.export import target
 from pslab.export.exporting import exported, exported_checkpoint
-from pslab.export.source import OtherWeightsError
+from pslab.export.source import OtherWeightsError, is_checkpoint
 from pslab.replay.execution import Replayed
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run, RunError
-from psserver.checkpoint.manifest import NAME as MANIFEST
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
@@ -68,7 +67,7 @@ def export(folder: Path, path: Path, version: int | None, job: str | None, as_js
             raise RunError(
                 f"--job {job}: only a .keras file and a SavedModel hold a model; {path} holds weights"
             )
-        if (folder / MANIFEST).is_file():
+        if is_checkpoint(folder):
             if version is not None:
                 raise RunError(
                     f"--version {version}: a checkpoint has one version; expected the run's folder"

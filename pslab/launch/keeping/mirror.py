@@ -4,13 +4,15 @@ only."""
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
+
+from pslab.runs.seen import Seen
 
 # Of a frame.
 PIECE: Final = 1 << 20
 # A file up to this size is sent at every change, a larger one at the end.
 SMALL: Final = 1 << 16
-# Files that only grow while a job runs.
+# Files that only grow while a job runs, unless a recovery cuts them.
 GROWING: Final = ".jsonl"
 # Seconds between two looks.
 EVERY: Final = 0.5
@@ -26,6 +28,8 @@ class Mirror:
         self._root, self._send = root, send
         # Path -> size and time of change, as they were last sent.
         self._sent: dict[str, tuple[int, int]] = {}
+        # Of files that grow.
+        self._seen: dict[str, Seen] = {}
 
     def look(self, final: bool = False) -> None:
         """Send what has changed; with `final`, whatever its size, for nothing changes any more."""
@@ -46,19 +50,37 @@ class Mirror:
         with path.open("rb") as file:
             facts = os.fstat(file.fileno())
             now = (facts.st_size, facts.st_mtime_ns)
-            size, _ = self._sent.get(name, (0, 0))
             if self._sent.get(name) == now:
                 return
-            grows = path.suffix == GROWING and facts.st_size >= size
-            if not (grows or final or facts.st_size <= SMALL):
+            if path.suffix == GROWING:
+                self._grown(name, file)
+            elif final or now[0] <= SMALL:
+                self._whole(name, file, now[0])
+            else:
                 return
-            offset = size if grows else 0
-            file.seek(offset)
-            while True:
-                piece = file.read(min(PIECE, now[0] - offset))
-                last = offset + len(piece) >= now[0] or not piece
-                self._send(name, offset, piece, last and not grows)
-                offset += len(piece)
-                if last:
-                    break
-        self._sent[name] = (offset, now[1])
+        self._sent[name] = now
+
+    def _grown(self, name: str, file: BinaryIO) -> None:
+        """What is new of it. One that a recovery has cut is sent anew."""
+        if name not in self._seen:
+            # It is there, even if nothing is in it yet.
+            self._send(name, 0, b"", False)
+        seen = self._seen.setdefault(name, Seen())
+        while (piece := seen.more(file, PIECE)) != b"":
+            if piece is None:
+                seen = self._seen[name] = Seen()
+                # Whoever reads it there sees it cut, not half of each.
+                self._send(name, 0, b"", True)
+                continue
+            self._send(name, seen.offset, piece, False)
+            seen.take(piece)
+
+    def _whole(self, name: str, file: BinaryIO, size: int) -> None:
+        offset = 0
+        while True:
+            piece = file.read(min(PIECE, size - offset))
+            last = offset + len(piece) >= size or not piece
+            self._send(name, offset, piece, last)
+            offset += len(piece)
+            if last:
+                return

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver import weights_file
+from psserver.checkpoint.disk import RealDisk
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
@@ -30,12 +31,14 @@ class FolderError(OSError):
 def make_folder(folder: Path) -> None:
     """The folder of a new run; what ps-lab has put there already is no run. Raises FolderError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        disk = RealDisk()
+        disk.make_folder(folder)
         if (folder / DECISIONS).exists():
             raise FolderError(
                 f"{folder}: holds a run already ({DECISIONS}); name another folder, or remove that one"
             )
         (folder / DECISIONS).touch()
+        disk.sync_folder(folder)
     except FolderError:
         raise
     except OSError as error:

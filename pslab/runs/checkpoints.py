@@ -1,0 +1,137 @@
+"""The checkpoints of a run, and what `--resume` would do with each: asked of the code that a resume asks."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from pslab.runs.folder import CHECKPOINTS, DECISIONS, EXPERIMENT
+from psserver.checkpoint import CheckpointError, Manifest, Store, check_same_job, look
+from psserver.checkpoint.rewind import LogIndex
+from psserver.optimizers import build as build_optimizer
+from psserver.policies import build as build_policy
+from pswire.config.experiment import FROM_JOB, Experiment, load_experiment
+
+Refusal = Callable[[Manifest], str | None]
+
+
+def _no_part(_: Manifest) -> tuple[int, ...]:
+    """Of the servers' parts the digests are looked at, and no arrays kept."""
+    return ()
+
+
+class Fate(StrEnum):
+    """What `--resume` does with a checkpoint. LATEST: `latest` and `auto` take it; NAMED: it has to be named; VOID: it
+    is none of the log's; REFUSED: it is, and the run's experiment goes on from none like it; DAMAGED: it cannot be
+    read, or was not written to its end; ALONE: there is no log to go on with."""
+
+    LATEST = "latest"
+    NAMED = "named"
+    VOID = "void"
+    REFUSED = "refused"
+    DAMAGED = "damaged"
+    ALONE = "alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """`reason`: why nobody goes on from it. `about`: None where even that cannot be read."""
+
+    name: str
+    fate: Fate
+    about: Manifest | None
+    reason: str = ""
+
+
+class Shelf:
+    """The checkpoints of a run folder, or of a folder of checkpoints, which may lie in a run folder. Raises RewindError
+    where there is a log that cannot be opened."""
+
+    def __init__(self, folder: Path) -> None:
+        of_run = (folder / CHECKPOINTS).is_dir()
+        self.store = Store(folder / CHECKPOINTS if of_run else folder)
+        above = folder if of_run else folder.resolve().parent
+        lies_in_run = of_run or folder.resolve().name == CHECKPOINTS
+        self.run = above if lies_in_run and (above / DECISIONS).is_file() else None
+        self.log = None if self.run is None else LogIndex(self.run)
+
+    def listed(self, names: list[str]) -> Iterator[Listed]:
+        """Of each name, in that order; every byte is held against the digests. One that is removed meanwhile is left
+        out."""
+        refuses = _refusal(self.run)
+        fates = {name: self._fate(name, refuses) for name in names}
+        for newest in reversed(fates.values()):
+            # A resume looks no further than to the newest of the log that it can read, even if it is refused.
+            if newest.fate in (Fate.NAMED, Fate.REFUSED):
+                break
+        for name, found in fates.items():
+            if found.fate is Fate.DAMAGED and name not in self.store.names():
+                continue
+            if found.fate is Fate.NAMED and found is newest:
+                found = Listed(name, Fate.LATEST, found.about)
+            yield found
+
+    def _fate(self, name: str, refuses: Refusal) -> Listed:
+        looked = look(self.store, name, self._lacks, _no_part)
+        if looked.about is None or (looked.checkpoint is None and not looked.other):
+            return Listed(name, Fate.DAMAGED, looked.about, looked.reason)
+        if looked.checkpoint is not None:
+            reason = refuses(looked.about)
+            return Listed(name, Fate.NAMED if reason is None else Fate.REFUSED, looked.about, reason or "")
+        try:
+            self.store.verify(name)
+        except CheckpointError as error:
+            return Listed(name, Fate.DAMAGED, looked.about, str(error))
+        return Listed(name, Fate.VOID if self.log is not None else Fate.ALONE, looked.about, looked.reason)
+
+    def _lacks(self, about: Manifest) -> str | None:
+        if self.log is None:
+            return f"there is no {DECISIONS} beside it, without which nobody goes on from it"
+        return self.log.lacks(about.entry, about.job, about.version)
+
+
+def next_complete(store: Store, name: str) -> str | None:
+    """The newest checkpoint that is older than `name` and complete, else the oldest of the others. By sizes, not
+    digests."""
+    older: str | None = None
+    for other in store.names():
+        try:
+            store.manifest(other)
+        except CheckpointError:
+            continue
+        if other == name or (other > name and older is not None):
+            continue
+        if other > name:
+            return other
+        older = other
+    return older
+
+
+def _refusal(run: Path | None) -> Refusal:
+    """What `ps-lab run RUN/experiment.toml --resume` would say against a checkpoint of the run's own log. Of a run by
+    hand nobody knows with which options its servers will be started again."""
+    if run is None or not (run / EXPERIMENT).is_file():
+        return lambda _: None
+    try:
+        return _against(load_experiment(run / EXPERIMENT))
+    except ValueError as error:
+        # Of ExperimentError, PolicyError and OptimizerError.
+        reason = str(error)
+        return lambda _: reason
+
+
+def _against(experiment: Experiment) -> Refusal:
+    cluster, chosen = experiment.cluster, experiment.policy
+    policy = build_policy(chosen.name, chosen.knobs, cluster.workers, cluster.servers)
+    own = experiment.optimizer
+    optimizer = None if own.name == FROM_JOB else build_optimizer(own.config).config
+
+    def refuses(about: Manifest) -> str | None:
+        wanted = about.optimizer if optimizer is None else optimizer
+        try:
+            check_same_job(about, policy, wanted, cluster.workers, experiment.run.seed)
+        except CheckpointError as error:
+            return str(error)
+        return None
+
+    return refuses
