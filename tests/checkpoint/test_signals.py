@@ -100,8 +100,9 @@ def test_what_the_shards_are_asked_about_is_saved_too(tmp_path: Path) -> None:
 
 def test_a_shard_that_is_told_to_end_alone_does_not_wait_for_ever() -> None:
     """Server 0 goes on, and loses it."""
-    with serving(2, overrides=["cluster.worker_timeout=1"]) as cluster:
+    with serving(2) as cluster:
         cluster.picture()
+        cluster.servers[1].probe.ends_alone_after(0.5)
         cluster.servers[1].interrupt()
         assert cluster.servers[1].ended() == ExitCode.TERMINATED
         assert cluster.servers[0].ended() == ExitCode.UNREACHABLE

@@ -8,7 +8,8 @@ import pytest
 from pslab.runs.folder import Run
 from tests.cluster.cluster import Cluster, entries_of
 from tests.cluster.gated_line import BATCHES
-from tests.cluster.test_recovery import again, gate, kill, saved, start_servers
+from tests.cluster.saved import saved
+from tests.cluster.test_recovery import again, gate, kill, start_servers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 

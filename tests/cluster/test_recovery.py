@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pslab.runs.folder import Run
-from psserver.checkpoint import Store
 from tests.cluster.cluster import Cluster, Process, entries_of
+from tests.cluster.saved import saved
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -62,16 +62,6 @@ def again(cluster: Cluster, index: int, at: str = "", first: tuple[str, ...] = S
     flags = (*hosts, "--json", "--worker-timeout", "10", *every, *(first if index == 0 else ()))
     cluster.servers[index] = cluster.launch(f"server-{index}-again", "-m", "psserver", *flags, **SECRET)
     return cluster.servers[index]
-
-
-def saved(cluster: Cluster) -> list[int]:
-    """Versions of complete checkpoints."""
-    store = Store(cluster.out / "checkpoints")
-    return [
-        store.manifest(name).version
-        for name in store.names()
-        if (store.root / name / "manifest.json").is_file()
-    ]
 
 
 def check_counted_once(run: Run, batches: int = BATCHES) -> None:

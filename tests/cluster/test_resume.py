@@ -11,6 +11,7 @@ import pytest
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from tests.cluster.cluster import Cluster, entries_of
+from tests.cluster.saved import saved
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -33,16 +34,6 @@ def start(
     )
     for index in range(2):
         cluster.start_worker("--batches", str(batches), "--task-index", str(index), *workers)
-
-
-def saved(cluster: Cluster) -> list[int]:
-    """Versions of complete checkpoints."""
-    store = Store(cluster.out / "checkpoints")
-    found = []
-    for name in store.names():
-        if (store.root / name / "manifest.json").is_file():
-            found.append(store.manifest(name).version)
-    return found
 
 
 @contextmanager

@@ -8,6 +8,7 @@ until it has (`wait_until`). What disturbs them is done by that thread.
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,13 @@ class Probe:
 
         rpc._take = wait  # type: ignore[method-assign]
         return goes_on
+
+    def ends_alone_after(self, seconds: float) -> None:
+        """Told to end by a signal, this server (not 0) waits for so long for its coordinator's word."""
+        served = self.server.following
+        assert served is not None, "expected another server than 0"
+        settings = served._settings
+        served._settings = replace(settings, terms=replace(settings.terms, worker_timeout=seconds))
 
     def patient(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         """From now on a call waits for so long for an entry of the log, and a reader for its version."""
