@@ -10,6 +10,10 @@ from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from tests.cluster.cluster import Process
+from tests.patience import PATIENCE
+
+# What plays gives way to all other processes: it begins when they let it.
+LONG = 4 * PATIENCE
 
 
 class Page:
@@ -39,7 +43,7 @@ class Page:
     def request(
         self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET"
     ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=LONG)
         try:
             connection.request(method, path, headers=dict(headers or {}))
             answer = connection.getresponse()
@@ -63,7 +67,7 @@ class Viewer:
     """One open event stream."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._connection = http.client.HTTPConnection(host, port, timeout=60)
+        self._connection = http.client.HTTPConnection(host, port, timeout=LONG)
         self._connection.request("GET", "/api/events", headers={"Accept": "text/event-stream"})
         self.answer = self._connection.getresponse()
 
