@@ -112,12 +112,18 @@ class Process:
         self._popen.wait(PATIENCE)
         return at
 
-    def wait_exit(self, patience: float = PATIENCE) -> int:
-        """Its exit code, once it has ended by itself."""
-        try:
-            code = self._popen.wait(patience)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} goes on; it said {self.lines}\n{self.errors}") from None
+    def wait_exit(self, patience: float = PATIENCE, moving: Callable[[], object] = lambda: None) -> int:
+        """Its exit code, once it has ended by itself. `patience` is for its end, or for another `moving()`."""
+        seen, code = moving(), None
+        while code is None:
+            try:
+                code = self._popen.wait(patience)
+            except subprocess.TimeoutExpired:
+                before, seen = seen, moving()
+                if seen == before:
+                    raise AssertionError(
+                        f"{self.name} goes on; it said {self.lines}\n{self.errors}"
+                    ) from None
         self._reader.join()
         return code
 
@@ -252,11 +258,16 @@ class Cluster:
 
     def wait_end(self, server_code: int = 0, worker_codes: Sequence[int] | None = None) -> Run:
         """Everybody still running ends by itself, with these codes; the run, which passes all checks."""
-        codes = [worker.wait_exit() for worker in self.workers]
+        codes = [worker.wait_exit(moving=self._log_size) for worker in self.workers]
         assert worker_codes is None or codes == list(worker_codes), [w.errors for w in self.workers]
         for server in self.servers:
             assert server.wait_exit() == server_code, f"{server.lines}\n{server.errors}"
         return self.checked_run()
+
+    def _log_size(self) -> int:
+        """A whole run takes as long as it takes on this machine: it goes on while its log grows."""
+        log = self.out / "decisions.jsonl"
+        return log.stat().st_size if log.is_file() else 0
 
     def checked_run(self) -> Run:
         """The run folder, in which ps-lab check finds nothing."""
