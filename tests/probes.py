@@ -158,3 +158,8 @@ def hang_up(pipe: CommandPipe) -> None:
     nobody = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nobody, pipe._process.stdin.fileno())
     os.close(nobody)
+
+
+def unsent(stream: GrpcStream) -> int:
+    """Requests, and the end of them, that gRPC has not been given yet."""
+    return stream._requests.qsize()

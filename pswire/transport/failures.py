@@ -15,6 +15,13 @@ MOST: Final = 10_000
 # connection says (`pswire.transport.call_ending`).
 _WRITE_BROKE: Final = "Internal error from Core"
 
+# Of connections and processes: that they broke, ended or did not answer in time, or cut this call off to make room.
+_PASSING: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+)
+
 # "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: X" is X.
 _LAYERS = re.compile(
     r"^(.*last error: |errors resolving .*: |[A-Z_]+: |ipv[46]:\S+: |unix\S*: |Failed to connect to remote host: )"
@@ -38,6 +45,17 @@ class CallEnded(grpc.RpcError):
 def write_broke(error: grpc.RpcError) -> bool:
     """Did a message that was on its way when the call ended take the place of the reason?"""
     return error.code() == grpc.StatusCode.INTERNAL and error.details() == _WRITE_BROKE
+
+
+def may_pass(error: grpc.RpcError) -> bool:
+    """Does the failure say of the peer only that it is gone, dying, starting or busy? It may answer another time; any
+    other failure is its answer. (`tests/service/test_dying_servers.py` holds gRPC to it.)"""
+    return error.code() in _PASSING or write_broke(error)
+
+
+def method_failed(error: grpc.RpcError) -> bool:
+    """Has the peer's method raised something that nobody foresaw? What a stream's other end remembers is as it was."""
+    return error.code() == grpc.StatusCode.UNKNOWN
 
 
 def reason(error: grpc.RpcError) -> str:

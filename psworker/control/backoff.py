@@ -12,7 +12,7 @@ import grpc
 
 from pswire.addresses import Address
 from pswire.logs.events import event
-from pswire.transport.failures import reason
+from pswire.transport.failures import may_pass, reason
 from psworker.control.contact import Contact
 from psworker.errors import (
     JobOver,
@@ -29,9 +29,6 @@ log = logging.getLogger("ps-worker")
 
 T = TypeVar("T")
 
-PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-# How it looks when a server cuts a call off, say to make room: another one may be in time.
-CUT = grpc.StatusCode.CANCELLED
 MEANING: dict[grpc.StatusCode, type[SessionError]] = {
     grpc.StatusCode.ABORTED: Voided,
     grpc.StatusCode.INVALID_ARGUMENT: PayloadRefused,
@@ -128,6 +125,6 @@ def insist(call: Callable[[], T], backoff: Backoff) -> T:
         try:
             return call()
         except grpc.RpcError as error:
-            if error.code() not in (*PASSING, CUT):
+            if not may_pass(error):
                 raise translated(error, f"server {backoff.server} at {backoff.address}") from error
             backoff.wait(error)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import grpc
 
 from pswire.logs.events import event
+from pswire.transport.failures import may_pass, method_failed
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
-from psworker.control.backoff import PASSING, Backoff, translated
+from psworker.control.backoff import Backoff, translated
 from psworker.control.conversions import bounded, event_from_wire, request_to_wire
 from psworker.control.joined import Joined
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
@@ -272,7 +273,7 @@ class Control:
                         log.info("%s; joining again", error.details(), extra=event("session_refused"))
                         self._backoff.closing.wait(0.1)
                         continue
-                    if error.code() not in (*PASSING, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN):
+                    if not (may_pass(error) or method_failed(error)):
                         raise translated(error, f"server 0 at {self._backoff.address}") from error
                     self._backoff.wait(error)
         except SessionError as error:

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import grpc
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from pswire.bounds import BoundError, checker
 from pswire.transport import frames
 from pswire.transport.codecs import Codec, Decoder, WireDtypeError
+from pswire.transport.failures import CallEnded
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
@@ -82,7 +84,10 @@ class Exchange:
             received += chunk.data.nbytes
             if received < total:
                 stream = self._stream
-                _, chunk = _parsed(stream.receive() if stream is not None else None)
+                if stream is None:
+                    # By another thread. The server has refused nothing: this is a connection that broke.
+                    raise CallEnded(grpc.StatusCode.CANCELLED, "the exchange was closed here")
+                _, chunk = _parsed(stream.receive())
 
     def _decode(self, decoder: Decoder, data: memoryview) -> None:
         try:

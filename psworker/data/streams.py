@@ -53,8 +53,10 @@ class GrpcStream:
             call()
 
     def close(self) -> None:
-        self._requests.put(None)
+        # First: a server that sees the end of the requests alone ends the call without an answer, which is no failure
+        # that passes.
         self._replies.cancel()
+        self._requests.put(None)
 
 
 class SocketBroken(CallEnded):

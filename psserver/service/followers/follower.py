@@ -22,13 +22,11 @@ from pswire.security.probe import find_problem
 from pswire.transport.call_ending import CallEnding
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_aio_channel
-from pswire.transport.failures import reason, write_broke
+from pswire.transport.failures import may_pass, method_failed, reason
 from pswire.v1 import memory_pb2, shard_pb2
 
 log = logging.getLogger("ps-server")
 
-# Of a connection that broke, and of a server that has no time for this call.
-PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
 # Between two questions to a server that executes nothing, in seconds.
 ASK_EVERY = 0.5
 # Between attempts to reach a server that is not there yet, in seconds.
@@ -256,7 +254,7 @@ class Follower:
             if error.code() in DENIED:
                 self._denied = UNTRUSTED
             if error.code() != grpc.StatusCode.OK:
-                return reason(error), error.code() in PASSING or write_broke(error)
+                return reason(error), may_pass(error) or method_failed(error)
         except BoundError as error:
             return str(error), False
         finally:

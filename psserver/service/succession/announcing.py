@@ -14,7 +14,7 @@ from pswire.logs.events import event
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_aio_channel
-from pswire.transport.failures import reason
+from pswire.transport.failures import may_pass, reason
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 
@@ -67,11 +67,7 @@ class Announcing:
             if known.address != str(self._own) and self._secret:
                 known = await self._locate(stub, known.job)
         except (grpc.RpcError, BoundError) as error:
-            if not isinstance(error, grpc.RpcError) or error.code() not in (
-                grpc.StatusCode.UNAVAILABLE,
-                grpc.StatusCode.DEADLINE_EXCEEDED,
-                grpc.StatusCode.CANCELLED,
-            ):
+            if not isinstance(error, grpc.RpcError) or not may_pass(error):
                 self._say(reason(error) if isinstance(error, grpc.RpcError) else str(error))
             return
         if known.address != str(self._own):
