@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from psserver.fast import FastBackend
     from psserver.shard import Shard
     from psserver.shard.payloads.staging import Staging
+    from psworker.data.streams import GrpcStream
     from psworker.session import Session
 
 
