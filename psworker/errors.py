@@ -24,7 +24,7 @@ class Unreachable(SessionError):
 
 class JobStopped(Unreachable):
     """The job had ended without success before this worker came, or came back; the text says how. It may begin again:
-    the servers say so by their exit code."""
+    the servers say so by their exit code. Or it has begun again, at a checkpoint, since this worker heard its end."""
 
 
 class Refused(SessionError):

@@ -30,7 +30,7 @@ from psworker.data.timing import Stopwatch
 from psworker.data.transport import TRANSPORTS
 from psworker.data.writer import GradientWriter
 from psworker.engine import Commit, Disposition, Grant, Stop
-from psworker.errors import Refused, Voided
+from psworker.errors import JobStopped, Refused, Voided
 from psworker.local import PLAIN, LocalRuleError, LocalWork, build
 from psworker.work import Unit, WorkUnits
 
@@ -360,10 +360,16 @@ class Session:
         return self._control.wait_stop()
 
     def pull_final(self) -> list[Floats]:
-        """One flat array per server of the job's last version. Only after `stop`."""
+        """One flat array per server of the job's last version. Only after `stop`. Raises Unreachable; JobStopped where
+        the servers have gone back to before it: a new session goes on there."""
         stop = self.stop
         assert stop is not None, "pull_final is for after the stop"
-        return self._reader.final(stop)
+        try:
+            return self._reader.final(stop)
+        except Voided as error:
+            raise JobStopped(
+                f"version {stop.version} was the last one, and is not there any more: {error}"
+            ) from error
 
     def report(self, metrics: Mapping[str, float], version: int | None = None) -> None:
         """Metrics of the final version, for the run's summary, after the stop; or of a `version` that was granted, for

@@ -5,7 +5,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -109,7 +109,9 @@ class RealDisk:
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
         for folder in reversed(new):
-            self.sync_folder(folder.parent)
+            # A folder of others, in which one may make what is one's own and see nothing.
+            with suppress(PermissionError):
+                self.sync_folder(folder.parent)
 
     def names(self, path: Path) -> list[str]:
         try:
@@ -136,7 +138,12 @@ class RealDisk:
 
     def sync_folder(self, path: Path) -> None:
         with _folder(path) as number:
-            os.fsync(number)
+            try:
+                os.fsync(number)
+            except OSError as error:
+                # Some file systems have no such thing for folders.
+                if error.errno != errno.EINVAL:
+                    raise
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)

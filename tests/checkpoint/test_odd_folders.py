@@ -1,5 +1,6 @@
 """What people and other programs leave among checkpoints: it is in nobody's way, and is not harmed."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from psserver.checkpoint import CheckpointError, Store
 from psserver.checkpoint import manifest as manifests
+from psserver.checkpoint.disk import RealDisk
 from psserver.checkpoint.generations import FILE, begin_next
 from psserver.checkpoint.store import entry_of
 from tests.checkpoint.written import read, write
@@ -86,3 +88,32 @@ def test_what_will_not_be_completed_makes_room(store: Store) -> None:
     for each in (name, torn, "0000000030-0a1b2c3d"):
         store.discard(each)
     assert store.names() == [name] and read(store, name) == 10
+
+
+def test_a_folder_is_made_where_one_may_make_it_and_see_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name cannot be synced there; that of the folder in it can."""
+    opened: list[str] = []
+    usual = os.open
+
+    def guarded(path: str | Path, *arguments: int, **named: int) -> int:
+        if Path(path) == tmp_path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        opened.append(Path(path).name)
+        return usual(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", guarded)
+    RealDisk().make_folder(tmp_path / "mine" / "run")
+    assert (tmp_path / "mine" / "run").is_dir() and opened == ["mine"]
+
+
+def test_a_file_system_that_cannot_sync_folders_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    RealDisk().make_folder(tmp_path / "run")
+    RealDisk().sync_folder(tmp_path / "run")
