@@ -31,7 +31,8 @@ class Server:
     def __init__(self) -> None:
         self.answered = threading.Semaphore(0)
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
         self.port = asyncio.run_coroutine_threadsafe(self._start(), self.loop).result(PATIENCE)
 
     async def _start(self) -> int:
@@ -63,6 +64,8 @@ class Server:
     def close(self) -> None:
         self.stop(None)
         self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(PATIENCE)
+        self.loop.close()
 
 
 def unary(address: str, chance: Random) -> None:
