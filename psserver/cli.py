@@ -238,8 +238,6 @@ def main(
     set_up("ps-server", log_format)
     keep_large_blocks()
     raise_descriptors()
-    # A policy of the user's lives where the command is run.
-    sys.path.insert(0, os.getcwd())
     try:
         options = chosen_options(given, overrides, no_out)
         settings = resolved(options)

@@ -1,7 +1,5 @@
 """``ps-lab verify-policy``"""
 
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -66,8 +64,6 @@ def verify_policy(
       ps-lab verify-policy my_policies:Buffered --set size=2
       ps-lab verify-policy ssp --set slack=0 --workers 5
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         case = Case(policy, _knobs(knobs), workers)
         report = verify(case, schedules=schedules, seed=seed, watch=None if quiet else _progress(schedules))

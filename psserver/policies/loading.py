@@ -3,6 +3,8 @@
 import importlib
 import inspect
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
@@ -77,8 +79,8 @@ def _listed(keys: Mapping[str, object]) -> str:
 def build(name: str, knobs: Mapping[str, object], workers: int, servers: int = 1) -> Policy:
     """The policy `name` for a job that starts with `workers` workers and has `servers` servers.
 
-    `name` is built in, or "module:Class" for a class of one's own: a `Policy`,
-    which is made as ``Class(workers=workers, **knobs)``, or a `PolicySpec`. A
+    `name` is built in, or "module:Class" for a class of one's own, of this
+    folder or installed: a `Policy`, which is made as ``Class(workers=workers, **knobs)``, or a `PolicySpec`. A
     policy without a name or knobs of its own gets those with which it was made.
     Raises PolicyError when the name, a knob or a value is not acceptable, when
     the class is no policy, or when the policy cannot work with that number of servers.
@@ -141,6 +143,9 @@ def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
 def _imported(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     try:
+        # An installed command does not look where it is called; a policy of one's own lives there.
+        if (here := os.getcwd()) not in sys.path:
+            sys.path.insert(0, here)
         module = importlib.import_module(module_name)
     except Exception as error:
         reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"

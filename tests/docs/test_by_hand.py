@@ -27,7 +27,9 @@ PATIENCE = 4 * patience.PATIENCE
 def test_a_policy_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two fresh gradients make an update; one that is a version old then weighs 1/sqrt(2) of a half."""
     (tmp_path / "my_policies.py").write_text(named(POLICY, "my_policies.py"), encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_policies", raising=False)
     policy = policies.build("my_policies:Buffered", {"size": 2}, workers=3)
     for rank in range(3):
         policy.step(Join(f"w{rank}", rank))
@@ -166,6 +168,16 @@ def test_three_terminals_by_hand(page: str, steps: int, metric: str, tmp_path: P
     ), ends
     with started(named(page, "by hand, check").replace("runs/by-hand", runs), folder) as check:
         assert "all checks passed" in finished(check)
+
+
+@pytest.mark.cluster
+def test_a_simulation_of_a_policy_of_your_own(tmp_path: Path) -> None:
+    """The installed command, unlike ``python -m pslab``, does not have the folder where it is called on its path."""
+    (tmp_path / "my_policies.py").write_text(named(POLICY, "my_policies.py"), encoding="utf-8")
+    (tmp_path / "experiment.toml").write_text("[simulation]\nbatches = 4\n", encoding="utf-8")
+    command = "ps-lab run experiment.toml --engine simulated --set policy.name=my_policies:Buffered"
+    with started(command, tmp_path) as lab:
+        assert finished(lab).startswith("done: 4 versions")
 
 
 @pytest.mark.cluster

@@ -126,7 +126,9 @@ class ForkingPopen(_Popen):  # type: ignore[type-arg]
         known = isinstance(args, list | tuple) and forkable([*map(str, args)], environment)
         if known and not (executable or preexec_fn or pass_fds or shell):
             words = _words([str(word) for word in args])
-            command = Command(words, os.fspath(cwd or os.getcwd()), dict(environment), start_new_session)
+            script = "" if str(args[0]) == sys.executable else str(Path(args[0]).parent)
+            folder = os.fspath(cwd or os.getcwd())
+            command = Command(words, script, folder, dict(environment), start_new_session)
             light = words[0] == "-m" and words[1] in _LIGHT
             files = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
             pid = _started(LIGHT if light else FULL, command, files)

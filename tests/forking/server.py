@@ -2,8 +2,8 @@
 
 Each request names a command line, a folder, an environment and three files. The server forks twice, and the process
 that stands between the two ends at once: the command becomes a child of whoever asks (see `popen`), as any process
-that it starts itself. It then runs the same `__main__` with the same arguments as `python -m MODULE` or
-`python SCRIPT.py`.
+that it starts itself. It then runs the same `__main__` with the same arguments and search path as `ps-lab` (say),
+`python -m MODULE` or `python SCRIPT.py`.
 
 The requester holds the other end of the socket; the server ends with it.
 """
@@ -39,9 +39,11 @@ FULL = (
 
 @dataclass(frozen=True)
 class Command:
-    """What to run: `words` as they stand behind the interpreter's name."""
+    """What to run: `words` as they stand behind the interpreter's name. `script`: the folder of the installed
+    command that was named, which is the first on its search path; "" for `python -m MODULE`."""
 
     words: list[str]
+    script: str
     folder: str
     environment: dict[str, str]
     new_session: bool
@@ -127,7 +129,7 @@ def become(command: Command, files: Sequence[int]) -> None:
     )
     if command.words[0] == "-m":
         sys.argv = command.words[1:]
-        sys.path[0] = command.folder
+        sys.path[0] = command.script or command.folder
     else:
         sys.argv = command.words
         sys.path[0] = str(Path(command.words[0]).resolve().parent)

@@ -88,6 +88,19 @@ def test_what_a_forked_command_starts_is_forked_and_is_its_child(tmp_path: Path,
     assert parent == pid
 
 
+@pytest.mark.skipif(bool(popen.SOAK), reason="nothing is forked in a soak")
+def test_an_installed_command_looks_for_modules_in_its_own_folder_and_not_in_the_current_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands = []
+    monkeypatch.setattr(popen, "_started", lambda _, command, __: commands.append(command))
+    folder = Path(sys.executable).parent
+    with popen.forking():
+        subprocess.run([folder / "ps-lab", "--version"], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([sys.executable, "-m", "pslab", "--version"], stdout=subprocess.DEVNULL, check=True)
+    assert [command.script for command in commands] == [str(folder), ""]
+
+
 @pytest.mark.parametrize(
     ("words", "variables"),
     [
