@@ -31,6 +31,7 @@ from pslab.runs.folder import Run, Summary
 from pslab.simulator import SimulationError, build
 from pslab.simulator.workers.worker import Worker
 from pswire.config.experiment import Experiment
+from pswire.config.run_sections import JobSection
 from pswire.config.sections import FaultsSection, LinksSection, SimulationSection
 
 # Plays of a prediction. What is as random as they are lies between their extremes 9 times out of 11.
@@ -139,11 +140,17 @@ _TIMING = {"problem": "none", "batches": 1, "record": False, "evaluate": 0, "unt
 
 @contextmanager
 def _timed(own: Experiment, source: Experiment | StepTimes) -> Iterator[Experiment]:
-    """An experiment without tensors that says how long steps take. A measured one needs a file meanwhile."""
+    """An experiment without tensors that says how long steps take. A measured one needs a file meanwhile.
+
+    Of the run's [job] only the epochs are left: nothing is evaluated.
+    """
+    job = JobSection(epochs=own.job.epochs)
     if isinstance(source, Experiment):
         declared = source.simulation.model_copy(update=_TIMING)
         # The run's own policy, cluster and delays: what was declared for another one is still about this run.
-        yield own.model_copy(update={"simulation": declared, "links": source.links, "faults": source.faults})
+        yield own.model_copy(
+            update={"job": job, "simulation": declared, "links": source.links, "faults": source.faults}
+        )
         return
     with tempfile.TemporaryDirectory(prefix="ps-lab-") as folder:
         trace = Path(folder) / "steps.csv"
@@ -151,6 +158,7 @@ def _timed(own: Experiment, source: Experiment | StepTimes) -> Iterator[Experime
         simulation = SimulationSection(compute=f"trace({trace})", factors=_factors(own, source))
         yield own.model_copy(
             update={
+                "job": job,
                 "simulation": simulation.model_copy(update=_TIMING),
                 # What the network costs is in the measured times.
                 "links": LinksSection(),

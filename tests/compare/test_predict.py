@@ -9,6 +9,7 @@ import pytest
 from pslab.compare.predict import REPEAT, Prediction, Row, predict, prediction_rows, relative_error
 from pslab.compare.step_times import step_times_of
 from pslab.compare.tables.prediction import prediction_json
+from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
 from tests.replay.simulated import Record, edit_log, simulate
@@ -100,6 +101,18 @@ def test_what_another_experiment_declares_is_still_about_this_run(tmp_path: Path
     )
     found = predict(run, other, repeat=1)
     assert found.own == found.real
+
+
+def test_a_run_that_was_evaluated_while_it_trained_is_predicted_without_its_evaluations(
+    tmp_path: Path,
+) -> None:
+    run = simulate(tmp_path / "run", "async", simulation=TIMING)
+    toml = run.path / "experiment.toml"
+    job = '[job]\nmodule = "a:B"\nepochs = 1\nevaluate_every = "1 epoch"\npatience = 3\n'
+    toml.write_text(f"{toml.read_text()}\n{job}", encoding="utf-8")
+    run = Run(run.path)
+    assert run.experiment.job.patience == 3
+    assert by_name(predict(run, step_times_of(run)))["versions"].error == 0
 
 
 def test_what_nobody_measured_is_no_miss(tmp_path: Path) -> None:
