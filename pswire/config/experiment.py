@@ -79,7 +79,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "Experiment":
-        if "job" in self.model_fields_set and not (self.job.module or self.job.script):
+        if not (self.job.module or self.job.script) and self.job != JobSection(epochs=self.job.epochs):
             raise PydanticCustomError("absent", "job.module: missing; expected package.module:attribute")
         if self.job.script:
             self._check_script()
@@ -168,7 +168,7 @@ class Experiment(Section):
         }
         if self.optimizer.name == FROM_JOB:
             tables["optimizer"] = {"name": FROM_JOB}
-        if self.job.module or self.job.script:
+        if self.job != JobSection():
             tables["job"] = self.job.named
         for number, worker in sorted(self.workers.items()):
             tables[f"workers.{number}"] = worker.model_dump()

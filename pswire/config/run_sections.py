@@ -192,7 +192,7 @@ class OptimizerSection(Section):
 
 
 class JobSection(Section):
-    """[job]: where the user's code is. An empty `module` (no [job] in a file) names none."""
+    """[job]: where the user's code is. Without `module` and `script` (a simulated problem) it has `epochs` only."""
 
     module: str = ""
     """where the job is: `package.module:attribute` or `path/file.py:attribute`"""
@@ -248,9 +248,11 @@ class JobSection(Section):
 
     @property
     def named(self) -> dict[str, Any]:
-        """The keys that say something: those of a module or those of a script."""
+        """The keys that say something: those of a module, those of a script, or the epochs of neither."""
         ours = {"script", "arguments"}
-        return self.model_dump(include=ours) if self.script else self.model_dump(exclude=ours)
+        if self.module:
+            return self.model_dump(exclude=ours)
+        return self.model_dump(include=ours if self.script else {"epochs"})
 
 
 class SecuritySection(Section):

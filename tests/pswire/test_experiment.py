@@ -103,7 +103,7 @@ def test_defaults(tmp_path: Path) -> None:
 
 
 def test_resolved_text_reads_back_equal(tmp_path: Path) -> None:
-    for text in (FULL, ""):
+    for text in (FULL, "", "[job]\nepochs = 2"):
         experiment = load_experiment(write(tmp_path, text))
         resolved = experiment.to_toml()
         assert load_experiment(write(tmp_path, resolved)) == experiment
@@ -218,7 +218,7 @@ def test_an_override_through_a_number_is_refused(tmp_path: Path) -> None:
             "optimizer.learning_rate: expected a number or a table with a schedule",
         ),
         ("[optimizer]\nlearning_rate = true", "optimizer.learning_rate: expected a number or a table"),
-        ("[job]\nepochs = 2", "job.module: missing; expected package.module:attribute"),
+        ("[job]\npatience = 2", "job.module: missing; expected package.module:attribute"),
         (
             "[job]\nmodule = 'digits'",
             "job.module: expected package.module:attribute or path/file.py:attribute",
