@@ -23,21 +23,19 @@ from hypothesis import HealthCheck, settings
 
 from tests.forking.popen import server_pids
 from tests.patience import at_most
-from tests.repetitions import EFFORT, repetitions
+from tests.repetitions import EFFORT, SOAK, repetitions
 
-# No deadlines: two busy cores say nothing about the code. On CI the examples are always the same ones. A test with
-# settings of its own asks `repetitions` for its number of examples.
-EXAMPLES = repetitions(100, soak=2000, fast=20)
-settings.register_profile("local", deadline=None, max_examples=EXAMPLES)
+# No deadlines: two busy cores say nothing about the code. Examples are the same in every run on every machine; only a
+# soak draws new ones. A test with settings of its own asks `repetitions` for its number of examples.
 settings.register_profile(
-    "ci",
+    "paramserver",
     deadline=None,
-    max_examples=EXAMPLES,
-    derandomize=True,
+    max_examples=repetitions(100, soak=2000, fast=20),
+    derandomize=not SOAK,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("ci" if os.environ.get("CI") else "local")
+settings.load_profile("paramserver")
 
 # Seconds of each test file in the last recorded run (scripts/test --record-durations).
 DURATIONS = Path(__file__).with_name("durations.json")

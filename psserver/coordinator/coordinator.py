@@ -1,8 +1,11 @@
 """The coordinator: every method is one input, and answers with outputs in order."""
 
+import functools
+import inspect
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import ParamSpec
 
 from psserver.coordinator import entries
 from psserver.coordinator.assurance import Assurance, Certain
@@ -23,6 +26,33 @@ from psserver.policies import Policy
 from pswire.records import StateError
 
 __all__ = ["Coordinator", "JobTerms"]
+
+_Input = ParamSpec("_Input")
+
+
+def _after_trial(take: Callable[_Input, list[Output]]) -> Callable[_Input, list[Output]]:
+    """Keep an input that comes while the shards are asked about an update, and take it, whole, after their answer.
+
+    Only its time changes: `now` is then that of the answer.
+    """
+    signature = inspect.signature(take)
+
+    @functools.wraps(take)
+    def taken(*args: _Input.args, **kwargs: _Input.kwargs) -> list[Output]:
+        coordinator = args[0]
+        assert isinstance(coordinator, Coordinator)
+        if not coordinator.trying:
+            return take(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+
+        def later(now: float) -> list[Output]:
+            given.arguments["now"] = now
+            return take(*given.args, **given.kwargs)
+
+        coordinator._kept.append(later)
+        return []
+
+    return taken
 
 
 class Coordinator(CoordinatorView):
@@ -185,10 +215,9 @@ class Coordinator(CoordinatorView):
             return None
         return self._ledger.unknown(worker, incarnation)
 
+    @_after_trial
     def connect(self, worker: str, incarnation: int, session: str, now: float) -> list[Output]:
         """The worker's session stream stands (again): repeat what it may have missed."""
-        if self.trying:
-            return self._keep(lambda at: self.connect(worker, incarnation, session, at))
         member = self._ledger.member(worker, incarnation)
         if member is None or member.session != session:
             return self._ledger.refuse_unknown_session(worker, incarnation)
@@ -201,29 +230,26 @@ class Coordinator(CoordinatorView):
             return self._emit(now)
         return None
 
+    @_after_trial
     def disconnect(self, worker: str, incarnation: int, now: float) -> list[Output]:
         """The stream broke. The worker may come back within the grace period (see `tick`)."""
-        if self.trying:
-            return self._keep(lambda at: self.disconnect(worker, incarnation, at))
         member = self._ledger.member(worker, incarnation)
         if member is not None:
             self._membership.disconnect(member, now)
         return self._emit(now)
 
+    @_after_trial
     def give_up(self, worker: str, reason: str, now: float) -> list[Output]:
         """The member lives and does not do its part, as its server found out: it departs. It may join again."""
-        if self.trying:
-            return self._keep(lambda at: self.give_up(worker, reason, at))
         member = self._ledger.roster.present.get(worker)
         if member is not None:
             self._membership.depart(member, reason, now)
             self._lifecycle.start_when_complete(now)
         return self._emit(now)
 
+    @_after_trial
     def leave(self, worker: str, incarnation: int, reason: str, now: float) -> list[Output]:
         """The worker leaves of its own will."""
-        if self.trying:
-            return self._keep(lambda at: self.leave(worker, incarnation, reason, at))
         member = self._ledger.member(worker, incarnation)
         if member is not None:
             self._membership.depart(member, reason, now)
@@ -232,19 +258,19 @@ class Coordinator(CoordinatorView):
 
     # Work
 
+    @_after_trial
     def ready(self, worker: str, incarnation: int, now: float, *, holding: int = 0) -> list[Output]:
         """The worker asks for its next ticket: it is idle, or works on ticket `holding` and wants the one
         after it ahead. While it holds such a one, it is sent that one again. Where the policy grants nothing
         ahead, nothing follows from it: the worker asks again with its commit.
         """
-        if self.trying:
-            return self._keep(lambda at: self.ready(worker, incarnation, at, holding=holding))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
         self._contributions.ready(member, holding, now)
         return self._emit(now)
 
+    @_after_trial
     def commit(
         self,
         worker: str,
@@ -259,14 +285,13 @@ class Coordinator(CoordinatorView):
 
         `ready`: the worker asks for its next ticket as well.
         """
-        if self.trying:
-            return self._keep(lambda at: self.commit(worker, incarnation, ticket, at, facts, ready=ready))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
         self._contributions.commit(member, ticket, facts, ready, now)
         return self._emit(now)
 
+    @_after_trial
     def abandon(
         self, worker: str, incarnation: int, ticket: int, reason: str, now: float, *, unit_ends: bool = False
     ) -> list[Output]:
@@ -274,23 +299,19 @@ class Coordinator(CoordinatorView):
 
         `unit_ends`: because the work unit that it takes a part of had ended before that part.
         """
-        if self.trying:
-            given = (worker, incarnation, ticket, reason)
-            return self._keep(lambda at: self.abandon(*given, at, unit_ends=unit_ends))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
         self._contributions.abandon(member, ticket, reason, now, ends=unit_ends)
         return self._emit(now)
 
+    @_after_trial
     def done(self, worker: str, incarnation: int, now: float, *, ends: str = "") -> list[Output]:
         """The worker has no more data. Barriers shrink; when all are done the job is, or at once where `ends` says why.
 
         A ticket that it still holds is abandoned: a ready that it repeated after
         a reconnection may have brought one that it never wanted.
         """
-        if self.trying:
-            return self._keep(lambda at: self.done(worker, incarnation, at))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
@@ -332,10 +353,6 @@ class Coordinator(CoordinatorView):
             self._lifecycle.finish_when_done(now)
             self._driver.watch(now)
         return [*self._emit(now), *self._take_kept(now)]
-
-    def _keep(self, step: Callable[[float], list[Output]]) -> list[Output]:
-        self._kept.append(step)
-        return []
 
     def _take_kept(self, now: float) -> list[Output]:
         """Inputs that were kept, as if they came now, until the shards are asked again."""

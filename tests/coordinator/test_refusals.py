@@ -1,13 +1,14 @@
 """Updates that may not be finite: the shards are asked, and the update is made or refused as a whole."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices
-from psserver.coordinator import JoinDeferred, Trial, entries
+from psserver.coordinator import Coordinator, JoinDeferred, Trial, entries
 from psserver.coordinator.outputs import DispositionNotice, StopNotice
+from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import (
     Apply,
     Commit,
@@ -84,6 +85,52 @@ def test_nothing_is_decided_while_the_shards_are_asked() -> None:
     assert harness.kinds[before:] == ["apply", "grant", "commit", "apply", "grant", "lost"]
     harness.joins("w3")
     assert harness.verdict().ok
+
+
+INPUTS: Mapping[str, Callable[[CoordinatorHarness], object]] = {
+    "connect": lambda harness: harness.connects("w1", session="another"),
+    "disconnect": lambda harness: harness.disconnects("w1"),
+    "give_up": lambda harness: harness.take(harness.coordinator.give_up("w1", "idle", harness.now)),
+    "leave": lambda harness: harness.leaves("w1", "its own reason"),
+    "ready ahead": lambda harness: harness.take(harness.coordinator.ready("w0", 0, harness.now, holding=2)),
+    "commit": lambda harness: harness.commits("w1", samples=3, loss=2.0, norm=7.0),
+    "commit without a request": lambda harness: harness.commits("w1", ready=False, batch=5),
+    "abandon": lambda harness: harness.abandons("w1", reason="its own reason"),
+    "abandon at a unit's end": lambda harness: harness.abandons("w1", unit_ends=True),
+    "done": lambda harness: harness.done("w1"),
+    "done for all": lambda harness: harness.done("w1", ends="enough is known"),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("work", [None, WorkTerms(units=12)], ids=["own data", "units"])
+def test_an_input_during_a_trial_does_what_it_does_after_the_answer(
+    name: str, work: WorkTerms | None
+) -> None:
+    """Every input, with every argument."""
+
+    def asked() -> CoordinatorHarness:
+        harness = CoordinatorHarness("async", workers=2, work=work).starts()
+        harness.commits("w0", ordinary=False)
+        return harness
+
+    during, after = asked(), asked()
+    assert during.coordinator.trying
+    INPUTS[name](during)
+    during.shards_answer(finite=True)
+    after.shards_answer(finite=True)
+    INPUTS[name](after)
+    assert [record.entry for record in during.log] == [record.entry for record in after.log]
+    assert during.coordinator.state() == after.coordinator.state()
+    told = [(send.worker, send.notice) for send in during.told]
+    assert sorted(map(repr, told)) == sorted(repr((send.worker, send.notice)) for send in after.told)
+    assert during.stopped == after.stopped
+
+
+def test_every_input_of_a_member_is_tried() -> None:
+    """Whatever is kept during a trial stands in the table above."""
+    kept = {name for name, method in vars(Coordinator).items() if hasattr(method, "__wrapped__")}
+    assert kept == {name.split()[0] for name in INPUTS}
 
 
 def test_another_answer_than_the_one_that_is_waited_for_changes_nothing() -> None:
