@@ -62,6 +62,8 @@ class Lifecycle:
         here = [m for m in ledger.roster.by_rank() if m.worker in prepared]
         ledger.started = True
         ledger.record(entries.Start(len(here)), now)
+        if ledger.work is not None:
+            ledger.work.release_all_but(ledger.roster.present)
         asking = [m for m in here if m.requested is not None]
         for member in asking:
             self._driver.introduce(member, now)

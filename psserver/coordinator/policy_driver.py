@@ -237,6 +237,10 @@ class PolicyDriver:
             case _:
                 raise PolicyError(f"expected Grant, Fold, Apply, Drop, Cancel or Stop, got {decision!r}")
 
+    def _at_work(self) -> list[str]:
+        """Workers that will need a work unit, by rank."""
+        return [m.worker for m in self._ledger.roster.by_rank() if m.ever_connected and m.state != "done"]
+
     def _grant(self, grant: Grant, now: float) -> None:
         ledger = self._ledger
         member = ledger.roster.present.get(grant.worker)
@@ -246,7 +250,11 @@ class PolicyDriver:
         member.enter("computing", now)
         version = ledger.version
         ahead = True if grant.worker in ledger.tickets.opened else None
-        part = None if ledger.work is None else ledger.work.deal(grant.worker)
+        part = None
+        if ledger.work is not None:
+            if self.policy.by_rank:
+                ledger.work.deal_round(version, self._at_work())
+            part = ledger.work.deal(grant.worker)
         dealt = (None, None, None) if part is None else (part.epoch, part.unit, part.part)
         entry = entries.Grant(grant.worker, grant.ticket, version, grant.turn, ahead, *dealt)
         index = ledger.record(entry, now)

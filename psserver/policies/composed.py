@@ -132,7 +132,8 @@ class ComposedPolicy(Policy):
         self._rules = composition
         self._view = View()
         # Payloads are summed as their turns come. A list of them has no turns: shards let all of them in.
-        self._turns = composition.order == "rank" and not composition.tensors.lists
+        self.by_rank = composition.order == "rank"
+        self._turns = self.by_rank and not composition.tensors.lists
         self._lists, self._fewest = composition.tensors.lists, composition.tensors.fewest
         # The gate's stamp when everybody who waits was last looked at; None: look again.
         self._looked: tuple[object] | None = None
@@ -208,7 +209,7 @@ class ComposedPolicy(Policy):
         contribution = Contribution(
             ticket, commit.worker, member.rank, staleness, factor, verdict.compensation
         )
-        view.contribute(contribution, by_rank=rules.order == "rank")
+        view.contribute(contribution, by_rank=self.by_rank)
 
     # Updates
 
@@ -263,7 +264,7 @@ class ComposedPolicy(Policy):
 
     def _fold(self, decisions: list[Decision]) -> None:
         """Have the shards sum what has its final place in the order of summation."""
-        view, by_rank = self._view, self._rules.order == "rank"
+        view, by_rank = self._view, self.by_rank
         while view.folded < len(view.buffer):
             contribution = view.buffer[view.folded]
             if by_rank and view.expects_below(contribution.rank):

@@ -46,6 +46,7 @@ class Policy(ABC):
     `tensors`: the parts that see tensors, by name.
     `local_rule`: what workers do between pull and push.
     `ahead`: a worker that holds a ticket may be granted its next one.
+    `by_rank`: an update does not depend on who commits first; work units are then dealt in the order of ranks.
     `retracts`: it takes the event `Refused`, and goes on as if it had dropped the contributions of the update.
     Under any other policy the first update that is not finite ends the job.
     """
@@ -55,6 +56,7 @@ class Policy(ABC):
     tensors: TensorParts = BARE
     local_rule: LocalRule = PLAIN
     ahead: bool = False
+    by_rank: bool = False
     retracts: bool = False
 
     @abstractmethod

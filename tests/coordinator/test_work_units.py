@@ -217,6 +217,53 @@ def test_each_part_counts_once_per_epoch_whatever_workers_do(policy: str, knobs:
     assert restores and restarts and resumed
 
 
+# Under a barrier
+
+
+def dealt_by_version(
+    lengths: list[int], terms: WorkTerms, seed: int, *, restart_at: int = 0
+) -> list[list[Place]]:
+    """What each version of a `sync` job with three workers is made of, in the order of ranks.
+
+    The seed decides who commits first, and who asks for its next ticket with its commit or later. At version
+    `restart_at` all processes die, and the job goes on from the checkpoint of that version.
+    """
+    dice = random.Random(seed)
+    interval = {"checkpoint_versions": restart_at} if restart_at else {}
+    harness = CoordinatorHarness("sync", workers=3, now=0.0, work=terms, terms=interval).starts()
+    for _ in range(1000):
+        if harness.stopped:
+            break
+        if restart_at and harness.saved is not None and not harness.generation:
+            harness.servers_crash()
+            for worker in dice.sample(["w0", "w1", "w2"], 3):
+                harness.joins(worker, session="B")
+                harness.ready(worker)
+        worker = dice.choice(["w0", "w1", "w2"])
+        opened = harness.coordinator.tickets.open_of(worker)
+        if opened and opened[0].part is not None:
+            part = opened[0].part
+            ends = not terms.batches and part.part + 1 == lengths[part.unit]
+            harness.commits(worker, ready=dice.random() < 0.5, unit_ends=ends)
+        elif not opened:
+            harness.ready(worker)
+    assert harness.stopped == "done: all work units are done"
+    grants = {grant.ticket: grant for grant in harness.entries(entries.Grant)}
+    taken = [[grants[part.ticket] for part in apply.parts] for apply in harness.entries(entries.Apply)]
+    return [[(g.epoch, g.unit, g.part) for g in version] for version in taken]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("batches", [1, 3, 0])
+@pytest.mark.parametrize("units", [7, 9])
+def test_under_a_barrier_versions_hold_the_same_units_whoever_is_first(batches: int, units: int) -> None:
+    lengths = [batches or 1 + unit % 3 for unit in range(units)]
+    terms = WorkTerms(units, 2, batches)
+    expected = dealt_by_version(lengths, terms, 0)
+    for seed in seeds(20, soak=2000, fast=5):
+        assert dealt_by_version(lengths, terms, seed) == expected, seed
+        assert dealt_by_version(lengths, terms, seed, restart_at=2) == expected, seed
+
+
 # What comes of a ticket, and what of its part
 
 

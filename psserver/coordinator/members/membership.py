@@ -150,12 +150,16 @@ class Membership:
         """The member is gone, and what it holds is void."""
         ledger = self._ledger
         ledger.roster.remove(member, now)
-        for ticket in ledger.tickets.open_of(member.worker):
+        opened = ledger.tickets.open_of(member.worker)
+        for ticket in opened:
             ledger.record(entries.Cancel(member.worker, ticket.number, f"{member.worker} left"), now)
-            ledger.deal_again(ticket)
+            if not kept:
+                ledger.deal_again(ticket)
             fate = outputs.DispositionNotice(ticket.number, "dropped", reason="left")
             ledger.tickets.settle(ticket, "cancel", fate)
-        if ledger.work is not None:
+        if ledger.work is not None and kept:
+            ledger.work.keep(member.worker, [t.part for t in opened if t.part is not None])
+        elif ledger.work is not None:
             ledger.work.release(member.worker)
         ledger.record(entries.Leave(member.worker, reason, kept or None), now)
         if ledger.stopped is not None:

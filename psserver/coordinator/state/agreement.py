@@ -55,12 +55,15 @@ def _work_agrees(state: CoordinatorState, present: Collection[str]) -> list[tupl
     work, dealt = state.work, [ticket for ticket in state.tickets if ticket.part is not None]
     if work is None:
         return [(not dealt, "a ticket takes a part of a work unit, and the job deals none")]
-    waiting = [worker for worker, _ in (*work.held, *work.promised, *work.standby)]
+    waiting = {worker for worker, _ in (*work.promised, *work.standby)}
+    # Until a resumed job starts again, units are kept for workers that have not come back.
+    holders = present if state.started else [tally.worker for tally in state.tallies]
     reserved = sum(kept for _, kept in work.promised)
     queue = WorkQueue.restored(work)
     return [
         (work.outstanding == len(dealt), "the work units dealt are not those of the tickets"),
-        (set(waiting) <= set(present), "a work unit is kept for somebody who is not a member"),
+        (waiting <= set(present), "a work unit is promised to somebody who is not a member"),
+        ({worker for worker, _ in work.held} <= set(holders), "a work unit is kept for a stranger"),
         (
             queue.fresh >= 0 and reserved <= queue.fresh + len(work.lost),
             "more work units are kept than there are",

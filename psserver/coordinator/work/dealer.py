@@ -38,11 +38,23 @@ class Dealer:
     def promise(self, member: Member, now: float) -> bool:
         """A part is kept for the member's request. If there is none it stands by, unless it holds a ticket."""
         queue = self._ledger.work
-        if queue is None or queue.promise(member.worker):
+        if queue is None or queue.promise(member.worker, self._before(queue, member)):
             return True
         if member.worker not in self._ledger.tickets.opened:
             self._stand_by(queue, member, now)
         return False
+
+    def _before(self, queue: WorkQueue, member: Member) -> int:
+        """How many who will need a unit come before this member where units are dealt by rank."""
+        if not self._driver.policy.by_rank:
+            return 0
+        return sum(
+            other.rank < member.rank
+            and other.state != "done"
+            and other.worker not in queue.held
+            and other.worker not in queue.promised
+            for other in self._ledger.roster.here()
+        )
 
     def _stand_by(self, queue: WorkQueue, member: Member, now: float) -> None:
         ledger = self._ledger
@@ -62,7 +74,11 @@ class Dealer:
         if queue is None or ledger.stopped is not None:
             return
         while queue.standby and queue.available > 0 and ledger.stopped is None:
-            self._resume(queue, ledger.roster.present[next(iter(queue.standby))], now)
+            member = ledger.roster.present[next(iter(queue.standby))]
+            # What came back is anybody's; fresh units are those of lower ranks, who will ask.
+            if not queue.lost and queue.available <= self._before(queue, member):
+                break
+            self._resume(queue, member, now)
         if queue.complete and ledger.started:
             self._lifecycle.finish_work(now)
 

@@ -1,6 +1,7 @@
 """The queue of work units: what was not dealt yet, what came back, and what each worker is in the middle of."""
 
 from collections import deque
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from psserver.coordinator.work.units import MOST_LOSSES, Rest, UnitPart, WorkTerms
@@ -24,6 +25,7 @@ class QueueState:
     outstanding: int
     counted: int
     skipped: int
+    round: int = -1
 
 
 @dataclass(slots=True)
@@ -35,6 +37,9 @@ class WorkQueue:
     in order; what came back (`lose`, `depart`) is dealt behind the fresh units of its epoch and before the next
     epoch's. Memory is O(workers): of fresh units only the next one's number is kept.
 
+    Where units are dealt by rank, `deal_round` gives each worker the unit that it will be dealt from, before it asks:
+    then it does not matter who asks first.
+
     `steps`: batches of one ticket.
     """
 
@@ -44,7 +49,7 @@ class WorkQueue:
     epoch: int = 0
     unit: int = 0
     lost: deque[Rest] = field(default_factory=deque)
-    # Of the unit that a worker is in the middle of: what it was not dealt yet.
+    # Of a worker's unit: what it was not dealt yet.
     held: dict[str, Rest] = field(default_factory=dict)
     # Those that asked and were not granted yet; True where an item of the queue is kept for them.
     promised: dict[str, bool] = field(default_factory=dict)
@@ -54,6 +59,8 @@ class WorkQueue:
     outstanding: int = 0
     counted: int = 0
     skipped: int = 0
+    # The version for whose update `deal_round` was called last.
+    round: int = -1
     _reserved: int = 0
 
     # Questions
@@ -80,16 +87,29 @@ class WorkQueue:
 
     # Dealing
 
-    def promise(self, worker: str) -> bool:
-        """The worker asks. False: there is nothing for it now."""
+    def promise(self, worker: str, before: int = 0) -> bool:
+        """The worker asks, and `before` others come before it. False: there is nothing for it now."""
         if worker in self.promised:
             return True
         kept = worker not in self.held
-        if kept and self.available <= 0:
+        if kept and self.available <= before:
             return False
         self.promised[worker] = kept
         self._reserved += kept
         return True
+
+    def deal_round(self, version: int, workers: Iterable[str]) -> None:
+        """Give each of `workers` that needs a unit the next one, in their order; once for each `version`."""
+        if version == self.round:
+            return
+        self.round = version
+        for worker in workers:
+            reserved = self.promised.get(worker, False)
+            if worker not in self.held and (reserved or self.available > 0):
+                self.held[worker] = self._next()
+                if reserved:
+                    self.promised[worker] = False
+                    self._reserved -= 1
 
     def deal(self, worker: str) -> UnitPart:
         """The part that the worker was promised."""
@@ -125,6 +145,26 @@ class WorkQueue:
         rest = self.held.pop(worker, None)
         if rest is not None:
             self.lost.append(rest)
+
+    def keep(self, worker: str, parts: Sequence[UnitPart]) -> None:
+        """The worker's process is gone and expected back: it goes on where it was, with `parts` that are void."""
+        self.withdraw(worker)
+        self.outstanding -= len(parts)
+        if not parts:
+            return
+        first, last, rest = parts[0], parts[-1], self.held.pop(worker, None)
+        stop = last.part + 1
+        if rest is not None:
+            if (rest.epoch, rest.unit, rest.part) == (last.epoch, last.unit, stop):
+                stop = rest.stop
+            else:
+                self.lost.append(rest)
+        self.held[worker] = Rest(first.epoch, first.unit, first.part, stop, first.losses, first.lost_at)
+
+    def release_all_but(self, workers: Container[str]) -> None:
+        """Those that did not come back lose what was kept for them."""
+        for worker in [name for name in self.held if name not in workers]:
+            self.release(worker)
 
     # What becomes of a part
 
@@ -184,6 +224,7 @@ class WorkQueue:
             self.outstanding,
             self.counted,
             self.skipped,
+            self.round,
         )
 
     @classmethod
@@ -202,5 +243,6 @@ class WorkQueue:
             state.outstanding,
             state.counted,
             state.skipped,
+            state.round,
             sum(promised.values()),
         )
