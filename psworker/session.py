@@ -371,6 +371,23 @@ class Session:
                 f"version {stop.version} was the last one, and is not there any more: {error}"
             ) from error
 
+    def pull_slots(self, slots: int, grant: Grant | None = None) -> list[list[Floats]]:
+        """What the servers' optimizer remembers: of each of its `slots`, in the order of the rule, an array for each
+        variable; zeros for variables that are not trained.
+
+        At the job's last version, or while `grant` is held at its version; where others make versions meanwhile, at
+        one that may be later, and not the same on each server. Raises Refused (an optimizer that remembers something
+        else for each worker, no room for a copy), Unreachable.
+        """
+        at = grant or self.stop
+        assert at is not None, "pull_slots is for a grant, or after the stop"
+        found = self._servers.each(lambda shard: shard.pull_slots(slots, at.version, at.index))
+        states = [np.zeros(shard.elements - shard.trainable, np.float32) for shard in self.plan.shards]
+        return [
+            self.plan.gather([np.concatenate(flat) for flat in zip(rows, states, strict=True)])
+            for rows in zip(*found, strict=True)
+        ]
+
     def report(self, metrics: Mapping[str, float], version: int | None = None) -> None:
         """Metrics of the final version, for the run's summary, after the stop; or of a `version` that was granted, for
         metrics.jsonl, while the job goes on. The latter are taken from worker 0, of rising versions."""

@@ -14,7 +14,7 @@ from psserver.service.followers.follower import Follower
 from psserver.service.log.run_log import RunLog
 from psserver.service.log.tail import LogTail
 from psserver.service.outbox import Outboxes
-from psserver.service.shard.executor import Executor, TrialUpdate
+from psserver.service.shard.executor import Executor, trial_update
 from psserver.shard import Order
 from pswire.logs.events import event
 
@@ -67,8 +67,8 @@ class Routes:
         update = self._translator.trial(trial.update)
         for follower in self.followers:
             follower.try_update(trial.number, update)
-        trial_update = TrialUpdate(update, lambda finite, largest: answer(0, trial.number, finite, largest))
-        self._orders.submit([(self.sent, trial_update)])
+        asked = trial_update(update, lambda finite, largest: answer(0, trial.number, finite, largest))
+        self._orders.submit([(self.sent, asked)])
 
     def write(self, outputs: list[Output]) -> Written:
         """The run log takes the entries among `outputs`. Raises LogError."""

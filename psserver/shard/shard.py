@@ -108,6 +108,17 @@ class Shard:
         """What the optimizer remembers: by worker, or under "" where it does not keep workers apart."""
         return self._updater.slots
 
+    def new_slots(self) -> Floats:
+        """An array for `copy_slots`, of an optimizer that does not keep workers apart: (slots, trainable elements)."""
+        return np.empty((len(self.optimizer.slots), self.layout.trainable), np.float32)
+
+    def copy_slots(self, out: Floats) -> int:
+        """Copy what the optimizer remembers, its slots in the order of the rule. Returns the version."""
+        slots = self.slots.get("") or self.optimizer.init(self.layout.trainable)
+        for row, slot in zip(out, slots.values(), strict=True):
+            row[:] = slot
+        return self.version
+
     # Payloads
 
     def refusal(self, ticket: int, worker: str | None = None) -> str | None:

@@ -60,6 +60,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("worker", NAME, NAMED),
         ("incarnation", Whole(2**31), COUNTED),
         ("membership_token", SECRET, PROOF),
+        ("slots", FLAG, TYPED),
     ),
     *rows(
         "ExchangeRequest",

@@ -126,6 +126,7 @@ class PullRequest(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     ticket: _builtins.int
     """0: read without a grant. Only the newest version can be read that way, and
@@ -140,6 +141,11 @@ class PullRequest(_message.Message):
     """The member who reads, and its proof, from Join. Empty name: the coordinator."""
     incarnation: _builtins.int
     membership_token: _builtins.bytes
+    slots: _builtins.bool
+    """In place of the version: what the optimizer remembers at it, or at a later
+    one. All slots of the trainable part, one behind the other in the order of
+    the rule. `ticket` is 0.
+    """
     def __init__(
         self,
         *,
@@ -152,10 +158,11 @@ class PullRequest(_message.Message):
         worker: _builtins.str = ...,
         incarnation: _builtins.int = ...,
         membership_token: _builtins.bytes = ...,
+        slots: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "ticket", b"ticket", "version", b"version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "slots", b"slots", "ticket", b"ticket", "version", b"version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -79,6 +79,7 @@ class ShardClient:
         self.server = server
         self.address = address
         self.elements = plan.shards[server].elements
+        self._trainable = plan.shards[server].trainable
         self.turn = threading.RLock()
         self._plan = plan.fingerprint
         # Shared memory is float32, and so is what goes by messages in its stead.
@@ -183,6 +184,33 @@ class ShardClient:
         values = self._array(narrow)
         self._transport.exchange.payload(first, chunk, self._codec, values)
         return Received(values, spare=self._spare)
+
+    def pull_slots(self, slots: int, version: int, after: int) -> Floats:
+        """What the optimizer remembers at `version` or a later one: so many slots of this server's trainable part, as
+        (slots, elements). Raises Refused, Unreachable."""
+        identity = self.identity
+        values = np.empty((slots, self._trainable), np.float32)
+        request = shard_pb2.PullRequest(
+            job=identity.job,
+            version=version,
+            plan=self._plan,
+            dtype=FLOAT32.number,
+            after=after,
+            worker=identity.worker,
+            incarnation=identity.incarnation,
+            membership_token=identity.membership_token,
+            slots=True,
+        )
+
+        def ask() -> Floats:
+            self._here().agree(identity, after)
+            message = shard_pb2.ExchangeRequest(pull=request).SerializeToString()
+            first, chunk = self._transport.exchange.ask([[message]])
+            self._transport.exchange.payload(first, chunk, FLOAT32, values.reshape(-1))
+            return values
+
+        with self.turn:
+            return insist(ask, self._backoff())
 
     def _array(self, narrow: bool) -> NDArray[Any]:
         """For a version to be received into."""

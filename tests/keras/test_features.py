@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -491,3 +492,74 @@ def test_a_layer_that_assigns_its_weights_is_refused() -> None:
     with servers() as hosts, pk.distribute(model, hosts):
         with pytest.raises(Exception, match="a layer in it, assigns a value to"):
             model.fit(**FIT)
+
+
+# The optimizer's state comes back
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, amsgrad=True),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5, centered=True),
+    # What all variables share; what is smaller than its variable, on one server, for it sees whole ones.
+    "nadam": lambda: keras.optimizers.Nadam(0.01),
+    "adafactor": lambda: keras.optimizers.Adafactor(0.01),
+}
+
+
+def losses(model: Any, epochs: int) -> list[float]:
+    found: list[float] = []
+    each = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: found.append(logs["loss"]))
+    model.fit(**FIT, epochs=epochs, shuffle=False, callbacks=[each])
+    return found
+
+
+def assert_same_state(one: Any, other: Any) -> None:
+    for a, b in zip(one.variables, other.variables, strict=True):
+        np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-4, atol=1e-6, err_msg=a.path)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_plain_keras_goes_on_as_if_it_had_trained_alone(name: str) -> None:
+    """On one server, or two, and then without: the optimizer remembers what it would, and so do the next losses."""
+    plain, ours = build(OPTIMIZERS[name]()), build(OPTIMIZERS[name]())
+    losses(plain, 2)
+    with servers(1 if name == "adafactor" else 2) as hosts, pk.distribute(ours, hosts):
+        losses(ours, 2)
+    if name != "adafactor":  # of a matrix it keeps what it makes anew in each step
+        assert_same_state(plain.optimizer, ours.optimizer)
+    np.testing.assert_allclose(losses(ours, 17), losses(plain, 17), rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_checkpoints_of_a_model_have_the_optimizers_state(tmp_path: Path) -> None:
+    """Those of an epoch in the middle: what is saved then is of the version of its weights."""
+
+    def fit(model: Any, name: str) -> None:
+        saved = [tmp_path / f"{name}-{{epoch}}{ending}" for ending in (".keras", ".weights.h5", ".h5")]
+        savers = [
+            keras.callbacks.ModelCheckpoint(file, save_weights_only="weights" in str(file)) for file in saved
+        ]
+        model.fit(**FIT, epochs=2, shuffle=False, callbacks=savers)
+
+    plain, ours = build(), build()
+    fit(plain, "plain")
+    with servers(2) as hosts, pk.distribute(ours, hosts):
+        fit(ours, "ours")
+    whole = [keras.models.load_model(tmp_path / f"{name}-1.keras") for name in ("plain", "ours")]
+    assert_same_state(*(model.optimizer for model in whole))
+    assert float(np.abs(whole[1].optimizer.variables[2].numpy()).max()) > 0
+    weights = build()
+    weights.optimizer.build(weights.trainable_variables)
+    weights.load_weights(tmp_path / "ours-1.weights.h5")
+    assert_same_state(whole[0].optimizer, weights.optimizer)
+    # Of the older format Keras itself loads no optimizer of such a model.
+    with h5py.File(tmp_path / "ours-1.h5") as older:
+        found: list[Any] = []
+        older["optimizer_weights"].visititems(
+            lambda _, each: found.append(np.asarray(each)) if hasattr(each, "shape") else None
+        )
+    kernel = whole[0].optimizer.variables[2].numpy()
+    assert any(each.shape == kernel.shape and np.allclose(each, kernel, atol=1e-6) for each in found)
+    np.testing.assert_allclose(losses(whole[1], 2), losses(whole[0], 2), rtol=0, atol=1e-5)

@@ -12,6 +12,8 @@ pytestmark = pytest.mark.tensorflow
 pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 
+from psworker.keras.slots import slot_lists  # noqa: E402
+
 o = keras.optimizers
 TRANSLATED: list[tuple[Any, dict[str, Any]]] = [
     (o.SGD(), {"name": "sgd", "learning_rate": 0.01}),
@@ -46,6 +48,18 @@ def test_translated_to_what_the_server_builds(optimizer: Any, expected: dict[str
         assert built[key] == value
     for key, value in config.items():
         assert built[key] == value
+
+
+@pytest.mark.parametrize("optimizer", [each for each, _ in TRANSLATED], ids=lambda value: str(value)[:40])
+def test_slots_are_those_of_the_server_in_its_order(optimizer: Any) -> None:
+    optimizer = type(optimizer).from_config(optimizer.get_config())
+    optimizer.build([keras.Variable(np.zeros((2, 3)), name="v")])
+    found = slot_lists(optimizer)
+    slots = build(pk.translate(optimizer)).slots
+    if "rows" in slots:
+        assert [each.shape for (each,) in found] == [(2,), (3,)]
+    else:
+        assert [each.name for (each,) in found] == [f"v_{slot}" for slot in slots]
 
 
 def test_schedules_are_those_of_the_server() -> None:

@@ -70,6 +70,9 @@ def all_requests(peer: Peer, grant: pb.Grant, server: int, **changed: Any) -> di
     return {
         "push": lambda: push(cluster, server, header, data),
         "pull": lambda: pull(cluster, server, read),
+        "slots": lambda: pull(
+            cluster, server, peer.request(grant, **{**changed, "ticket": 0, "slots": True})
+        ),
         "exchanged push": lambda: exchanged(cluster, server, push=header, chunk=chunk),
         "exchanged pull": lambda: exchanged(cluster, server, pull=read),
         "attach": lambda: exchanged(cluster, server, attach=attach(peer, grant, **changed)),

@@ -9,7 +9,7 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.service.errors import Refused
 from psserver.service.limits.arrays import beyond, held, member_needs, model_needs, usual_payloads
-from psserver.service.limits.ledger import MIB, Held, MemoryLedger
+from psserver.service.limits.ledger import MIB, MODEL, Held, MemoryLedger
 from psserver.service.limits.table import (
     FEWEST_MEMBER_CALLS,
     FEWEST_SILENT,
@@ -24,6 +24,7 @@ from pswire.model.plan import Plan, ShardLayout
 from pswire.transport.channels import RECEIVED_BYTES
 
 SLOTS = "shared slots"
+COPY = "copy of optimizer state"
 
 
 class ShardMemory:
@@ -148,6 +149,18 @@ class ShardMemory:
         """Payload calls that one member may have: each may hold a whole message, of which the transport has a copy."""
         most, least = int(MEMBER_CALLS.value), int(FEWEST_MEMBER_CALLS.value)
         return max(least, min(most, self.share // (2 * RECEIVED_BYTES)))
+
+    def take_copy(self, nbytes: int) -> str | None:
+        """Account for a copy of what the optimizer remembers; or why there is no room."""
+        refusal = self.ledger.take(MODEL, COPY, nbytes)
+        if refusal is not None:
+            self.release()
+            refusal = self.ledger.take(MODEL, COPY, nbytes)
+        return refusal
+
+    def give_copy(self, nbytes: int) -> None:
+        """It is not needed any more."""
+        self.ledger.give(MODEL, COPY, nbytes)
 
     def give_slots(self, worker: str) -> None:
         """Those of `worker` are free again."""

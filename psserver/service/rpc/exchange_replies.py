@@ -51,7 +51,10 @@ class Wanted(NamedTuple):
 async def pulled(
     host: ShardHost, pull: shard_pb2.PullRequest, attachment: Attachment | None, stream: Stream
 ) -> None:
-    """The version that a worker asks for. Raises Refused when it is gone."""
+    """The version that a worker asks for, or what the optimizer remembers. Raises Refused when it is gone."""
+    if pull.slots:
+        await _sent(await Outgoing.begin(host, pull, stream.caller), [], stream)
+        return
     shard = await host.claims.admit(claim_of(pull), pull.plan, pull.after, stream.caller)
     wanted = Wanted(shard, pull.ticket, pull.version, pull.worker, pull.dtype)
     await _version(host, wanted, [], attachment, stream)
@@ -76,6 +79,10 @@ async def _version(
         await stream.send(_reply(notices, located=located))
         return
     reading = await Outgoing.of(host, shard, ticket, number, worker, wanted.dtype, stream.caller)
+    await _sent(reading, notices, stream)
+
+
+async def _sent(reading: Outgoing, notices: list[Notice], stream: Stream) -> None:
     try:
         messages = _chunks(reading, notices)
         if reading.large:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from psserver.service.limits.table import LEASE_DIVISOR
 from psserver.service.loop.heavy import LARGE, HeavyWork
@@ -23,18 +24,28 @@ LOOK_EVERY = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class TrialUpdate:
-    """A question behind the orders that were submitted before it: would `update` be finite? Nothing changes.
+class Question:
+    """A question behind the orders that were submitted before it: `look` at the shard, which changes nothing.
 
-    `answer` is called in a later turn with that, and with the largest magnitude of all that it would change; never
-    where the shard has failed. It stands under the number of the entry that comes next.
+    `passed`: bytes that `look` passes over. `answer` is called in a later turn with what it found; never where the
+    shard has failed. It stands under the number of the entry that comes next.
     """
 
-    update: Apply
-    answer: Callable[[bool, float], None]
+    passed: Callable[[Shard], int]
+    look: Callable[[Shard], Any]
+    answer: Callable[[Any], object]
 
 
-Submitted = Order | TrialUpdate
+def trial_update(update: Apply, answer: Callable[[bool, float], None]) -> Question:
+    """Would `update` be finite, and what is the largest magnitude of all that it would change?"""
+    return Question(
+        lambda shard: shard.passed(update),
+        lambda shard: shard.try_update(update),
+        lambda found: answer(*found),
+    )
+
+
+Submitted = Order | Question
 # Orders that are no part of a usual step, behind which there is something to do.
 _RARE = (Save, Release, Install)
 
@@ -117,8 +128,8 @@ class Executor:
 
     def _execute(self, index: int, order: Submitted) -> bool:
         state, shard, kind = self._state, self._state.shard, type(order)
-        if isinstance(order, TrialUpdate):
-            return shard is None or self._try_update(shard, order)
+        if isinstance(order, Question):
+            return shard is None or self._look(shard, order)
         if shard is None:
             state.finish(index)
             return True
@@ -184,28 +195,28 @@ class Executor:
         self._state.admission.freed()
         self._state.finish(index)
 
-    def _try_update(self, shard: Shard, asked: TrialUpdate) -> bool:
+    def _look(self, shard: Shard, asked: Question) -> bool:
         """Nothing is executed meanwhile, so that nobody writes to what it reads."""
-        found: list[tuple[bool, float]] = []
+        found: list[Any] = []
 
         def ended(error: BaseException | None) -> None:
             self._busy = False
             if error is not None:
                 self._failed(self._queue[0][0], error)
             else:
-                self._owner.loop.call_soon(asked.answer, *found[0])
+                self._owner.loop.call_soon(asked.answer, found[0])
             self._queue.popleft()
             self.execute_submitted()
 
         def pass_over() -> None:
-            found.append(shard.try_update(asked.update))
+            found.append(asked.look(shard))
 
-        if shard.passed(asked.update) > LARGE:
+        if asked.passed(shard) > LARGE:
             self._busy = True
             self._heavy.start(pass_over, ended)
             return False
         pass_over()
-        self._owner.loop.call_soon(asked.answer, *found[0])
+        self._owner.loop.call_soon(asked.answer, found[0])
         return True
 
     def copied(self) -> None:

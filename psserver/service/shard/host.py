@@ -16,7 +16,7 @@ from psserver.service.loop.owner import Owner
 from psserver.service.saving.shard_part import PartSaver
 from psserver.service.shard.attachments import Attachments
 from psserver.service.shard.claims import Claims
-from psserver.service.shard.executor import Executor, TrialUpdate
+from psserver.service.shard.executor import Executor, trial_update
 from psserver.service.shard.push_slots import PushSlots
 from psserver.service.shard.reading import Reading
 from psserver.service.shard.shared import SharedShard
@@ -177,7 +177,7 @@ class ShardHost:
             answers.append((finite, largest))
             self.state.changes.notify()
 
-        self.orders.submit([(index, TrialUpdate(update, answer))])
+        self.orders.submit([(index, trial_update(update, answer))])
         self.orders.execute_submitted()
         await self.state.wait_for(lambda: bool(answers), float("inf"), self.server)
         return answers[0]

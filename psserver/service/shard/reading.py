@@ -2,15 +2,16 @@
 
 import grpc
 
-from psserver.service.errors import Refused, invalid
+from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.limits.room import ShardMemory
 from psserver.service.limits.table import UNGRANTED
 from psserver.service.limits.watch import Caller
-from psserver.service.shard.executor import Executor
+from psserver.service.shard.executor import Executor, Question
 from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import ControlWord, Sharing
 from psserver.shard import Shard
+from psserver.shard.arena import Version
 from pswire.transport.segments import Place
 
 
@@ -33,6 +34,9 @@ class Reading:
         self._reads = Reads()
         # Reads under way of versions that nothing pins.
         self._ungranted = 0
+        # The copy of what the optimizer remembers that is read, at the version of its number; one is being made.
+        self._slots: Version | None = None
+        self._copying_slots = False
 
     async def start(
         self, shard: Shard, ticket: int, version: int, worker: str, caller: Caller | None = None
@@ -70,6 +74,73 @@ class Reading:
                 f"server {self._server} has {self._ungranted} readers without a ticket already; try again",
             )
 
+    async def start_slots(self, shard: Shard, version: int, worker: str, caller: Caller) -> Read:
+        """A read of what the optimizer remembers at `version` or a later one. It is copied once for all who read it at
+        the same time; there is one copy at a time. `end` must follow. Raises Refused."""
+        if shard.optimizer.per_worker:
+            raise precondition(
+                "this job's optimizer remembers something else for each worker: expected a read of weights only"
+            )
+        if not await self._state.wait_for(lambda: shard.version >= version, self._patience, self._server):
+            raise invalid(f"version {version} does not exist yet; the newest is {shard.version}")
+
+        def usable() -> bool:
+            return self._slots is not None and self._slots.number >= version
+
+        def free() -> bool:
+            return self._slots is None and not self._copying_slots
+
+        if not await self._state.wait_for(lambda: usable() or free(), self._patience, self._server):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"server {self._server} is giving others an earlier state of the optimizer; try again",
+            )
+        if usable():
+            assert self._slots is not None
+            self._slots.readers += 1
+        slots = self._slots or await self._copy_slots(shard)
+        return self._reads.begin(worker, slots, caller)
+
+    async def _copy_slots(self, shard: Shard) -> Version:
+        values = shard.new_slots()
+        refusal = self._memory.take_copy(values.nbytes)
+        if refusal is not None:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"server {self._server} has no room for a copy of what the optimizer remembers: {refusal}",
+            )
+        self._copying_slots = True
+        made: list[Version] = []
+        wanted = True
+
+        def copied(version: int) -> None:
+            self._copying_slots = False
+            # The first reader is who asked.
+            self._slots = Version(version, values.reshape(-1), readers=1)
+            made.append(self._slots)
+            if not wanted:
+                self._leave_slots(self._slots)
+            self._state.changes.notify()
+
+        asked = Question(lambda shard: values.nbytes, lambda shard: shard.copy_slots(values), copied)
+        self._orders.submit([(self._state.executed, asked)])
+        self._orders.execute_submitted()
+        try:
+            await self._state.wait_for(lambda: bool(made), float("inf"), self._server)
+        except BaseException:
+            wanted = False
+            if made:
+                self._leave_slots(made[0])
+            raise
+        return made[0]
+
+    def _leave_slots(self, slots: Version) -> None:
+        slots.readers -= 1
+        if not slots.readers:
+            self._slots = None
+            self._memory.give_copy(slots.values.nbytes)
+            self._state.changes.notify()
+
     def in_place(
         self, shard: Shard, ticket: int, version: int, worker: str, reader: ControlWord
     ) -> tuple[Place, list[Place]] | None:
@@ -91,6 +162,10 @@ class Reading:
         return shard.arena.values(read.version.number) is read.version.values
 
     def end(self, shard: Shard, ticket: int, read: Read, *, granted: bool, complete: bool) -> None:
+        if read.version is self._slots:
+            self._reads.end(read)
+            self._leave_slots(read.version)
+            return
         self._ungranted -= not granted
         if complete and granted:
             self._orders.forgive(shard, ticket)

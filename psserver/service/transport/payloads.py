@@ -172,6 +172,11 @@ class Outgoing:
     async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: Caller) -> "Outgoing":
         """`caller`: who reads it, and is cut when it holds too much. Raises Refused when it is gone."""
         shard = await host.claims.admit(claim_of(request), request.plan, request.after, caller)
+        if request.slots:
+            codec = known_codec(request.dtype)
+            read = await host.reading.start_slots(shard, request.version, request.worker, caller)
+            # As of a version that was granted: nobody takes it back.
+            return cls(host, shard, 0, codec, read, True, _pace(host, caller))
         return await cls.of(
             host, shard, request.ticket, request.version, request.worker, request.dtype, caller
         )
@@ -183,11 +188,7 @@ class Outgoing:
         """As `begin`, for one that the host serves."""
         codec = known_codec(dtype)
         read, granted = await host.reading.start(shard, ticket, version, worker, caller)
-        if caller.paced and caller.pace is None:
-            caller.pace = SendingPace(host.options.worker_timeout)
-        if caller.pace is not None:
-            caller.pace.begin()
-        return cls(host, shard, ticket, codec, read, granted, caller.pace)
+        return cls(host, shard, ticket, codec, read, granted, _pace(host, caller))
 
     @property
     def large(self) -> bool:
@@ -225,6 +226,14 @@ class Outgoing:
         self._host.reading.end(
             self._shard, self._ticket, self._read, granted=self._granted, complete=self._complete
         )
+
+
+def _pace(host: ShardHost, caller: Caller) -> SendingPace | None:
+    if caller.paced and caller.pace is None:
+        caller.pace = SendingPace(host.options.worker_timeout)
+    if caller.pace is not None:
+        caller.pace.begin()
+    return caller.pace
 
 
 def _encoded(shard: Shard, values: Floats, codec: Codec) -> Iterator[NDArray[Any]]:

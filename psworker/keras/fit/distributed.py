@@ -6,9 +6,10 @@ Keras' `fit` runs as ever; what one batch does is replaced (`steps`), and so is 
 from __future__ import annotations
 
 import atexit
+import functools
 import inspect
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -43,9 +44,13 @@ class Distributed:
         self._dealt_epochs = DealtEpochs(self._steps)
         self._metrics = EpochMetrics(model)
         self._epoch = 0
-        self._plain = {"fit": model.fit, "make_train_function": model.make_train_function}
+        self._plain = {"fit": model.fit, "make_train_function": model.make_train_function, "save": model.save}
         model.fit = self._fit
         model.make_train_function = self._make_train_function
+        # Keras' own formats save the optimizer by itself, the older HDF5 as a part of the model.
+        model.save = self._saving(model.save)
+        optimizer = self._steps.compiled
+        object.__setattr__(optimizer, "save_own_variables", self._saving(optimizer.save_own_variables))
         model.train_function = None
         atexit.register(self._at_exit)
 
@@ -80,6 +85,7 @@ class Distributed:
         atexit.unregister(self._at_exit)
         for name in self._plain:
             self.model.__dict__.pop(name, None)
+        self._steps.compiled.__dict__.pop("save_own_variables", None)
         self.model.train_function = None
         self._plain = {}
         self._steps.close()
@@ -129,6 +135,16 @@ class Distributed:
                 self.model._initial_epoch = initial
             # Theirs, for another fit.
             theirs[:] = before
+
+    def _saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
+        """Whatever saves the optimizer saves what the servers' one remembers."""
+
+        @functools.wraps(save)
+        def saved(*args: Any, **keywords: Any) -> Any:
+            self._steps.bring_slots()
+            return save(*args, **keywords)
+
+        return saved
 
     def _deal(self, arguments: MutableMapping[str, Any]) -> None:
         """Of the arguments of `fit` the data is taken, where the coordinator deals it."""
@@ -221,6 +237,8 @@ class Distributed:
 
     def _end_fit(self) -> None:
         """On a cluster: the job's last version."""
+        if self._stay:
+            self._steps.bring_slots()
         if self._membership.session is None or self._stay or self._steps.finished:
             return
         # A callback that stops this fit stops the job: its reason is as good in any other worker.

@@ -24,6 +24,7 @@ from psworker.keras.fit.gradients import GradientStep
 from psworker.keras.fit.membership import Membership, named
 from psworker.keras.fit.rate import SetRate
 from psworker.keras.fit.unchanged import Unchanged
+from psworker.keras.slots import assign_slots, slot_lists
 from psworker.keras.translate import translate, unwrapped
 from psworker.session import Session
 from psworker.tensorflow.variables import ModelVariables, collect
@@ -50,6 +51,8 @@ class Steps:
         # The payloads that the model's weights were made from, and their version.
         self._weights: list[Any] = []
         self._version = 0
+        # Of which version the model's optimizer has what the servers' one remembers.
+        self._slots_of = 0
         self.unchanged, self.backups = Unchanged(), Backups()
         # The data of the present fit, where it is dealt.
         self._deals = deals
@@ -206,7 +209,30 @@ class Steps:
         assert self._step is not None
         self._weights = self._step.assign(list(session.pull_final()), stop.version)
         self._version = stop.version
+        self.bring_slots()
         unwrapped(self.compiled).finalize_variable_values(self.model.trainable_weights)
+
+    def bring_slots(self) -> None:
+        """Give the model's optimizer what the servers' one remembers at the version of the weights: plain Keras goes on
+        from there. Where others make versions meanwhile, it may be of a later one."""
+        session, optimizer = self.membership.session, self.compiled
+        held = self.grant is not None or self.finished
+        if session is None or self._variables is None or not held or self._slots_of == self._version:
+            return
+        lists = slot_lists(optimizer)
+        try:
+            found = session.pull_slots(len(lists), self.grant) if lists else []
+        except SessionError as error:
+            log.warning(
+                "the model's optimizer has nothing of what the servers' optimizer remembers: %s; compile the model "
+                "anew before you train it without servers",
+                error,
+                extra=event("slots_missing"),
+            )
+            return
+        keys = [id(variable) for variable in self._variables.variables]
+        assign_slots(optimizer, [dict(zip(keys, each, strict=True)) for each in found], self._version)
+        self._slots_of = self._version
 
     def leave(self, reason: str) -> None:
         """Without having done one's part; nobody waits for what will not come."""
