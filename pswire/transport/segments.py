@@ -26,6 +26,9 @@ Floats = NDArray[np.float32]
 # The first page holds the token; contents begin behind it, aligned for any kernel.
 HEADER: Final = 4096
 TOKEN_BYTES: Final = 16
+# Of linux/fcntl.h, from Linux 5.1 on; Python has no name for it. Mappings that exist may still be written to; nobody
+# gets a new one that may, and nobody may write to the file.
+F_SEAL_FUTURE_WRITE: Final = 0x10
 # As `readlink` shows the files, and `ls -l /proc/*/fd` for a person who looks for them.
 NAME: Final = "pswire"
 
@@ -47,15 +50,13 @@ class Place:
 class Segment:
     """A segment made here. It lives as long as `memory`, or an array in it, is in use anywhere."""
 
-    def __init__(self, nbytes: int) -> None:
-        """Raises SegmentError when the system does not give the memory, at once and not at its first use."""
+    def __init__(self, nbytes: int, *, writable: bool) -> None:
+        """`writable`: by other processes too. Otherwise only this mapping is written to, ever.
+
+        Raises SegmentError when the system does not give the memory, at once and not at its first use.
+        """
         size = HEADER + nbytes
-        fd = _made(size)
-        try:
-            self.memory = mmap.mmap(fd, size)
-        except OSError as error:
-            os.close(fd)
-            raise SegmentError(f"cannot map {size} bytes of shared memory: {error.strerror}") from error
+        fd, self.memory = _made(size, writable)
         # Other processes find the file as long as this one has it open.
         weakref.finalize(self.memory, os.close, fd).atexit = False
         token = secrets.token_bytes(TOKEN_BYTES)
@@ -63,20 +64,37 @@ class Segment:
         self.place = Place(os.getpid(), fd, token, nbytes)
 
 
-def _made(size: int) -> int:
+def _made(size: int, writable: bool) -> tuple[int, mmap.mmap]:
     if not sys.platform.startswith("linux"):
         raise SegmentError(f"shared memory is for Linux, this is {sys.platform}")
     fd = -1
     try:
         fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, size)
+        memory = mmap.mmap(fd, size)
+        if not writable:
+            _keep_for_readers(fd)
+        # Behind the seal: to get the memory takes long enough for another process to map it.
         os.posix_fallocate(fd, 0, size)
         # Were it cut short by another process, every access here would be fatal.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except OSError as error:
         if fd >= 0:
             os.close(fd)
+        if isinstance(error, SegmentError):
+            raise
         raise SegmentError(f"cannot get {size} bytes of shared memory: {error.strerror}") from error
-    return fd
+    return fd, memory
+
+
+def _keep_for_readers(fd: int) -> None:
+    try:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+    except OSError as error:
+        raise SegmentError(
+            "expected a kernel that keeps other processes from writing to shared weights (F_SEAL_FUTURE_WRITE, "
+            f"Linux 5.1 or later), got Linux {os.uname().release}: {error.strerror}"
+        ) from error
 
 
 def open_segment(place: Place, *, writable: bool) -> mmap.mmap:

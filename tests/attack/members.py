@@ -406,6 +406,8 @@ class Liar(Attacker):
 
     def _map(self, reply: bytes) -> None:
         found = shard_pb2.ExchangeReply.FromString(reply)
+        if found.HasField("located"):
+            self._overwrite(found.located.segment)
         if not found.HasField("attached") or found.attached.refusal:
             return
         for segment in (found.attached.control, *found.attached.slots):
@@ -417,6 +419,18 @@ class Liar(Attacker):
                 self.tally.answered("NO SEGMENT")
                 continue
             self._memory.append(np.frombuffer(memory, np.uint8, offset=segments.HEADER))
+
+    def _overwrite(self, segment: shard_pb2.Segment) -> None:
+        """Write into a published version. It was lent for reading."""
+        self.tally.count("shared memory")
+        try:
+            memory = segments.open_segment(
+                Place(segment.pid, segment.fd, segment.token, segment.bytes), writable=True
+            )
+        except SegmentError:
+            return
+        segments.floats(memory)[:] = 777
+        self.tally.wrong(f"{self.name} wrote into a published version")
 
     def _scribble(self, server: int) -> None:
         """Words and numbers into memory that is shared: nothing there may be trusted by the server."""

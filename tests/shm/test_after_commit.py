@@ -1,13 +1,20 @@
-"""A slot of shared memory can be written into after its payload was received: nothing comes of it, under any policy."""
+"""What others write into shared memory: nothing comes of it, under any policy. A slot can be written into after its
+payload was received, a version never."""
 
+import errno
+import fcntl
+import os
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from psserver.service.transport.shared_memory import Sharing
 from pswire.exits import ExitCode
+from pswire.transport import segments
+from pswire.transport.segments import HEADER, Place, SegmentError
 from tests.service.serving import serving, wait_until
-from tests.shm.sessions import begun, connect, gradient, granted
+from tests.shm.sessions import begun, connect, gradient, granted, step
 
 # What a worker writes into its slot when it should not: numbers, large ones, none.
 SPOILT = [np.float32(7), np.float32(3e38), np.float32("nan")]
@@ -74,3 +81,50 @@ def test_what_is_summed_later_is_what_was_received(policy: str, spoilt: np.float
                 return values
 
     assert trained(spoil=True) == trained(spoil=False)
+
+
+def overwritten(place: Place) -> bool:
+    """Another process of this user, which knows the segment's place, writes into its numbers."""
+    try:
+        segments.floats(segments.open_segment(place, writable=True))[:] = 777
+    except SegmentError:
+        with open(f"/proc/{place.pid}/fd/{place.fd}", "r+b", buffering=0) as file:
+            try:
+                return os.pwrite(file.fileno(), bytes(place.nbytes), HEADER) > 0
+            except PermissionError:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("policy", ["sync", "median"])
+def test_nobody_else_writes_into_a_version(policy: str) -> None:
+    name, knobs = POLICIES[policy]
+    with serving(policy=name, overrides=knobs) as cluster, connect(cluster.hosts) as session:
+        grant = granted(session)
+        before = session.pull_flat(grant)[0].copy()
+        host = cluster.servers[0].probe.host
+        places = host.sharing.places(host.state.shard.arena.arrays)
+        assert places
+        assert not any(overwritten(place) for place in places)
+        assert (session.pull_flat(grant)[0] == before).all()
+        session.abandon(grant, "enough")
+
+
+def test_versions_are_not_shared_where_the_kernel_cannot_protect_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Linux before 5.1 does not know the seal. What only one worker fills, its slots, needs none."""
+    real = fcntl.fcntl
+
+    def old(fd: int, command: int, seals: int = 0) -> object:
+        if command == fcntl.F_ADD_SEALS and seals & segments.F_SEAL_FUTURE_WRITE:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(fd, command, seals)
+
+    monkeypatch.setattr(fcntl, "fcntl", old)
+    with serving() as cluster, connect(cluster.hosts, "auto") as session:
+        step(session, 0)
+        assert session.transport == ("socket",)
+    assert [record.message for record in caplog.records if "F_SEAL_FUTURE_WRITE" in record.message]
+    with pytest.raises(SegmentError, match=r"Linux 5\.1 or later"):
+        Sharing("shared-memory")

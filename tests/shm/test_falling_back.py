@@ -176,7 +176,7 @@ def test_a_slot_needs_an_attachment_and_a_number_that_was_lent() -> None:
 
 
 def test_a_segment_is_found_by_its_place_and_known_by_its_token() -> None:
-    segment = Segment(64)
+    segment = Segment(64, writable=True)
     segments.words(segment.memory)[0] = 7
     place = segment.place
     other = segments.open_segment(place, writable=False)
@@ -194,6 +194,6 @@ def test_a_segment_is_found_by_its_place_and_known_by_its_token() -> None:
 
 
 def test_nobody_can_cut_a_segment_short() -> None:
-    segment = Segment(4096)
+    segment = Segment(4096, writable=True)
     with pytest.raises(OSError, match="not permitted"):
         os.truncate(f"/proc/self/fd/{segment.place.fd}", 0)

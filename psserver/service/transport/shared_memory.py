@@ -38,16 +38,19 @@ class Sharing:
             self.refusal = f"the server was started with --transport {transport}"
         elif not segments.here():
             self._do_without("this system does not say which kernel it is")
-        elif self._strict:
-            # Better now than at the first join.
-            Segment(segments.HEADER)
+        else:
+            # Better now than when the first worker has attached.
+            try:
+                Segment(segments.HEADER, writable=False)
+            except SegmentError as error:
+                self._do_without(str(error))
 
     def allocate(self, elements: int) -> Floats:
         """An array in a segment of its own; ordinary memory when there are none."""
         if self.refusal is not None or elements == 0:
             return plain(elements)
         try:
-            return self._array(Segment(4 * elements))
+            return self._array(Segment(4 * elements, writable=False))
         except SegmentError as error:
             self._do_without(str(error))
             return plain(elements)
@@ -82,7 +85,7 @@ class ControlWord:
     """The last ticket whose version one worker has read. It writes it; the few bytes may outlast its slot."""
 
     def __init__(self) -> None:
-        segment = Segment(8)
+        segment = Segment(8, writable=True)
         self.place = segment.place
         self._word = segments.words(segment.memory)
 
@@ -100,7 +103,7 @@ class Attachment:
     def __init__(self, elements: int) -> None:
         self.word = ControlWord()
         self._elements = elements
-        slots = [Segment(4 * elements) for _ in range(SLOTS)]
+        slots = [Segment(4 * elements, writable=True) for _ in range(SLOTS)]
         self.places = (self.word.place, *(slot.place for slot in slots))
         self._slots = [segments.floats(slot.memory) for slot in slots]
 
