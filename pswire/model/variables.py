@@ -18,6 +18,8 @@ Kind = Literal["trainable", "state"]
 DTYPES: Final = ("float32", "float16", "bfloat16", "float64")
 # 2**40 elements are 4 TiB; a larger claim is a mistake or an attack, never a model.
 MAX_ELEMENTS: Final = 2**40
+# Of all variables together: four for each of as many as a Join may name. Large models have some thousands.
+MAX_DIMENSIONS: Final = 2**16
 
 
 class PlanError(ValueError):
@@ -56,10 +58,19 @@ class VariableSpec:
         return f"{self.name!r} {self.dtype}{list(self.shape)} ({self.kind})"
 
 
+def check_dimensions(total: int) -> None:
+    """Raise PlanError for more dimensions of all variables together than a plan is made of."""
+    if total > MAX_DIMENSIONS:
+        raise PlanError(
+            f"expected at most {MAX_DIMENSIONS} dimensions of all variables together, got {total}"
+        )
+
+
 def check_specs(specs: Sequence[VariableSpec]) -> None:
     """Raise PlanError, naming the first variable that is wrong, unless `specs` can be planned."""
     if not specs:
         raise PlanError("expected at least one variable, got none")
+    check_dimensions(sum(len(spec.shape) for spec in specs))
     seen: set[str] = set()
     for number, spec in enumerate(specs):
         if not spec.name:

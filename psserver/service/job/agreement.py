@@ -6,7 +6,7 @@ was started with `optimizer = "from-job"` takes that of the first worker.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +17,21 @@ from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.policies import Policy
 from psserver.service.errors import precondition
 from pswire.config.experiment import FROM_JOB
-from pswire.model.plan import Plan
+from pswire.model.plan import Plan, VariableSpec, make_plan
 
-__all__ = ["FROM_JOB", "Agreement", "agreed", "explain_difference", "explain_other_work"]
+__all__ = [
+    "FROM_JOB",
+    "Agreement",
+    "Variables",
+    "agreed",
+    "explain_difference",
+    "explain_other_work",
+    "planned",
+]
+
+
+Variables = Callable[[], tuple[VariableSpec, ...]]
+"""Reads the variables that a worker names, which takes time; raises PlanError."""
 
 
 @dataclass(slots=True)
@@ -37,6 +49,23 @@ class Agreement:
 
     def __post_init__(self) -> None:
         self.configured = self.optimizer
+
+
+def planned(agreement: Agreement, variables: Variables, fingerprint: str) -> Plan:
+    """The plan of a worker's model: the job's, if its fingerprint is the same. Then nothing is read or computed.
+
+    Raises Refused for another fingerprint than that of the variables, PlanError when they cannot be planned.
+    """
+    if agreement.plan is not None and agreement.plan.fingerprint == fingerprint:
+        return agreement.plan
+    servers = agreement.terms.servers
+    proposed = make_plan(variables(), servers)
+    if fingerprint != proposed.fingerprint:
+        raise precondition(
+            f"plan fingerprint: expected {proposed.fingerprint} for these variables on {servers} "
+            f"servers, got {fingerprint!r}: is every --ps-hosts the same, and the software the same version?"
+        )
+    return proposed
 
 
 def agreed(configured: Optimizer | None, requested: str, *, rate_was_set: bool = False) -> Optimizer:

@@ -1,6 +1,7 @@
 """Joining: which model, optimizer and work units the job has, and who becomes a member."""
 
 import time
+from typing import NoReturn
 
 import grpc
 
@@ -9,11 +10,12 @@ from psserver.coordinator.members.roster import Member
 from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer
 from psserver.service.errors import Refused, precondition
-from psserver.service.job.agreement import agreed, explain_other_work
+from psserver.service.job.agreement import Variables, agreed, explain_other_work, planned
 from psserver.service.job.decider import Decider
 from psserver.service.job.model import JobModel
 from psserver.service.limits.workers import Capacity
-from pswire.model.plan import Plan, VariableSpec, explain_mismatch, make_plan
+from pswire.model.plan import Plan, VariableSpec, explain_mismatch
+from pswire.model.variables import check_specs
 
 # Why a job ended that made room for another one (`psserver.service.succession`).
 REPLACED = "replaced"
@@ -28,7 +30,7 @@ class Joining:
 
     def join(
         self,
-        variables: tuple[VariableSpec, ...],
+        variables: Variables,
         plan: str,
         worker: str,
         session: str,
@@ -40,13 +42,14 @@ class Joining:
         """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned.
         `remembers`: the worker's codec does."""
         agreement, decider = self._agreement, self._decider
-        proposed = self._proposed(variables, plan)
+        self._check_known(variables, plan, work)
+        proposed = planned(agreement, variables, plan)
         free = self._first_entries.waiting or (agreement.configured is None and self._nothing_trained)
         chosen = agreed(
             *(None if free and optimizer else agreement.optimizer, optimizer),
             rate_was_set=decider.coordinator.rate_was_set,
         )
-        self._settle(variables, proposed, chosen, work)
+        self._settle(proposed, chosen, work)
         self._check_room(worker, proposed, chosen)
         if not decider.opened:
             decider.open(chosen)
@@ -63,19 +66,26 @@ class Joining:
         decider.execute()
         return member
 
-    def _proposed(self, variables: tuple[VariableSpec, ...], plan: str) -> Plan:
-        servers = self._agreement.terms.servers
-        proposed = make_plan(variables, servers)
-        if plan != proposed.fingerprint:
-            raise precondition(
-                f"plan fingerprint: expected {proposed.fingerprint} for these variables on {servers} "
-                f"servers, got {plan!r}: is every --ps-hosts the same, and the software the same version?"
-            )
-        return proposed
+    def _check_known(self, variables: Variables, plan: str, work: WorkTerms | None) -> None:
+        """While the job has a model for good, no other one is planned. Raises Refused for one."""
+        present, coordinator = self._agreement.plan, self._decider.coordinator
+        if present is None or present.fingerprint == plan:
+            return
+        replaceable = self._nothing_trained and coordinator.stopped is None
+        if not coordinator.roster.here() and (replaceable or not coordinator.initialised):
+            return
+        other = variables()
+        check_specs(other)
+        if other != present.variables:
+            self._refuse(present, other, work)
 
-    def _settle(
-        self, variables: tuple[VariableSpec, ...], proposed: Plan, chosen: Optimizer, work: WorkTerms | None
-    ) -> None:
+    def _refuse(self, present: Plan, other: tuple[VariableSpec, ...], work: WorkTerms | None) -> NoReturn:
+        ours = self._decider.coordinator.work_terms
+        if work != ours:
+            raise precondition(explain_other_work(ours, work))
+        raise precondition(f"this job trains another model: {explain_mismatch(present.variables, other)}")
+
+    def _settle(self, proposed: Plan, chosen: Optimizer, work: WorkTerms | None) -> None:
         """The model, optimizer and work units are the job's, or take their place where that is free. Raises Refused,
         with nothing changed."""
         agreement, decider = self._agreement, self._decider
@@ -83,7 +93,7 @@ class Joining:
         known = agreement.plan is not None and proposed.fingerprint == agreement.plan.fingerprint
         if known and not other and work == decider.coordinator.work_terms:
             return
-        self._check_replaceable(variables, work, other)
+        self._check_replaceable(proposed, work, other)
         # First of all, because it may fail: then nothing has changed.
         self._model.hold(proposed, chosen)
         agreement.optimizer = chosen
@@ -99,9 +109,7 @@ class Joining:
         roster = self._decider.coordinator.roster
         return not roster.here() and not any(tally.committed for tally in roster.tallies.values())
 
-    def _check_replaceable(
-        self, variables: tuple[VariableSpec, ...], work: WorkTerms | None, other: bool
-    ) -> None:
+    def _check_replaceable(self, proposed: Plan, work: WorkTerms | None, other: bool) -> None:
         """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
         may come back. Until then a stray Join must not decide what the job trains. One that came to nothing ends for
         it. `other`: the optimizer is. Raises Refused."""
@@ -120,10 +128,7 @@ class Joining:
                 "the job before has ended, and another one begins: join again in a moment",
             )
         if coordinator.initialised or held:
-            if work != coordinator.work_terms:
-                raise precondition(explain_other_work(coordinator.work_terms, work))
-            difference = explain_mismatch(present.variables, variables)
-            raise precondition(f"this job trains another model: {difference}")
+            self._refuse(present, proposed.variables, work)
 
     def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
         """A worker that has no place yet needs descriptors, and memory of its own under some policies. Raises

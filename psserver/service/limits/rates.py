@@ -10,6 +10,9 @@ FEWEST_NEW: Final = 256
 # Of one name that has committed: joins, or streams.
 AGAIN_PER_SECOND: Final = 1.0
 AGAIN: Final = 20
+# Of one address: Joins with a model that the job does not have. Each is read, planned or compared for 0.4 s at most.
+MODELS_PER_SECOND: Final = 0.1
+MODELS: Final = 16
 
 
 class TokenBucket:
@@ -44,6 +47,37 @@ class TokenBucket:
         return max(0.0, self._full - self._clock() - (self._burst - 1) / self._rate)
 
 
+class Buckets:
+    """A bucket for each key. One that is full again is forgotten: it says nothing. The loop's thread owns them."""
+
+    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._burst, self._clock = rate, burst, clock
+        self._of: dict[str, TokenBucket] = {}
+        self._sweep_at = clock() + burst / rate
+
+    def __len__(self) -> int:
+        """Keys of which something is kept."""
+        return len(self._of)
+
+    def may(self, key: str) -> bool:
+        known = self._of.get(key)
+        return known is None or known.wait() == 0
+
+    def spend(self, key: str) -> None:
+        """It has happened."""
+        self._sweep()
+        if key not in self._of:
+            self._of[key] = TokenBucket(self._rate, self._burst, self._clock)
+        self._of[key].spend()
+
+    def _sweep(self) -> None:
+        """Once in the time that an empty bucket takes to be full."""
+        now = self._clock()
+        if now >= self._sweep_at:
+            self._sweep_at = now + self._burst / self._rate
+            self._of = {key: bucket for key, bucket in self._of.items() if not bucket.full}
+
+
 class Arrivals:
     """Who may come now: all names that have brought no work at one pace, each of the others at a pace of its own, so
     that no flood of strangers' names keeps a worker from coming back. The loop's thread owns it.
@@ -56,11 +90,9 @@ class Arrivals:
     def __init__(
         self, workers: int, proven: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._proven, self._clock = proven, clock
+        self._proven = proven
         self._new = TokenBucket(NEW_PER_SECOND, max(FEWEST_NEW, 2 * workers), clock)
-        # A bucket that is full again is forgotten: it says nothing.
-        self._known: dict[str, TokenBucket] = {}
-        self._sweep_at = clock() + AGAIN / AGAIN_PER_SECOND
+        self._known = Buckets(AGAIN_PER_SECOND, AGAIN, clock)
 
     def __len__(self) -> int:
         """Names of which something is kept."""
@@ -68,22 +100,11 @@ class Arrivals:
 
     def may(self, name: str) -> bool:
         if self._proven(name):
-            known = self._known.get(name)
-            return known is None or known.wait() == 0
+            return self._known.may(name)
         return self._new.wait() == 0
 
     def came(self, name: str) -> None:
-        if not self._proven(name):
+        if self._proven(name):
+            self._known.spend(name)
+        else:
             self._new.spend()
-            return
-        self._sweep()
-        if name not in self._known:
-            self._known[name] = TokenBucket(AGAIN_PER_SECOND, AGAIN, self._clock)
-        self._known[name].spend()
-
-    def _sweep(self) -> None:
-        """Once in the time that an empty bucket takes to be full."""
-        now = self._clock()
-        if now >= self._sweep_at:
-            self._sweep_at = now + AGAIN / AGAIN_PER_SECOND
-            self._known = {name: bucket for name, bucket in self._known.items() if not bucket.full}

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from functools import partial
 
 import grpc
 
@@ -13,7 +14,7 @@ from psserver.service.access.peers import Names, Peer
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.agreement import FROM_JOB
 from psserver.service.job.job import Job
-from psserver.service.limits.rates import Arrivals
+from psserver.service.limits.rates import MODELS, MODELS_PER_SECOND, Arrivals, Buckets
 from psserver.service.log.tail import lines
 from psserver.service.rpc.adapters import (
     memory_to_wire,
@@ -30,6 +31,7 @@ from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.model.plan import PlanError
 from pswire.model.specs import specs_from_wire
+from pswire.model.variables import check_dimensions
 from pswire.transport.codecs import WireDtypeError, codec_numbered
 from pswire.v1 import coordinator_pb2 as pb
 
@@ -63,9 +65,30 @@ class CoordinatorRpc:
         self._succession = succession
         # A name that never committed has no pace of its own, also of a worker that was lost before its first commit.
         self._joins = Arrivals(job.terms.workers, job.has_committed)
+        # By address.
+        self._models = Buckets(MODELS_PER_SECOND, MODELS)
         self.sessions = SessionRpc(job)
 
     # Join
+
+    def weigh_model(self, request: pb.JoinRequest, call: Call) -> None:
+        """Raises Refused for one more model than its address may bring, or for a costly one. The job's own model costs
+        nothing: by its fingerprint it is known, and what else the request says of it is not read."""
+        plan = self._job.agreement.plan
+        if plan is not None and request.plan == plan.fingerprint:
+            request.ClearField("variables")
+            return
+        address = call.caller.address
+        if not self._models.may(address):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"too many workers at {address or 'this address'} bring a model that this job does not have: wait",
+            )
+        self._models.spend(address)
+        try:
+            check_dimensions(sum(len(variable.shape) for variable in request.variables))
+        except PlanError as error:
+            raise invalid(str(error)) from error
 
     async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinReply:
         terms = self._job.terms
@@ -80,7 +103,7 @@ class CoordinatorRpc:
         rank = request.task_index if request.HasField("task_index") else None
         try:
             codec = codec_numbered(request.wire_dtype)
-            variables = specs_from_wire(request.variables)
+            variables = partial(specs_from_wire, request.variables)
             work = work_from_wire(request)
             if self._succession is not None and not request.job and self._succession.open:
                 self._succession.ask(variables, request.plan, request.optimizer, work)

@@ -79,6 +79,10 @@ def clipped(message: str) -> str:
     return text[:MESSAGE_LIMIT].decode("utf-8", "ignore") + " ..."
 
 
+First = Callable[[Any, "Call"], None]
+"""Looks at a request before its fields are held against their bounds, where that alone can cost much."""
+
+
 @dataclass(slots=True)
 class Call:
     """A call's messages, each way, as its method sees them: bytes. The call's task owns it.
@@ -117,12 +121,15 @@ class Call:
         self.watch.holds(self.caller, len(data))
         return data
 
-    async def only(self, kind: type[Message]) -> Any:
+    async def only(self, kind: type[Message], first: "First | None" = None) -> Any:
         """The one request of a method that takes one. Raises Refused."""
         message = await self.receive()
         if message is None:
             raise invalid(f"expected a {kind.DESCRIPTOR.full_name}, got nothing")
-        return bounded(parsed(kind, message))
+        request = parsed(kind, message)
+        if first is not None:
+            first(request, self)
+        return bounded(request)
 
     async def receive_many(self, take: Callable[[bytes], bool]) -> None:
         """None: gRPC's own threads receive them one by one."""
@@ -219,12 +226,16 @@ class Registration:
             await abort(call.context, Refused(grpc.StatusCode.CANCELLED, "the server ended this call"))
 
     def unary(
-        self, path: str, function: Callable[[Any, Call], Awaitable[Message]], request: type[Message]
+        self,
+        path: str,
+        function: Callable[[Any, Call], Awaitable[Message]],
+        request: type[Message],
+        first: First | None = None,
     ) -> "Method":
         """One message in, one out."""
 
         async def serve(call: Call) -> None:
-            reply = await function(await call.only(request), call)
+            reply = await function(await call.only(request, first), call)
             with self._answers.one(call.caller):
                 await call.reply(reply)
 

@@ -28,7 +28,9 @@ COORDINATOR, SHARD = "pswire.v1.Coordinator", "pswire.v1.Shard"
 def coordinator_methods(coordinator: CoordinatorRpc, rpc: Registration) -> "Methods":
     at = f"/{COORDINATOR}/"
     return {
-        "Join": rpc.unary(f"{at}Join", coordinator.join, coordinator_pb2.JoinRequest),
+        "Join": rpc.unary(
+            f"{at}Join", coordinator.join, coordinator_pb2.JoinRequest, coordinator.weigh_model
+        ),
         "Session": rpc.method(f"{at}Session", coordinator.sessions.serve),
         "GatherEpoch": rpc.unary(
             f"{at}GatherEpoch", coordinator.gather_epoch, coordinator_pb2.GatherEpochRequest

@@ -17,12 +17,11 @@ from pathlib import Path
 import grpc
 
 from psserver.coordinator.work.units import WorkTerms
-from psserver.service.errors import Refused, precondition
-from psserver.service.job.agreement import agreed
+from psserver.service.errors import Refused
+from psserver.service.job.agreement import Variables, agreed, planned
 from psserver.service.job.job import Job
 from psserver.service.job.joining import REPLACED
 from psserver.service.saving.resume_point import complete
-from pswire.model.plan import VariableSpec, make_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +57,11 @@ class Succession:
         """Seconds that the servers wait for a worker at most: the one that makes a job's room is there already."""
         return math.inf if self._stays else 6 * self._job.terms.worker_timeout
 
-    def ask(
-        self, variables: tuple[VariableSpec, ...], plan: str, optimizer: str, work: WorkTerms | None
-    ) -> None:
+    def ask(self, variables: Variables, plan: str, optimizer: str, work: WorkTerms | None) -> None:
         """A worker of no job comes, and this job has stopped. Always raises Refused: it is to come again in a moment;
         PlanError when its model cannot be planned."""
-        job = self._job
-        proposed = make_plan(variables, job.terms.servers)
-        if plan != proposed.fingerprint:
-            raise precondition(f"plan fingerprint: expected {proposed.fingerprint}, got {plan!r}")
-        agreement = job.agreement
+        job, agreement = self._job, self._job.agreement
+        proposed = planned(agreement, variables, plan)
         chosen = agreed(agreement.configured, optimizer)
         if job.over and self.successor is None:
             same = (
