@@ -1,19 +1,23 @@
 """What leaves lines in a log and no work behind has a pace; work has none."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
+from psserver.service.job import agreement
 from psserver.service.limits import rates
-from psserver.service.limits.rates import Arrivals, TokenBucket
-from psserver.service.rpc import sessions
+from psserver.service.limits.rates import Arrivals, Buckets, TokenBucket
+from psserver.service.rpc import coordinator, sessions
+from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer, Stream, join_request
 from tests.service.serving import PATIENCE, refused, serving
 
+OTHER = make_plan([VariableSpec(f"v{number}", (1,)) for number in range(100)], 1)
 # Per second: not one comes back while a test runs, however long that takes.
 NEVER = 1e-6
 
@@ -141,3 +145,64 @@ def test_joins_beyond_the_pace_are_told_to_wait(monkeypatch: pytest.MonkeyPatch)
         peer.stream.close()
         peer.stream = Stream(cluster, peer.hello())
         assert peer.step().version == 2
+
+
+# Models
+
+
+def test_each_key_has_a_bucket_that_is_forgotten_when_it_is_full() -> None:
+    clock = Clock()
+    buckets = Buckets(rate=1.0, burst=2, clock=clock)
+    for _ in range(2):
+        assert buckets.may("noisy")
+        buckets.spend("noisy")
+    assert not buckets.may("noisy") and buckets.may("other")
+    clock.now += 2.0
+    assert buckets.may("noisy")
+    buckets.spend("other")
+    assert len(buckets) == 1
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that the server makes."""
+    made: list[Plan] = []
+
+    def plan(variables: Sequence[VariableSpec], servers: int) -> Plan:
+        made.append(make_plan(variables, servers))
+        return made[-1]
+
+    monkeypatch.setattr(agreement, "make_plan", plan)
+    return made
+
+
+def test_a_flood_of_other_models_is_neither_planned_nor_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of the job joins meanwhile from the same address: its model is known by its fingerprint."""
+    planned = counted(monkeypatch)
+    monkeypatch.setattr(coordinator, "MODELS_PER_SECOND", NEVER)
+    with serving(policy="async") as cluster, Peer(cluster, "first") as first:
+        first.step()
+        before = len(planned)
+        answers = Counter[grpc.StatusCode]()
+        for number in range(3 * rates.MODELS):
+            request = join_request(OTHER, worker=f"other-{number}", session="s")
+            with pytest.raises(grpc.RpcError) as caught:
+                cluster.coordinator.Join(request, timeout=PATIENCE)
+            answers[caught.value.code()] += 1
+        # The first worker's model was new, too.
+        assert answers == {
+            grpc.StatusCode.FAILED_PRECONDITION: rates.MODELS - 1,
+            grpc.StatusCode.UNAVAILABLE: 2 * rates.MODELS + 1,
+        }
+        with Peer(cluster, "second") as second:
+            second.step()
+        assert len(planned) == before, "the job has a model"
+
+
+def test_models_are_planned_at_a_pace_while_the_job_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = counted(monkeypatch)
+    monkeypatch.setattr(coordinator, "MODELS_PER_SECOND", NEVER)
+    with serving() as cluster:
+        for _ in range(3 * rates.MODELS):
+            with pytest.raises(grpc.RpcError):
+                cluster.coordinator.Join(join_request(OTHER, plan="0123"), timeout=PATIENCE)
+    assert len(planned) == rates.MODELS
