@@ -11,7 +11,7 @@ from pslab.compare.charts.timeline import timeline_chart
 from pslab.compare.curves import curve
 from pslab.compare.groups import Group
 from pslab.compare.measure import Goals
-from pslab.compare.tables.groups import columns_for, measure_text, shares_text, starving
+from pslab.compare.tables.groups import columns_for, measure_text, starving
 from pslab.compare.tables.theory import HEAD, bounded, claims_by_group, rows
 from pslab.compare.timeline import Timeline, share_head, share_rows, timeline
 from pslab.runs.folder import RunError
@@ -70,14 +70,9 @@ def _loss(groups: Sequence[Group]) -> list[str]:
 
 def _table(groups: Sequence[Group], goals: Goals) -> str:
     columns = columns_for(goals)
-    head = ["policy", "runs", *(title for _, title, _, _ in columns), "least..most of a worker %"]
+    head = ["policy", "runs", *(column.title for column in columns)]
     rows = [
-        [
-            group.label,
-            str(len(group.runs)),
-            *(measure_text(group, name, digits, factor) for name, _, digits, factor in columns),
-            shares_text(group),
-        ]
+        [group.label, str(len(group.runs)), *(measure_text(group, column) for column in columns)]
         for group in groups
     ]
     return f"<table><thead>{_row('th', head)}</thead><tbody>{''.join(_row('td', r) for r in rows)}</tbody></table>"

@@ -14,7 +14,7 @@ from pslab.replay.whatif import Alternative, Fates
 from pslab.runs.table import worker_order
 
 # Characters of a histogram bar that stands for everything.
-BAR = 30
+BAR = 20
 
 
 def replayed_lines(replayed: Replayed, proof: Proof | None) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +17,7 @@ from pswire.knobs import knobs_of
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run's line. `accuracy` is NaN when the job did not evaluate; staleness in versions."""
+    """One run's line. `policy` tells it from the others; `accuracy` is NaN without an evaluation."""
 
     run: str
     policy: str
@@ -32,14 +33,15 @@ class Row:
 
 def rows(runs: Iterable[Run]) -> list[Row]:
     """One row per run. Raises RunError when a run has no readable summary."""
-    return [_row(run) for run in runs]
+    found = list(runs)
+    return [_row(run, label) for run, label in zip(found, labels(found), strict=True)]
 
 
-def _row(run: Run) -> Row:
+def _row(run: Run, label: str) -> Row:
     summary = run.summary
     return Row(
         run=str(run.path),
-        policy=policy_label(summary.policy),
+        policy=label,
         accuracy=summary.metric("accuracy"),
         loss=summary.metric("loss"),
         versions=summary.versions,
@@ -83,17 +85,10 @@ def worker_order(worker: str) -> tuple[str, int]:
 
 def rich_table(lines: Sequence[Row]) -> Table:
     """The rows for a terminal."""
-    table = Table(title="Runs", title_justify="left", header_style="bold")
-    table.add_column("policy")
-    for title in (
-        "held-out accuracy",
-        "versions",
-        "samples/s",
-        "dropped",
-        "mean staleness",
-        "max staleness",
-    ):
-        table.add_column(title, justify="right")
+    table = Table(title="Runs", title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("policy", overflow="fold")
+    for title in ("held-out\naccuracy", "versions", "samples\n/s", "dropped", "staleness\nmean, max"):
+        table.add_column(title, justify="right", no_wrap=True)
     for row in lines:
         table.add_row(
             Text(row.policy if row.success else f"{row.policy} (failed)", style="" if row.success else "red"),
@@ -101,7 +96,6 @@ def rich_table(lines: Sequence[Row]) -> Table:
             str(row.versions),
             number(row.samples_per_second, 0),
             str(row.dropped),
-            number(row.mean_staleness, 2),
-            str(row.max_staleness),
+            f"{number(row.mean_staleness, 2)}, {row.max_staleness}",
         )
     return table

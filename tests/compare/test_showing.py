@@ -1,9 +1,13 @@
 """What a comparison can show besides its table: theory, single charts, the best of each policy."""
 
+import csv
+import io
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 pytest.importorskip("matplotlib")
 
@@ -11,7 +15,12 @@ from pslab.compare.charts import PLOTS, write_picture
 from pslab.compare.groups import Group, best_of_each, grouped
 from pslab.compare.html import page
 from pslab.compare.measure import MEASURES, Goals, measured
-from pslab.runs.folder import RunError
+from pslab.compare.predict import predict
+from pslab.compare.step_times import step_times_of
+from pslab.compare.tables.groups import columns_for, compare_table
+from pslab.compare.tables.prediction import prediction_tables
+from pslab.compare.tables.theory import theory_tables
+from pslab.runs.folder import Run, RunError
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
@@ -85,9 +94,84 @@ def test_the_options(tmp_path: Path) -> None:
     assert group["claims"][0]["theory"] == 3
 
 
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two seeds of two settings whose names are long."""
+    folder = tmp_path_factory.mktemp("long-names")
+    return [
+        simulate(
+            folder / f"{late}-{seed}",
+            "bounded",
+            {"max_staleness": 12, "on_stale": late},
+            run={"seed": seed},
+            simulation=LEARNING,
+            optimizer=SGD,
+        ).path
+        for late in ("downweight", "compensate")
+        for seed in (0, 1)
+    ]
+
+
+def printed(table: Table, width: int) -> str:
+    screen = Console(width=width, file=io.StringIO(), record=True)
+    screen.print(table)
+    return screen.export_text()
+
+
+@pytest.mark.parametrize("width", [50, 80, 120, 300])
+def test_tables_keep_what_identifies_a_row_and_name_what_they_leave_out(
+    long_names: list[Path], width: int
+) -> None:
+    goals = Goals(loss=0.5)
+    groups = grouped([measured(Run(path), goals) for path in long_names])
+    columns = columns_for(goals)
+    table, left_out = compare_table(groups, columns, Console(width=width))
+    text = printed(table, width)
+    assert all(len(line.rstrip()) <= width for line in text.splitlines()) and "…" not in text
+    assert "on_stale=downweight" in text and "on_stale=compensate" in text
+    shown = len(columns) - len(left_out)
+    assert left_out == [column.title for column in columns[shown:]]
+    assert shown >= {50: 1, 80: 4, 120: 8, 300: len(columns)}[width]
+    for each in [
+        *theory_tables(groups),
+        *prediction_tables([predict(Run(long_names[0]), step_times_of(Run(long_names[0])), 2)]),
+    ]:
+        text = printed(each, max(80, width))
+        assert "downweight" in text or "compensate" in text
+        assert "…" not in text
+
+
+def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path]) -> None:
+    said = ps_lab("compare", *long_names, "--csv")
+    rows = list(csv.DictReader(io.StringIO(said.out)))
+    assert [row["policy"] for row in rows] == [
+        "bounded (on_stale=downweight)",
+        "bounded (on_stale=compensate)",
+    ]
+    assert set(rows[0]) == {
+        "policy",
+        "runs",
+        "failed",
+        *MEASURES,
+        *(f"{name}_deviation" for name in MEASURES),
+    }
+    assert rows[0]["runs"] == "2" and rows[0]["accuracy"] == "" and float(rows[0]["loss_deviation"]) > 0
+    chosen = ps_lab("compare", *long_names, "--csv", "--columns", "versions,loss")
+    assert chosen.out.startswith("policy,runs,failed,versions,versions_deviation,loss,loss_deviation\n")
+    table = ps_lab("compare", *long_names, "--columns", "seconds_per_version")
+    assert "s per version" in table.out and "accuracy" not in table.out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--columns", "losss"), "unknown column 'losss'; did you mean \"loss\"?"),
+        (("--columns", "loss,loss"), "names a column twice"),
+        (("--columns", "loss", "--json"), "--json has all measures"),
+        (("--columns", "seconds_to_loss"), "expected --loss X, too"),
+        (("--csv", "--theory"), "expected one of --csv and --theory"),
+        (("--csv", "--json"), "expected one of --csv and --json"),
+        (("--csv", "--predict", "run"), "no --predict beside it"),
         (("--chart", "pie=a.svg"), "expected PLOT=FILE with PLOT one of loss, timeline"),
         (("--chart", "loss"), "expected PLOT=FILE"),
         (("--chart", "loss=a.gif"), "ends in .svg or .png"),

@@ -29,11 +29,13 @@ def test_the_table_tells_what_the_summaries_say(tmp_path: Path) -> None:
 
 
 def test_the_table_is_readable(tmp_path: Path) -> None:
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(rich_table(rows(three_runs(tmp_path))))
+    console = Console(width=80, record=True, file=io.StringIO())
+    runs = [*three_runs(tmp_path), Run(write_run(tmp_path / "again", async_log(40)))]
+    console.print(rich_table(rows(runs)))
     text = console.export_text()
-    for words in ("policy", "held-out accuracy", "samples/s", "dropped", "mean staleness", "0.970", "async"):
+    for words in ("policy", "accuracy", "versions", "dropped", "mean, max", "0.970", "async, again"):
         assert words in text
+    assert "…" not in text
 
 
 def test_a_failed_run_is_marked(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pslab.commands.failure import EPILOG, Failure, console, say_unfinished
 from pslab.commands.running.showing import show, showing, shown
 from pslab.compare.predict import REPEAT, predict
 from pslab.compare.step_times import step_times_of
-from pslab.compare.tables.prediction import prediction_json, prediction_table
+from pslab.compare.tables.prediction import prediction_json, prediction_tables
 from pslab.display.progress import print_json
 from pslab.runs.folder import Run, RunError
 from pslab.simulator import SimulationError
@@ -41,9 +41,10 @@ from pswire.config.experiment import ExperimentError, load_experiment
 def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, **options: Any) -> None:
     """Put runs side by side: mean and spread over seeds of every policy and setting.
 
-    Runs that differ by their seed only are one line. The last column is the smallest and the
+    Runs that differ by their seed only are one line. The last columns are the smallest and the
     largest part of what was applied that came from one worker: a policy that never waits for
-    the slow ones may starve them. A run that was killed, or still goes on, is read up to the last
+    the slow ones may starve them. Columns for which the terminal has no room are named below the
+    table; --columns chooses, and --csv has all. A run that was killed, or still goes on, is read up to the last
     whole line of its log, counts as failed, and a note says so.
 
     \b
@@ -51,6 +52,10 @@ def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, **optio
       ps-lab compare runs/digits-* --theory --chart timeline=timeline.svg --html report.html
       ps-lab compare runs/digits-* --predict runs/digits-async
     """
+    if source is not None and options["as_csv"]:
+        raise Failure(
+            "--csv: is one table of what was measured; expected no --predict beside it (--json has both)"
+        )
     try:
         how = shown(**options)
         runs = [Run(folder) for folder in folders]
@@ -69,4 +74,6 @@ def _predictions(runs: Sequence[Run], source: Path, repeat: int, as_json: bool) 
         for prediction in found:
             print_json(prediction_json(prediction))
         return
-    console().print(prediction_table(found))
+    screen = console()
+    for table in prediction_tables(found):
+        screen.print(table, soft_wrap=False)

@@ -13,11 +13,12 @@ from pslab.commands.failure import console
 from pslab.compare.charts import PLOTS, check_target, write_picture
 from pslab.compare.groups import Group, best_of_each, goal_of, grouped
 from pslab.compare.html import write_html
-from pslab.compare.measure import Goals, measured
-from pslab.compare.tables.groups import compare_json, compare_table, starving
-from pslab.compare.tables.theory import theory_json, theory_table
+from pslab.compare.measure import MEASURES, Goals, measured
+from pslab.compare.tables.groups import columns_for, compare_csv, compare_json, compare_table, starving
+from pslab.compare.tables.theory import theory_json, theory_tables
 from pslab.display.progress import print_json
 from pslab.runs.folder import Run, RunError
+from pswire.nearest import did_you_mean
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,14 +28,27 @@ WIDE = 190
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """`pictures`: (plot, file). `goals`: thresholds that were asked for."""
+    """`pictures`: (plot, file). `goals`: thresholds that were asked for. `columns`: measures; none: the usual ones."""
 
     goals: Goals
+    columns: tuple[str, ...]
     best: bool
     theory: bool
     pictures: tuple[tuple[str, Path], ...]
     html: Path | None
     as_json: bool
+    as_csv: bool
+
+
+def _columns(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
+    for name in names:
+        if name not in MEASURES:
+            near = did_you_mean(name, MEASURES)
+            raise click.BadParameter(f"unknown column {name!r}{near}; expected some of {', '.join(MEASURES)}")
+    if len(set(names)) != len(names):
+        raise click.BadParameter(f"{value!r} names a column twice")
+    return names
 
 
 def _pictures(
@@ -73,6 +87,15 @@ _OPTIONS = (
         metavar="FILE",
         help="Write a report with charts, too: one file that needs no network.",
     ),
+    click.option(
+        "--columns",
+        callback=_columns,
+        metavar="NAME,NAME",
+        help=f"The columns of the table or of --csv: some of {', '.join(MEASURES)}.",
+    ),
+    click.option(
+        "--csv", "as_csv", is_flag=True, help="CSV instead of the table: means and standard deviations."
+    ),
     click.option("--json", "as_json", is_flag=True, help="JSON objects instead of tables."),
 )
 
@@ -92,17 +115,26 @@ def shown(
     theory: bool,
     pictures: tuple[tuple[str, Path], ...],
     html: Path | None,
+    columns: tuple[str, ...],
+    as_csv: bool,
     as_json: bool,
 ) -> Show:
     """What was asked for. Raises RunError when it cannot be shown, whatever the runs are."""
     goals = Goals(loss, accuracy)
+    if as_csv and (as_json or theory):
+        raise RunError(f"--csv: expected one of --csv and {'--json' if as_json else '--theory'}")
+    if columns and as_json:
+        raise RunError("--columns: --json has all measures; expected --columns with the table or with --csv")
+    for name, goal in (("seconds_to_loss", loss), ("seconds_to_accuracy", accuracy)):
+        if name in columns and goal is None:
+            raise RunError(f"--columns {name}: expected --{name.removeprefix('seconds_to_')} X, too")
     if best:
         goal_of(goals)
     for _, file in pictures:
         check_target(file)
     if (pictures or html) and find_spec("matplotlib") is None:
         raise RunError("charts need matplotlib: pip install 'paramserver[examples]'")
-    return Show(goals, best, theory, pictures, html, as_json)
+    return Show(goals, columns, best, theory, pictures, html, as_json, as_csv)
 
 
 def show(runs: Sequence[Run], how: Show) -> None:
@@ -119,6 +151,9 @@ def show(runs: Sequence[Run], how: Show) -> None:
         if how.theory:
             print_json(theory_json(groups))
         return
+    if how.as_csv:
+        click.echo(compare_csv(groups, how.columns), nl=False)
+        return
     _tables(groups, how)
     for _, file in how.pictures:
         click.echo(f"chart: {file}")
@@ -130,8 +165,11 @@ def _tables(groups: Sequence[Group], how: Show) -> None:
     screen = console()
     if not screen.is_terminal:
         screen = Console(highlight=False, width=WIDE)
-    screen.print(compare_table(groups, how.goals))
+    table, left_out = compare_table(groups, columns_for(how.goals, how.columns), screen)
+    screen.print(table, soft_wrap=False)
+    if left_out:
+        click.echo(f"no room for: {', '.join(left_out)} (--columns chooses, --csv has all)")
     for line in starving(groups):
         click.echo(line)
-    if how.theory:
-        screen.print(theory_table(groups))
+    for each in theory_tables(groups) if how.theory else ():
+        screen.print(each, soft_wrap=False)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pslab.commands.failure import EPILOG, Failure
-from pslab.commands.running.showing import show, showing, shown
+from pslab.commands.running.showing import Show, show, showing, shown
 from pslab.compare.grid import SweepError, cells
 from pslab.compare.sweep import Outcome, sweep
 from pslab.display.progress import print_json
@@ -72,7 +72,7 @@ def sweep_command(
 
         def report(outcome: Outcome) -> None:
             codes.append(outcome.code)
-            _print(outcome, len(codes), len(grid), how.as_json)
+            _print(outcome, len(codes), len(grid), how)
 
         runs = sweep(experiment, grid, folder, Options(), report)
         if runs:
@@ -82,12 +82,12 @@ def sweep_command(
     except (EngineError, ExperimentError, RunError, SweepError) as error:
         raise Failure(error) from error
     if not how.as_json:
-        click.echo(f"run folders: {folder}")
+        click.echo(f"run folders: {folder}", err=how.as_csv)
     context.exit(next((code for code in codes if code), int(ExitCode.OK)))
 
 
-def _print(outcome: Outcome, number: int, total: int, as_json: bool) -> None:
-    if as_json:
+def _print(outcome: Outcome, number: int, total: int, how: Show) -> None:
+    if how.as_json:
         print_json(
             {
                 "event": "run",
@@ -100,4 +100,4 @@ def _print(outcome: Outcome, number: int, total: int, as_json: bool) -> None:
         )
         return
     said = "kept" if outcome.kept else "done" if outcome.code == ExitCode.OK else f"failed: {outcome.reason}"
-    click.echo(f"{number} of {total}  {outcome.cell.name}  {said}")
+    click.echo(f"{number} of {total}  {outcome.cell.name}  {said}", err=how.as_csv)

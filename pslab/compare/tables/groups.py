@@ -1,69 +1,124 @@
-"""Groups of runs as a table, and as one JSON object."""
+"""Groups of runs as a table, as CSV, and as one JSON object."""
 
+import csv
+import io
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pslab.compare.groups import Group, Spread
-from pslab.compare.measure import Goals
+from pslab.compare.measure import MEASURES, Goals
 from pslab.display.status import finite_or_none
 
-# Measure, column title, digits, factor.
-COLUMNS: tuple[tuple[str, str, int, float], ...] = (
-    ("accuracy", "accuracy", 3, 1.0),
-    ("loss", "loss", 3, 1.0),
-    ("versions", "versions", 0, 1.0),
-    ("samples_per_second", "samples/s", 0, 1.0),
-    ("seconds", "seconds", 2, 1.0),
-    ("dropped_share", "dropped %", 1, 100.0),
-    ("mean_staleness", "staleness", 2, 1.0),
-    ("max_staleness", "max", 1, 1.0),
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """How a measure is shown: its title, and digits and factor of its numbers."""
+
+    measure: str
+    title: str
+    digits: int
+    factor: float = 1.0
+
+
+# The first ones are shown where there is no room for all.
+COLUMNS = (
+    Column("accuracy", "accuracy", 3),
+    Column("loss", "loss", 3),
+    Column("seconds", "seconds", 2),
+    Column("versions", "versions", 0),
+    Column("samples_per_second", "samples/s", 0),
+    Column("mean_staleness", "mean staleness", 2),
+    Column("max_staleness", "max staleness", 1),
+    Column("dropped_share", "dropped %", 1, 100.0),
+    Column("least_share", "least worker %", 1, 100.0),
+    Column("most_share", "most worker %", 1, 100.0),
 )
 # So many starving workers of a group have a line each.
 NAMED = 5
+# Characters of a group's label that a table keeps in one line, however little room there is.
+LABEL = 24
 
 
-def compare_table(groups: Sequence[Group], goals: Goals) -> Table:
-    """One line per group: means, and ± the standard deviation where there are several runs."""
-    table = Table(title="Policies", title_justify="left", header_style="bold")
-    table.add_column("policy")
-    table.add_column("runs", justify="right")
-    columns = columns_for(goals)
-    for _, title, _, _ in columns:
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("of a worker %", justify="right")
+def columns_for(goals: Goals, chosen: Sequence[str] = ()) -> list[Column]:
+    """The columns of the measures `chosen`, or else the usual ones behind the times that were asked for."""
+    timed = []
+    if goals.accuracy is not None:
+        timed.append(Column("seconds_to_accuracy", f"s to accuracy {goals.accuracy:g}", 2))
+    if goals.loss is not None:
+        timed.append(Column("seconds_to_loss", f"s to loss {goals.loss:g}", 2))
+    if not chosen:
+        return [*timed, *COLUMNS]
+    known = {
+        each.measure: each for each in (Column("seconds_per_version", "s per version", 4), *timed, *COLUMNS)
+    }
+    return [known[name] for name in chosen]
+
+
+def compare_table(
+    groups: Sequence[Group], columns: Sequence[Column], screen: Console
+) -> tuple[Table, list[str]]:
+    """One line per group: means, and ± the standard deviation where there are several runs.
+
+    The second value: titles of the columns for which `screen` has no room.
+    """
+    shown = list(columns)
+    stacked = _least_width(groups, shown, False, screen) > screen.width
+    while len(shown) > 1 and _least_width(groups, shown, stacked, screen) > screen.width:
+        shown.pop()
+    return _table(groups, shown, stacked), [column.title for column in columns[len(shown) :]]
+
+
+def _least_width(groups: Sequence[Group], columns: Sequence[Column], stacked: bool, screen: Console) -> int:
+    unlimited = screen.options.update(width=10**6)
+    return screen.measure(_table(groups, columns, stacked, LABEL), options=unlimited).minimum
+
+
+def _table(
+    groups: Sequence[Group], columns: Sequence[Column], stacked: bool, label: int | None = None
+) -> Table:
+    """`stacked`: cells of two lines, which need less room. `label`: characters of the first column at most."""
+    table = Table(title="Policies", title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("policy", overflow="fold", max_width=label)
+    for title in ("runs", *(column.title for column in columns)):
+        table.add_column(title.replace(" ", "\n") if stacked else title, justify="right", no_wrap=True)
     for group in groups:
         failed = sum(not run.success for run in group.runs)
-        count = f"{len(group.runs)} ({failed} failed)" if failed else str(len(group.runs))
-        cells = [measure_text(group, name, digits, factor) for name, _, digits, factor in columns]
-        table.add_row(Text(group.label, style="red" if failed else ""), count, *cells, shares_text(group))
+        cells = [f"{len(group.runs)} ({failed} failed)" if failed else str(len(group.runs))]
+        cells += [measure_text(group, column) for column in columns]
+        lines = [cell.replace(" ", "\n", 1) if stacked else cell for cell in cells]
+        table.add_row(Text(group.label, style="red" if failed else ""), *lines)
     return table
 
 
-def columns_for(goals: Goals) -> list[tuple[str, str, int, float]]:
-    """The measures that are shown, with those that were asked for."""
-    columns = list(COLUMNS)
-    if goals.loss is not None:
-        columns.append(("seconds_to_loss", f"s to loss {goals.loss:g}", 2, 1.0))
-    if goals.accuracy is not None:
-        columns.append(("seconds_to_accuracy", f"s to accuracy {goals.accuracy:g}", 2, 1.0))
-    return columns
+def compare_csv(groups: Sequence[Group], chosen: Sequence[str] = ()) -> str:
+    """One line per group, behind a heading: every measure, or those `chosen`, and its deviation over the runs.
+
+    Numbers are as exact as they are known; what was not measured is empty.
+    """
+    names = chosen or MEASURES
+    text = io.StringIO()
+    write = csv.writer(text, lineterminator="\n").writerow
+    write(["policy", "runs", "failed", *(part for name in names for part in (name, f"{name}_deviation"))])
+    for group in groups:
+        spreads = [group.spread(name) for name in names]
+        numbers = [number for each in spreads for number in (each.mean, each.deviation)]
+        failed = sum(not run.success for run in group.runs)
+        write([group.label, len(group.runs), failed, *(finite_or_none(number) for number in numbers)])
+    return text.getvalue()
 
 
-def shares_text(group: Group) -> str:
-    """The smallest and the largest part of one worker in what was applied, in percent."""
-    least, most = group.spread("least_share").mean, group.spread("most_share").mean
-    return "-" if math.isnan(least) else f"{100 * least:.1f}..{100 * most:.1f}"
-
-
-def measure_text(group: Group, name: str, digits: int, factor: float) -> str:
+def measure_text(group: Group, column: Column) -> str:
     """As `spread_text`; where only some of the runs have the measure, it says how many."""
-    found = group.spread(name)
+    found = group.spread(column.measure)
     few = f" ({found.count} of {len(group.runs)})" if 0 < found.count < len(group.runs) else ""
-    return spread_text(found, digits, factor) + few
+    return spread_text(found, column.digits, column.factor) + few
 
 
 def spread_text(spread: Spread, digits: int, factor: float = 1.0) -> str:

@@ -1,41 +1,41 @@
 """Predicted and real, side by side."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from pslab.compare.predict import Prediction, Row, prediction_rows, relative_error
 from pslab.display.status import finite_or_none
 from pslab.runs.table import labels
 
 
-def prediction_table(predictions: Sequence[Prediction]) -> Table:
-    """One block per run. Errors are those of the mean, (mean - real) / real."""
+def prediction_tables(predictions: Sequence[Prediction]) -> Iterator[Table]:
+    """One for each run. Errors are those of the mean, (mean - real) / real."""
     plays = max(len(prediction.plays) for prediction in predictions)
     caption = (
         f"predicted: mean and standard deviation of {plays} simulated runs; range: the smallest and the largest "
         f"of them. A right model has {max(0, plays - 1)} of {plays + 1} real numbers in the range. own seed: the one "
         "with the delays that were injected in the real run, too."
     )
-    table = Table(
-        title="The simulator's predictions",
-        title_justify="left",
-        header_style="bold",
-        caption=caption,
-        caption_justify="left",
-    )
-    table.add_column("run")
-    table.add_column("")
-    for title in ("predicted", "range", "own seed", "real", "error", "in range"):
-        table.add_column(title, justify="right")
-    names = labels([prediction.run for prediction in predictions])
-    for label, prediction in zip(names, predictions, strict=True):
-        for place, row in enumerate(prediction_rows(prediction)):
-            table.add_row(label if place == 0 else "", row.what, *_cells(row))
-        table.add_section()
-    return table
+    for label, prediction in zip(labels([each.run for each in predictions]), predictions, strict=True):
+        table = Table(
+            title=Text(f"The simulator's prediction: {label}"),
+            title_justify="left",
+            header_style="bold",
+            box=box.SIMPLE_HEAD,
+            caption=caption if prediction is predictions[-1] else None,
+            caption_justify="left",
+        )
+        table.add_column("")
+        for title in ("predicted", "range", "own seed", "real", "error", "in range"):
+            table.add_column(title, justify="right")
+        for row in prediction_rows(prediction):
+            table.add_row(row.what, *_cells(row))
+        yield table
 
 
 def _cells(row: Row) -> list[str]:

@@ -1,9 +1,11 @@
 """Measured beside expected, for groups of runs: as a table, as JSON, and the curves that have a bound."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from pslab.compare.groups import Group
 from pslab.display.status import finite_or_none
@@ -59,15 +61,17 @@ def _row(label: str, claim: Claim) -> tuple[str, ...]:
     return label, claim.what, measured, claim.relation, expected, off, claim.formula, claim.source
 
 
-def theory_table(groups: Sequence[Group]) -> Table:
-    table = Table(title="Theory", title_justify="left", header_style="bold")
-    for number, title in enumerate(HEAD):
-        table.add_column(title, justify="right" if number in (2, 4, 5) else "left")
+def theory_tables(groups: Sequence[Group]) -> Iterator[Table]:
+    """One for each group."""
     for label, claims in claims_by_group(groups):
-        for row in rows(label, claims):
-            table.add_row(*row)
-        table.add_section()
-    return table
+        table = Table(
+            title=Text(f"Theory: {label}"), title_justify="left", header_style="bold", box=box.SIMPLE_HEAD
+        )
+        for number, title in enumerate(HEAD[1:], start=1):
+            table.add_column(title, justify="right" if number in (2, 4, 5) else "left", overflow="fold")
+        for _, *cells in rows(label, claims):
+            table.add_row(*map(Text, cells))
+        yield table
 
 
 def theory_json(groups: Sequence[Group]) -> dict[str, Any]:
