@@ -70,7 +70,13 @@ class EmbeddedServer:
     def __init__(self, optimizer: Mapping[str, Any], policy: str, seed: int, out: Path | None) -> None:
         """Start it and wait for its address. Raises EmbeddedServerError."""
         self._log = tempfile.TemporaryFile()
-        settings = {"policy": {"name": policy}, "optimizer": dict(optimizer), "run": {"seed": seed}}
+        # As everywhere under fit (`Experiment`), though a worker alone has nothing to weigh.
+        weight = {"weight": "samples"} if policy == "sync" else {}
+        settings = {
+            "policy": {"name": policy, **weight},
+            "optimizer": dict(optimizer),
+            "run": {"seed": seed},
+        }
         command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json"]
         command += ["--parent", str(os.getpid()), *(f"--set={text}" for text in overrides(settings))]
         # Without a folder: the model is in this process.

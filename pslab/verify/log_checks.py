@@ -50,6 +50,9 @@ class FactsCheck:
             enough = pending + 1 >= known.fewest
             expect(staleness == 0 and not enough, f"{name} drops {pending + 1} as too few")
             return
+        if reason == "no samples":
+            expect(known.by_samples, f"{name} drops a gradient for want of samples, which it does not count")
+            return
         bound = known.max_staleness
         expect(
             reason == "stale" and known.drops and bound is not None and staleness > bound,

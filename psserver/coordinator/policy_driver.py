@@ -188,6 +188,7 @@ class PolicyDriver:
         for what, has, wants in (
             ("parts that see tensors", former.tensors, policy.tensors),
             ("local rule", former.local_rule, policy.local_rule),
+            ("weight of a contribution", former.by_samples, policy.by_samples),
         ):
             if has != wants:
                 raise PolicyError(

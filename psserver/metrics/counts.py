@@ -11,7 +11,13 @@ from psserver.service.log.json_lines import Check, always
 from psserver.service.log.run_log import RunLog
 
 # Label values are closed sets: a policy of the user's may give any reason.
-REASONS = {"stale": "stale", "too few": "too_few", "stopped": "stopped", entries.NONFINITE: "nonfinite"}
+REASONS = {
+    "stale": "stale",
+    "too few": "too_few",
+    "no samples": "no_samples",
+    "stopped": "stopped",
+    entries.NONFINITE: "nonfinite",
+}
 OTHER = "other"
 
 

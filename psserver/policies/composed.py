@@ -23,6 +23,8 @@ from pswire.records import from_plain
 
 # Why contributions are dropped that are too few for the aggregator of their update.
 TOO_FEW = "too few"
+# Why contributions are dropped that would make an update of nothing, where they count by their samples.
+NO_SAMPLES = "no samples"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Composition:
     `weight`: what a contribution counts by its staleness, on top of the
     staleness rule's factor; None: 1. `norm`: "mean" scales an update by 1/K for
     its K contributions (not by the sum of their weights), "sum" by 1.
+    `most_samples`: above 0 the mean is over samples: a contribution counts by
+    how many it was made of, up to that number.
     `lr_scale`: what the learning rate is multiplied by, by the staleness of the
     stalest part; None: 1. It and `weight` differ for momentum and Adam.
     `cancel`: which open tickets an update makes void; None: none.
@@ -51,6 +55,7 @@ class Composition:
     weight: Weight | None = None
     norm: Literal["mean", "sum"] = "mean"
     lr_scale: Weight | None = None
+    most_samples: int = 0
     cancel: CancelStale | None = None
     order: Literal["rank", "commit"] = "commit"
     tensors: TensorParts = BARE
@@ -75,6 +80,11 @@ class Composition:
             raise PolicyError(
                 f"{self.tensors.aggregator} needs contributions of different workers: expected the gate WaitForUpdate, "
                 f"got {type(self.gate).__name__}"
+            )
+        if self.most_samples and (self.norm != "mean" or self.tensors.lists):
+            raise PolicyError(
+                f"most_samples: expected 0 beside norm {self.norm!r} and aggregator {self.tensors.aggregator!r}: "
+                "only a mean is weighted by samples"
             )
         if self.cancel is not None and self.local.remembers:
             raise PolicyError(
@@ -129,6 +139,7 @@ class ComposedPolicy(Policy):
             self.knobs = dict(knobs)
         self.tensors, self.local_rule = composition.tensors, composition.local
         self.ahead = composition.gate.ahead and composition.staleness.ahead
+        self.by_samples = bool(composition.most_samples)
         self._rules = composition
         self._view = View()
         # Payloads are summed as their turns come. A list of them has no turns: shards let all of them in.
@@ -206,6 +217,8 @@ class ComposedPolicy(Policy):
             decisions.append(Drop(ticket, verdict.reason))
             return
         factor = verdict.factor if rules.weight is None else verdict.factor * rules.weight(staleness)
+        if rules.most_samples:
+            factor *= min(commit.samples, rules.most_samples)
         contribution = Contribution(
             ticket, commit.worker, member.rank, staleness, factor, verdict.compensation
         )
@@ -219,16 +232,25 @@ class ComposedPolicy(Policy):
             return
         if self._rules.trigger.fires(view) and not self._rules.staleness.blocked(view):
             if len(view.buffer) < self._fewest:
-                self._give_up(decisions)
+                self._give_up(TOO_FEW, decisions)
+            elif not self._unit():
+                self._give_up(NO_SAMPLES, decisions)
             else:
                 self._apply(decisions)
         elif not self._lists:
             self._fold(decisions)
 
-    def _give_up(self, decisions: list[Decision]) -> None:
-        """Nobody else will come, and what is there is too little for the aggregator's promise."""
+    def _unit(self) -> float:
+        """What the factors of the coming update are relative to. Weighted by samples: the first one that is not 0, so
+        that contributions of equally many samples have the factor 1, and the sum the bits of an unweighted one."""
+        if not self._rules.most_samples:
+            return 1.0
+        return next((c.factor for c in self._view.buffer if c.factor), 0.0)
+
+    def _give_up(self, reason: str, decisions: list[Decision]) -> None:
+        """Nobody else will come, and what is there is too little for an update."""
         view = self._view
-        decisions.extend(Drop(c.ticket, TOO_FEW) for c in view.buffer)
+        decisions.extend(Drop(c.ticket, reason) for c in view.buffer)
         view.discard()
         # Workers that waited for this update wait for the next one instead.
         self._looked = None
@@ -236,8 +258,11 @@ class ComposedPolicy(Policy):
     def _apply(self, decisions: list[Decision]) -> None:
         view, rules = self._view, self._rules
         # A list first: it is quicker than a generator, and an update of async has one part.
-        parts = tuple([Part(c.ticket, c.factor, c.compensation) for c in view.buffer])
+        unit = self._unit()
+        parts = tuple([Part(c.ticket, c.factor / unit, c.compensation) for c in view.buffer])
         scale = 1.0 / len(parts) if rules.norm == "mean" and not self._lists else 1.0
+        if rules.most_samples:
+            scale = unit / sum(c.factor for c in view.buffer)
         rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
         decisions.append(Apply(parts, scale, rate))
         view.renew()
@@ -264,13 +289,15 @@ class ComposedPolicy(Policy):
 
     def _fold(self, decisions: list[Decision]) -> None:
         """Have the shards sum what has its final place in the order of summation."""
-        view, by_rank = self._view, self.by_rank
-        while view.folded < len(view.buffer):
+        view, by_rank, unit = self._view, self.by_rank, self._unit()
+        # What has no samples is folded only beside something that has: alone it makes no update.
+        while unit and view.folded < len(view.buffer):
             contribution = view.buffer[view.folded]
             if by_rank and view.expects_below(contribution.rank):
                 return
             view.folded += 1
-            decisions.append(Fold(contribution.ticket, contribution.factor, contribution.compensation))
+            factor = contribution.factor / unit
+            decisions.append(Fold(contribution.ticket, factor, contribution.compensation))
 
     # Grants
 

@@ -70,12 +70,19 @@ class Experiment(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _compiled_optimizer(cls, document: Any) -> Any:
-        """A script's optimizer is the one that it compiles, unless the file names another."""
-        job = document.get("job") if isinstance(document, Mapping) else None
+    def _of_fit(cls, document: Any) -> Any:
+        """Of a script of Keras the optimizer is the one that it compiles, and a mean is one over samples, as in one
+        process; unless the file says something else."""
+        if not isinstance(document, Mapping):
+            return document
+        job, found = document.get("job"), dict(document)
         if isinstance(job, Mapping) and job.get("script"):
-            return {"optimizer": {"name": FROM_JOB}, **document}
-        return document
+            found = {"optimizer": {"name": FROM_JOB}, **found}
+        optimizer, policy = found.get("optimizer"), found.get("policy", {})
+        fits = isinstance(optimizer, Mapping) and optimizer.get("name") == FROM_JOB
+        if fits and isinstance(policy, Mapping) and policy.get("name", "sync") == "sync":
+            found["policy"] = {"weight": "samples", **policy}
+        return found
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "Experiment":

@@ -56,6 +56,7 @@ SETTINGS = {
         Setting("sync", 2),
         Setting("sync", 4),
         Setting("sync", 3, {"backup": 1}),
+        Setting("sync", 3, {"weight": "samples", "most_samples": 7}),
         Setting("sync", 4, {"backup": 3}),
     ),
     "async": (Setting("async", 1), Setting("async", 2), Setting("async", 4)),

@@ -93,6 +93,14 @@ def claim(policy: dict[str, object]) -> Edit:
     return changed("job", policy=policy)
 
 
+def both(*edits: Edit) -> Edit:
+    def edit(records: list[Record]) -> None:
+        for each in edits:
+            each(records)
+
+    return edit
+
+
 SYNC, ASYNC, BOUNDED = sync_log, async_log, bounded_log
 PLANTED: list[tuple[Callable[[], list[Record]], Edit, str, str]] = [
     # (log, edit, check, words of the sentence)
@@ -219,6 +227,14 @@ PLANTED: list[tuple[Callable[[], list[Record]], Edit, str, str]] = [
         "leaves out ticket 2, which w0 works on",
     ),
     (SYNC, claim({"name": "sync", "backup": 1}), "", ""),
+    (SYNC, claim({"name": "sync", "weight": "samples"}), "", ""),
+    (
+        SYNC,
+        both(claim({"name": "sync", "weight": "samples"}), changed("commit", samples=4)),
+        "policy guarantee",
+        "has factor 1.0, the policy gives 2.0",
+    ),
+    (SYNC, claim({"name": "sync", "weight": "samples", "most_samples": 4}), "", ""),
     (SYNC, claim({"name": "async"}), "policy guarantee", "has 3 parts, the policy takes 1"),
     (SYNC, changed("apply", scale=1.0), "policy guarantee", "a mean of 3 needs"),
     (SYNC, claim({"name": "bounded", "aggregate": 2}), "policy guarantee", "has 3 parts, the policy takes 2"),

@@ -53,10 +53,10 @@ class PolicyHarness:
             self.owner[self._tickets] = worker
             self.tell(Ready(worker, self._tickets))
 
-    def commit(self, worker: str, *, again: bool = True) -> list[Decision]:
+    def commit(self, worker: str, *, again: bool = True, samples: int = 8) -> list[Decision]:
         """The worker commits what it holds and, unless told otherwise, asks for more in the same breath."""
         ticket = self.held.pop(worker)
-        decisions = self.tell(Commit(worker, ticket, 8, 0.5, 1.0))
+        decisions = self.tell(Commit(worker, ticket, samples, 0.5, 1.0))
         if again:
             self.ready(worker)
         return decisions

@@ -282,3 +282,17 @@ def test_toml_of_what_toml_has_not() -> None:
     with pytest.raises(TypeError, match="got None"):
         toml_text({"run": {"seed": None}})
     assert toml_text({"a": {"b c": datetime.date(2024, 1, 2)}}) == '[a]\n"b c" = 2024-01-02\n'
+
+
+@pytest.mark.parametrize(
+    ("sections", "weight"),
+    [
+        ({"job": {"script": "train.py"}}, "samples"),
+        ({"optimizer": {"name": "from-job"}}, "samples"),
+        ({"optimizer": {"name": "from-job"}, "policy": {"weight": "equal"}}, "equal"),
+        ({"optimizer": {"name": "from-job"}, "policy": {"name": "async"}}, None),
+        ({"optimizer": {"name": "sgd"}}, None),
+    ],
+)
+def test_the_mean_of_fit_is_over_samples(sections: dict[str, Any], weight: str | None) -> None:
+    assert Experiment.model_validate(sections).policy.knobs.get("weight") == weight

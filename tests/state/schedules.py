@@ -42,7 +42,7 @@ class Setting:
 
 # Policies with the knobs that change what they remember.
 CHOSEN = (
-    *(Setting("sync", 3), Setting("sync", 4, {"backup": 1})),
+    *(Setting("sync", 3), Setting("sync", 4, {"backup": 1}), Setting("sync", 3, {"weight": "samples"})),
     *(Setting("async", 2), Setting("async", 4)),
     Setting("bounded", 4, {"aggregate": 2, "max_staleness": 1}),
     Setting("bounded", 3, {"on_stale": "downweight", "aggregate": 2, "max_staleness": 0}),

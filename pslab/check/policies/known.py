@@ -28,7 +28,11 @@ def _inverse(tau: int) -> float:
 
 def _sync(knobs: Knobs, workers: int) -> Terms:
     backup = int(knobs.get("backup", 0))
-    return Terms(size=None, distinct=True, bound=0, ahead=False, backup=backup, cancels=1 if backup else None)
+    samples = int(knobs.get("most_samples", 65536)) if knobs.get("weight") == "samples" else 0
+    cancels = 1 if backup else None
+    return Terms(
+        size=None, distinct=True, bound=0, ahead=False, backup=backup, cancels=cancels, samples=samples
+    )
 
 
 def _k_sync(knobs: Knobs, workers: int) -> Terms:

@@ -22,6 +22,7 @@ class Terms:
     `fewest`: least contributions; fewer are dropped as "too few".
     `distinct`: of different workers, who then wait for the update.
     `bound`: the largest staleness applied, None: no bound; `drops`: what is beyond is dropped as stale.
+    `samples`: above 0 contributions count by their samples, up to so many, and what has none makes no update.
     `weight`, `lr_scale`: by staleness. `norm`: "mean", "sum", or "listed": an aggregator scales, nothing is folded.
     `compensation`: of contributions with a staleness above `compensated_beyond`.
     `cancels`: an update cancels the open tickets that are this number of versions behind it. None: none.
@@ -40,6 +41,7 @@ class Terms:
     weight: Callable[[int], float] = constant
     lr_scale: Callable[[int], float] = constant
     norm: str = "mean"
+    samples: int = 0
     compensation: float = 0.0
     compensated_beyond: int = 0
     cancels: int | None = None
@@ -106,11 +108,21 @@ class Weighing(LogCheck):
             case e.Rate(_, _, scale):
                 self.set_scale = scale
             case e.Apply() as update:
-                yield from self._scales(update)
-                for part in update.parts:
-                    yield from self._part(update, part)
+                counts = self._counts(update, ledger)
+                if not any(counts):
+                    yield f"version {update.version} is made of contributions without samples"
+                    return
+                yield from self._scales(update, counts)
+                unit = next(count for count in counts if count)
+                for part, count in zip(update.parts, counts, strict=True):
+                    yield from self._part(update, part, count / unit)
             case e.Drop(worker, ticket, staleness, "stale") if reason := self._undroppable(staleness):
                 yield f"ticket {ticket} of {worker} is dropped as stale at staleness {staleness}: {reason}"
+
+            case e.Drop(worker, ticket, _, "no samples"):
+                committed = ledger.tickets.get(ticket)
+                if not self.terms.samples or (committed is not None and committed.samples):
+                    yield f"ticket {ticket} of {worker} is dropped for want of samples, which it has or need not have"
 
     def _undroppable(self, staleness: int) -> str:
         bound = self.terms.bound
@@ -118,19 +130,27 @@ class Weighing(LogCheck):
             return "this policy drops nothing"
         return f"the policy's bound is {bound}" if staleness <= bound else ""
 
-    def _part(self, update: e.Apply, part: e.Part) -> Iterator[str]:
+    def _counts(self, update: e.Apply, ledger: Ledger) -> list[int]:
+        """What each part counts: one, or the samples that its commit stated."""
+        if not self.terms.samples:
+            return [1] * len(update.parts)
+        tickets = (ledger.tickets.get(part.ticket) for part in update.parts)
+        return [0 if ticket is None else min(ticket.samples, self.terms.samples) for ticket in tickets]
+
+    def _part(self, update: e.Apply, part: e.Part, count: float) -> Iterator[str]:
         terms, which = self.terms, f"ticket {part.ticket} with staleness {part.staleness}"
         if terms.bound is not None and part.staleness > terms.bound:
             yield f"version {update.version} applies {which}, the policy's bound is {terms.bound}"
-        weight = terms.weight(part.staleness)
+        weight = terms.weight(part.staleness) * count
         if not math.isclose(part.factor, weight, rel_tol=1e-12):
             yield f"{which} has factor {part.factor}, the policy gives {weight}"
         compensation = terms.compensation if part.staleness > terms.compensated_beyond else 0.0
         if part.compensation != compensation:
             yield f"{which} has compensation {part.compensation}, the policy gives {compensation}"
 
-    def _scales(self, update: e.Apply) -> Iterator[str]:
-        scale = 1 / len(update.parts) if self.terms.norm == "mean" else 1.0
+    def _scales(self, update: e.Apply, counts: list[int]) -> Iterator[str]:
+        unit = next(count for count in counts if count)
+        scale = unit / sum(counts) if self.terms.norm == "mean" else 1.0
         if not math.isclose(update.scale, scale, rel_tol=1e-12):
             if self.terms.norm == "listed":
                 needs = "what is aggregated is scaled already and needs 1"

@@ -19,7 +19,9 @@ class Sync(PolicySpec):
     """Every update is the mean of one gradient per worker, all of the same version.
 
     With `backup` = b an update does not wait for the last b workers: their
-    unfinished work is cancelled, and they start anew with the others.
+    unfinished work is cancelled, and they start anew with the others. With
+    `weight` = "samples" it is the mean over samples, so that smaller last
+    batches count as in one process; `fit` uses that.
     """
 
     name: ClassVar[str] = "sync"
@@ -40,18 +42,31 @@ class Sync(PolicySpec):
         because="an update needs at least one contribution",
     )
 
+    weight: str = word(
+        "equal",
+        'what a contribution counts: each alike, or by the number of its samples; fit\'s default is "samples"',
+        ("equal", "samples"),
+    )
+    most_samples: int = integer(
+        65536,
+        'with weight = "samples" the most that a contribution counts for, whatever its worker states',
+        at_least=1,
+        at_most=2**31,
+    )
+
     def compose(self, workers: int) -> Composition:
         return Composition(
             gate=WaitForUpdate(),
             trigger=Everyone(workers, self.backup),
             staleness=DropStale(0),
+            most_samples=self.most_samples if self.weight == "samples" else 0,
             cancel=CancelStale() if self.backup else None,
             # With backups it is chance who is in time; then there is no order to wait for.
             order="commit" if self.backup else "rank",
         )
 
     def facts(self, workers: int) -> Facts:
-        return Facts(distinct=True, max_staleness=0, limit="0")
+        return Facts(distinct=True, max_staleness=0, limit="0", by_samples=self.weight == "samples")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class Facts:
     update has `size` contributions, and nothing is dropped. Then mean staleness is (workers - free) / size
     (conservation of staleness). None: there is no such law.
     `batches`: of a ticket.
+    `by_samples`: contributions count by their samples; those of an update without any are dropped as "no samples".
     """
 
     size: int | None = None
@@ -51,6 +52,7 @@ class Facts:
     max_lead: int | None = None
     free: int | None = None
     batches: int = 1
+    by_samples: bool = False
 
 
 @dataclass(frozen=True, slots=True)
