@@ -5,7 +5,9 @@ from pathlib import Path
 
 from pslab.commands.failure import Failure
 from pslab.launch import observers
-from pslab.runs.folder import EXPERIMENT
+from pslab.launch.status_poll import StatusClient
+from pslab.runs.folder import EXPERIMENT, RunError, address_of
+from pswire.addresses import AddressError, parse_address
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.config.run_sections import SecuritySection
 from pswire.exits import ExitCode
@@ -28,6 +30,16 @@ def observer_credentials(options: SecurityOptions, run: Path | None = None) -> C
         raise Failure(error, ExitCode.UNTRUSTED) from error
     except (SecurityError, TokenError) as error:
         raise Failure(error) from error
+
+
+def status_client(target: str, options: SecurityOptions) -> StatusClient:
+    """Asks server 0 of a cluster: `target` is its address, or the folder of a run that goes on. Raises Failure."""
+    folder = Path(target) if Path(target).is_dir() else None
+    try:
+        address = str(parse_address(target if folder is None else address_of(folder)))
+    except (AddressError, RunError) as error:
+        raise Failure(error) from error
+    return StatusClient(address, credentials=observer_credentials(options, folder))
 
 
 def _section_of(run: Path) -> SecuritySection | None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pslab.dashboard.observer import Observer
 from pslab.dashboard.playground.settings import SettingsError, experiment_of
 from pslab.dashboard.runs import RunPages
-from pslab.launch.status_poll import StatusClient
+from pslab.launch.status_poll import StatusClient, StatusError, StatusUntrusted
+from pslab.runs.folder import RunError, address_of
 from pswire.addresses import AddressError, parse_address
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.config.overrides import apply_overrides
@@ -34,10 +35,29 @@ def find(target: str | None, overrides: Sequence[str] = (), credentials: Credent
     if overrides and not (path.is_file() or path.suffix == ".toml"):
         raise ExperimentError(NO_SETTINGS)
     if path.is_dir():
-        return Source("run", path.resolve().name, run=_read(path))
+        return _going(path, credentials) or Source("run", path.resolve().name, run=_read(path))
     if path.is_file() or path.suffix == ".toml":
         return _simulated(path, overrides)
     return _live(target, credentials)
+
+
+def live_address(folder: Path) -> str:
+    """Where server 0 of a run that goes on listens, or did when it was killed; empty for everything else."""
+    try:
+        return address_of(folder) if folder.is_dir() else ""
+    except RunError:
+        return ""
+
+
+def _going(folder: Path, credentials: Credentials) -> "Source | None":
+    """The live cluster of a run; None where nobody answers. Raises StatusUntrusted."""
+    address = live_address(folder)
+    try:
+        return _live(address, credentials) if address else None
+    except StatusUntrusted:
+        raise
+    except (AddressError, StatusError):
+        return None
 
 
 def _read(path: Path) -> RunPages:

@@ -1,6 +1,8 @@
 """How a run is shown while it goes on: a live table, plain lines, JSON lines, or nothing."""
 
 import json
+import shlex
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -140,16 +142,24 @@ def choose(*, as_json: bool = False, quiet: bool = False) -> Display:
 
 
 def _show(console: Console, name: str, event: dict[str, Any]) -> None:
-    """Where to ask about the run: the address that ps-lab status takes, and that of the metrics. And evaluations."""
+    """Where to ask about the run, by its folder, which also says who may ask; where its metrics are; evaluations."""
     if event.get("event") == "evaluated":
         said = ", ".join(f"{metric} {number(value, 4)}" for metric, value in event.get("metrics", {}).items())
         console.print(f"version {event.get('version')}: {said}", markup=False)
     if event.get("event") != "ready":
         return
     if event.get("task_index") == 0:
-        console.print(f"servers are ready; ps-lab status {event.get('address')} asks them", markup=False)
+        run = shlex.quote(_short(Path(event.get("run", "."))))
+        said = f"servers are ready at {event.get('address')}; ps-lab status {run} asks them"
+        console.print(f"{said} (watch and dashboard take the same)", markup=False)
     if "metrics" in event:
         console.print(f"{name}: metrics at http://{event['metrics']}/metrics", markup=False)
+
+
+def _short(path: Path) -> str:
+    """As seen from the current folder, where it lies below that."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _warning(sentence: str, tail: str) -> Text:

@@ -229,6 +229,8 @@ class RealRun:
             case Printed(name, record):
                 if record.get("event") == "ready" and name in self._servers:
                     self._addresses[name] = str(record.get("address"))
+                    # Who looks needs the folder: the run may have certificates of its own.
+                    record = {**record, "run": str(self._folder)}
                 self._display.event(name, record)
             case Reserved():
                 self._reserved = event

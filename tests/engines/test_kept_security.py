@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from pslab.commands.observing import observer_credentials
+from pslab.dashboard.sources import find
 from pslab.display.progress import Quiet
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.observers import options_for, place_of, remembered
@@ -94,6 +95,12 @@ class Looking:
                 self.found[who] = error
             finally:
                 client.close()
+        self.found["page"] = page_of(run)
+
+
+def page_of(run: Path) -> str:
+    """What ps-lab dashboard RUN shows."""
+    return find(str(run), (), observer_credentials(SecurityOptions(), run)).kind
 
 
 @pytest.mark.cluster
@@ -102,6 +109,7 @@ def test_only_who_has_a_certificate_is_heard_and_no_key_is_left(tmp_path: Path) 
     looking.run()
     assert looking.found["observer"] in PHASES
     assert isinstance(looking.found["stranger"], StatusUntrusted)
+    assert (looking.found["page"], page_of(tmp_path / "run")) == ("live", "run")
     assert looking.found["kept"] and not place_of(tmp_path / "run").exists()
     assert options_for(tmp_path / "run") == SecurityOptions()
     words = looking.found["words"]

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from pslab.cli import main
+from pslab.dashboard import sources
 from pslab.launch import quickstart
 from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
 from pslab.launch.exits import RunResult, Verdict
@@ -168,6 +169,30 @@ def test_status_shows_who_waits(monkeypatch: Patch, capsys: Capture, coordinator
     assert "w1 has waited 3.2 s for version 8" in capsys.readouterr().out
     assert ps_lab(monkeypatch, "status", coordinator, "--json") == 0
     assert json.loads(capsys.readouterr().out)["version"] == 7
+
+
+@pytest.mark.parametrize("command", ["status", "watch"])
+def test_a_folder_stands_for_the_run_that_goes_on_in_it(
+    monkeypatch: Patch, capsys: Capture, coordinator: str, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "address").write_text(f"{coordinator}\n")
+    asked = []
+    live = "pslab.commands.live"
+    monkeypatch.setattr(f"{live}.watch.show", lambda first, ask: asked.append(first.version))
+    monkeypatch.setattr(f"{live}.status.status_view", lambda first: asked.append(first.version) or "")
+    assert ps_lab(monkeypatch, command, tmp_path) == 0
+    assert asked == [7]
+    (tmp_path / "summary.json").write_text("{}")
+    assert ps_lab(monkeypatch, command, tmp_path) == ExitCode.USAGE
+    assert "this run is over" in capsys.readouterr().err
+
+
+def test_the_page_of_a_run_is_live_while_its_server_answers(coordinator: str, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", async_log())
+    (folder / "summary.json").unlink()
+    for address, kind in ((coordinator, "live"), ("127.0.0.1:1", "run")):
+        (folder / "address").write_text(address)
+        assert sources.find(str(folder)).kind == kind
 
 
 def test_status_of_nobody_is_unreachable(monkeypatch: Patch, capsys: Capture) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from pathlib import Path
 
 from rich.console import Console
 
@@ -130,11 +131,15 @@ def test_lines_say_where_to_ask_and_what_was_measured() -> None:
     console = Console(file=io.StringIO(), width=200)
     print_into(display, console)
     display.event("server-1", {"event": "ready", "task_index": 1, "address": "127.0.0.1:1"})
-    display.event("server-0", {"event": "ready", "task_index": 0, "address": "127.0.0.1:2"})
+    for run in (Path("runs/a b").absolute(), Path("/elsewhere")):
+        ready = {"event": "ready", "task_index": 0, "address": "127.0.0.1:2", "run": str(run)}
+        display.event("server-0", ready)
     display.event("worker-0", {"event": "evaluated", "version": 40, "metrics": {"loss": 0.5, "f1": 0.25}})
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == (
-        "servers are ready; ps-lab status 127.0.0.1:2 asks them\nversion 40: loss 0.5000, f1 0.2500\n"
+        "servers are ready at 127.0.0.1:2; ps-lab status 'runs/a b' asks them (watch and dashboard take the same)\n"
+        "servers are ready at 127.0.0.1:2; ps-lab status /elsewhere asks them (watch and dashboard take the same)\n"
+        "version 40: loss 0.5000, f1 0.2500\n"
     )
 
 

@@ -1,5 +1,7 @@
 """``ps-lab dashboard``"""
 
+from pathlib import Path
+
 import click
 
 from pslab.commands.failure import EPILOG, Failure
@@ -43,7 +45,7 @@ def dashboard(
 
     \b
     HOST:PORT   a live cluster; the server with task index 0
-    RUN         a run folder, with a slider for the time
+    RUN         a run folder: live while the run goes on, then with a slider for the time
     EXPERIMENT  an experiment file, simulated (what its [simulation] says; a [job] is left out)
     nothing     the playground alone
 
@@ -58,9 +60,13 @@ def dashboard(
             f"--bind {bind}: other machines reach this address, and whoever sees the network sees the page and its "
             "token: expected --tls-ca, --tls-cert and --tls-key, or --insecure"
         )
+    asking = credentials
+    if target is not None and sources.live_address(Path(target)):
+        # A run that goes on may have certificates of its own; the page is not served with them.
+        asking = observer_credentials(security, Path(target))
     try:
         check_installed()
-        source = sources.find(target, overrides, credentials)
+        source = sources.find(target, overrides, asking)
         sock = listening(bind, port)
     except (RunError, ExperimentError, AddressError) as error:
         raise Failure(error) from error

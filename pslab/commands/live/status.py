@@ -2,41 +2,32 @@
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import click
 from rich.live import Live
 
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.commands.observing import observer_credentials
+from pslab.commands.observing import status_client
 from pslab.display.progress import print_json
 from pslab.display.status import SampleRate, status_json, status_view
-from pslab.launch.status_poll import INTERVAL, StatusClient, StatusError
-from pslab.runs.folder import RunError, address_of
-from pswire.addresses import AddressError, parse_address
+from pslab.launch.status_poll import INTERVAL, StatusError
 from pswire.security.options import security_options
 from pswire.security.settings import SecurityOptions
 from pswire.v1 import coordinator_pb2 as pb
 
 
 @click.command(epilog=EPILOG)
-@click.argument("address", metavar="HOST:PORT|RUN")
+@click.argument("target", metavar="HOST:PORT|RUN")
 @click.option("--json", "as_json", is_flag=True, help="The whole status as one JSON object.")
 @click.option("--watch", is_flag=True, help="Ask again and again until the server is gone, or Ctrl-C.")
 @security_options
-def status(address: str, as_json: bool, watch: bool, security: SecurityOptions) -> None:
+def status(target: str, as_json: bool, watch: bool, security: SecurityOptions) -> None:
     """What a cluster is doing, and why each waiting worker waits.
 
     HOST:PORT is the server with task index 0, RUN the folder of a run that goes on. For every
     waiting worker there is a sentence that says what would release it and since when it waits.
     """
-    folder = Path(address) if Path(address).is_dir() else None
-    credentials = observer_credentials(security, folder)
-    try:
-        place = address if folder is None else address_of(folder)
-        client = StatusClient(str(parse_address(place)), credentials=credentials)
-    except (AddressError, RunError) as error:
-        raise Failure(error) from error
+    client = status_client(target, security)
     try:
         first = client.ask()
         if watch:

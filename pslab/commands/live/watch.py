@@ -7,31 +7,27 @@ import click
 from rich.live import Live
 
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.commands.observing import observer_credentials
+from pslab.commands.observing import status_client
 from pslab.display.status import SampleRate, status_line
-from pslab.launch.status_poll import INTERVAL, StatusClient, StatusError
+from pslab.launch.status_poll import INTERVAL, StatusError
 from pslab.observe.watch import History, watch_view
-from pswire.addresses import AddressError, parse_address
 from pswire.security.options import security_options
 from pswire.security.settings import SecurityOptions
 from pswire.v1 import coordinator_pb2 as pb
 
 
 @click.command(epilog=EPILOG)
-@click.argument("address", metavar="HOST:PORT")
+@click.argument("target", metavar="HOST:PORT|RUN")
 @security_options
-def watch(address: str, security: SecurityOptions) -> None:
+def watch(target: str, security: SecurityOptions) -> None:
     """Watch a cluster on the whole terminal until its server is gone, or Ctrl-C.
 
-    HOST:PORT is the server with task index 0. There are curves of the last minute (samples, versions, loss,
-    staleness of what was applied), a lane for each worker that shows when it computed, waited or was lost, and
-    who waits for whom. Where standard output is no terminal, a line is printed every two seconds.
+    HOST:PORT is the server with task index 0, RUN the folder of a run that goes on. There are curves of the
+    last minute (samples, versions, loss, staleness of what was applied), a lane for each worker that shows when it
+    computed, waited or was lost, and who waits for whom. Where standard output is no terminal, a line is printed
+    every two seconds.
     """
-    credentials = observer_credentials(security)
-    try:
-        client = StatusClient(str(parse_address(address)), credentials=credentials)
-    except AddressError as error:
-        raise Failure(error) from error
+    client = status_client(target, security)
     try:
         show(client.ask(), client.ask)
     except StatusError as error:
