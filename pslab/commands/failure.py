@@ -12,6 +12,14 @@ from pswire.exits import ExitCode, exit_codes_text
 EPILOG = f"\b\nExit codes:\n{exit_codes_text()}"
 
 
+trust_option = click.option(
+    "--trust",
+    is_flag=True,
+    help="Run the policy that the run folder names, where that is module:Class and not built in: for folders of which "
+    "you know who made them.",
+)
+
+
 class Failure(click.ClickException):
     """An error that was foreseen: one message, one exit code, no traceback."""
 

@@ -25,8 +25,10 @@ PRINTED = 200_000
 class RunPages:
     """Of a log that grows only what is new is read. Raises RunError, here and later."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, trusted: bool = False) -> None:
+        """`trusted`: a policy that is code may be run."""
         self.run = Run(folder)
+        self._trusted = trusted
         self._begin()
 
     def _begin(self) -> None:
@@ -128,7 +130,7 @@ class RunPages:
             return [], f"a log of {count} entries is too long to ask its policy again"
         numbers = {name: number for number, name in enumerate(workers)}
         try:
-            found = waits_of(read_steps(self.run))
+            found = waits_of(read_steps(self.run), trusted=self._trusted)
         except (RunError, PolicyError) as error:
             return [], str(error)
         except Exception as error:  # a policy is anybody's code, and this is only an explanation

@@ -23,8 +23,14 @@ NOTE = "The [job] itself is not computed here: this is the experiment's time, wi
 NO_SETTINGS = "--set changes an experiment file; name one, or leave --set out"
 
 
-def find(target: str | None, overrides: Sequence[str] = (), credentials: Credentials = NO_TLS) -> "Source":
-    """Raises RunError, ExperimentError, AddressError, StatusError."""
+def find(
+    target: str | None,
+    overrides: Sequence[str] = (),
+    credentials: Credentials = NO_TLS,
+    *,
+    trusted: bool = False,
+) -> "Source":
+    """`trusted`: a policy that is code may be run. Raises RunError, ExperimentError, AddressError, StatusError."""
     from pslab.dashboard.app import Source
 
     if target is None:
@@ -35,7 +41,7 @@ def find(target: str | None, overrides: Sequence[str] = (), credentials: Credent
     if overrides and not (path.is_file() or path.suffix == ".toml"):
         raise ExperimentError(NO_SETTINGS)
     if path.is_dir():
-        return _going(path, credentials) or Source("run", path.resolve().name, run=_read(path))
+        return _going(path, credentials) or Source("run", path.resolve().name, run=_read(path, trusted))
     if path.is_file() or path.suffix == ".toml":
         return _simulated(path, overrides)
     return _live(target, credentials)
@@ -60,8 +66,8 @@ def _going(folder: Path, credentials: Credentials) -> "Source | None":
         return None
 
 
-def _read(path: Path) -> RunPages:
-    pages = RunPages(path)
+def _read(path: Path, trusted: bool) -> RunPages:
+    pages = RunPages(path, trusted=trusted)
     pages.parts()
     return pages
 

@@ -12,7 +12,7 @@ from pslab.replay.log_entries import Step, job_of
 from pslab.replay.whatif import Counterfactual
 from psserver.coordinator import Coordinator, JobTerms, entries
 from psserver.coordinator.members.roster import Member
-from psserver.policies import Waiting
+from psserver.policies import Waiting, check_trusted
 from psserver.policies import build as build_policy
 
 # [worker, begin, end, event, releasers]: the event completes "waits for ...".
@@ -74,9 +74,11 @@ def _reason(coordinator: Coordinator, member: Member) -> tuple[str, tuple[str, .
     return reason.event, tuple(reason.releasers)
 
 
-def waits_of(steps: Sequence[Step]) -> list[Wait]:
-    """Of a finished run. Raises PolicyError where its policy is not to be had here."""
+def waits_of(steps: Sequence[Step], *, trusted: bool) -> list[Wait]:
+    """Of a finished run. Raises PolicyError where its policy is not to be had here, or is code of others: `trusted`
+    says that it may be run."""
     job = job_of(steps)
+    check_trusted(str(job.policy["name"]), trusted)
     knobs = {key: value for key, value in job.policy.items() if key != "name"}
     policy = build_policy(str(job.policy["name"]), knobs, job.workers, job.servers)
     terms = JobTerms(

@@ -10,6 +10,7 @@ from psserver.checkpoint import CheckpointError, Manifest, Store, check_same_job
 from psserver.checkpoint.rewind import LogIndex
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
+from psserver.policies import check_trusted
 from pswire.config.experiment import FROM_JOB, Experiment, load_experiment
 
 Refusal = Callable[[Manifest], str | None]
@@ -47,7 +48,9 @@ class Shelf:
     """The checkpoints of a run folder, or of a folder of checkpoints, which may lie in a run folder. Raises RewindError
     where there is a log that cannot be opened."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, trusted: bool = False) -> None:
+        """`trusted`: a policy that is code may be run."""
+        self._trusted = trusted
         of_run = (folder / CHECKPOINTS).is_dir()
         self.store = Store(folder / CHECKPOINTS if of_run else folder)
         above = folder if of_run else folder.resolve().parent
@@ -58,7 +61,7 @@ class Shelf:
     def listed(self, names: list[str]) -> Iterator[Listed]:
         """Of each name, in that order; every byte is held against the digests. One that is removed meanwhile is left
         out."""
-        refuses = _refusal(self.run)
+        refuses = _refusal(self.run, self._trusted)
         fates = {name: self._fate(name, refuses) for name in names}
         for newest in reversed(fates.values()):
             # A resume looks no further than to the newest of the log that it can read, even if it is refused.
@@ -107,21 +110,22 @@ def next_complete(store: Store, name: str) -> str | None:
     return older
 
 
-def _refusal(run: Path | None) -> Refusal:
+def _refusal(run: Path | None, trusted: bool) -> Refusal:
     """What `ps-lab run RUN/experiment.toml --resume` would say against a checkpoint of the run's own log. Of a run by
     hand nobody knows with which options its servers will be started again."""
     if run is None or not (run / EXPERIMENT).is_file():
         return lambda _: None
     try:
-        return _against(load_experiment(run / EXPERIMENT))
+        return _against(load_experiment(run / EXPERIMENT), trusted)
     except ValueError as error:
         # Of ExperimentError, PolicyError and OptimizerError.
         reason = str(error)
         return lambda _: reason
 
 
-def _against(experiment: Experiment) -> Refusal:
+def _against(experiment: Experiment, trusted: bool) -> Refusal:
     cluster, chosen = experiment.cluster, experiment.policy
+    check_trusted(chosen.name, trusted)
     policy = build_policy(chosen.name, chosen.knobs, cluster.workers, cluster.servers)
     own = experiment.optimizer
     optimizer = None if own.name == FROM_JOB else build_optimizer(own.config).config

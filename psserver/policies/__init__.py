@@ -18,7 +18,7 @@ from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Gra
 from psserver.policies.declarations import LocalRule, TensorParts
 from psserver.policies.errors import PolicyError
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready, Refused
-from psserver.policies.loading import advice, build, describe, facts, names
+from psserver.policies.loading import advice, build, check_trusted, describe, facts, names
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.dssp import DynamicSlack
 from psserver.policies.parts.gates import Gate, Immediate, Slack, WaitForUpdate
@@ -111,6 +111,7 @@ __all__ = [
     "Weight",
     "advice",
     "build",
+    "check_trusted",
     "describe",
     "facts",
     "flag",

@@ -76,6 +76,15 @@ def _listed(keys: Mapping[str, object]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in keys.items())
 
 
+def check_trusted(name: str, trusted: bool) -> None:
+    """Raise PolicyError for code that somebody else's run folder names, unless its reader trusts that folder."""
+    if ":" in name and not trusted:
+        raise PolicyError(
+            f"policy {name} is code, and the run folder names it: expected a built-in policy, or --trust if you "
+            "know who made the folder"
+        )
+
+
 def build(name: str, knobs: Mapping[str, object], workers: int, servers: int = 1) -> Policy:
     """The policy `name` for a job that starts with `workers` workers and has `servers` servers.
 
@@ -115,7 +124,8 @@ def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
                 f"policy {name!r}: a PolicySpec is a dataclass; put @dataclass(frozen=True) above it"
             )
         return _guarded(name, "compose(workers)", lambda: _composed(name, made, knobs, workers))
-    if not callable(made) or (isinstance(made, type) and not issubclass(made, Policy)):
+    # Before it is called: a name may be that of any function.
+    if not (isinstance(made, type) and issubclass(made, Policy)):
         kind = f"the class {made.__name__} is no Policy" if isinstance(made, type) else f"it is {made!r}"
         raise PolicyError(f"policy {name!r}: {kind}; {WHAT_TO_DO}")
     missing = sorted(getattr(made, "__abstractmethods__", ()))
@@ -131,7 +141,8 @@ def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
             f"policy {name!r}: expected {_takes(made)} to take {given} by name: {error}; "
             "a policy is made as Class(workers=N, **knobs)"
         ) from error
-    policy: object = _guarded(name, "its __init__", lambda: made(workers=workers, **knobs))
+    make: Callable[..., object] = made
+    policy = _guarded(name, "its __init__", lambda: make(workers=workers, **knobs))
     if not isinstance(policy, Policy):
         raise PolicyError(f"policy {name!r}: it made {policy!r}, which is no Policy; {WHAT_TO_DO}")
     arguments.apply_defaults()

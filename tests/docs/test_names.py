@@ -94,6 +94,7 @@ def test_every_promise_among_others_and_every_defect_names_a_test() -> None:
     promises = [row for row in rows if re.match(r"\| \d+\. ", row)]
     assert [int(row[2:].split(".")[0]) for row in promises] == list(range(1, 11))
     defects = [row for row in rows if re.match(r"\| D\d+ ", row)]
-    assert [row.split()[1] for row in defects] == [f"D{number}" for number in range(1, 16)]
+    assert len(defects) >= 15
+    assert [row.split()[1] for row in defects] == [f"D{number}" for number, _ in enumerate(defects, start=1)]
     for row in [*promises, *defects]:
         assert "`tests/" in row.rsplit("|", 2)[1], f"no test: {row}"

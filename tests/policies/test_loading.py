@@ -341,10 +341,6 @@ class Broken(Least):
         raise KeyError("parts")
 
 
-def made_by_hand(workers: int) -> Policy:
-    return Own(workers=workers, patience=5)
-
-
 def made_of_nothing(workers: int) -> object:
     return None
 
@@ -383,10 +379,6 @@ def test_what_a_base_class_says_of_a_policy() -> None:
     assert Policy.knobs == {} and Policy.name == ""
 
 
-def test_a_function_may_make_a_policy() -> None:
-    assert build(f"{HERE}:made_by_hand", {}, 4).knobs == {"patience": 5}
-
-
 def test_a_spec_of_ones_own_has_ranges() -> None:
     assert refusal(f"{HERE}:Specified", {"size": 5}) == (
         f"policy {HERE}:Specified: size must be a whole number >= 1 and <= workers (4), got 5"
@@ -415,7 +407,7 @@ def test_a_spec_of_ones_own_has_ranges() -> None:
         ("Ahead", ": ahead is 1; expected True or False"),
         ("Broken", ": its tensors raised KeyError: 'parts'"),
         ("HERE", ": it is 'tests.policies.test_loading'; derive it from"),
-        ("made_of_nothing", ": it made None, which is no Policy; derive it from"),
+        ("made_of_nothing", ": it is <function made_of_nothing at "),
         (
             "Uncomposed",
             ": compose(workers) raised NotImplementedError: Uncomposed.compose(workers) is missing",

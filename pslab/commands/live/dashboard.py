@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.failure import EPILOG, Failure, trust_option
 from pslab.commands.observing import observer_credentials
 from pslab.dashboard import sources
 from pslab.dashboard.access import is_loopback
@@ -37,9 +37,15 @@ from pswire.security.settings import SecurityOptions
     metavar="KEY=VALUE",
     help="Override a key of EXPERIMENT: policy.name=async. Repeatable.",
 )
+@trust_option
 @security_options
 def dashboard(
-    target: str | None, port: int, bind: str, overrides: tuple[str, ...], security: SecurityOptions
+    target: str | None,
+    port: int,
+    bind: str,
+    overrides: tuple[str, ...],
+    trust: bool,
+    security: SecurityOptions,
 ) -> None:
     """Serve a page that shows a cluster, a run or a simulated experiment, and a playground beside it.
 
@@ -66,7 +72,7 @@ def dashboard(
         asking = observer_credentials(security, Path(target))
     try:
         check_installed()
-        source = sources.find(target, overrides, asking)
+        source = sources.find(target, overrides, asking, trusted=trust)
         sock = listening(bind, port)
     except (RunError, ExperimentError, AddressError) as error:
         raise Failure(error) from error

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.failure import EPILOG, Failure, trust_option
 from pslab.display.progress import print_json
 from pslab.runs.checkpoints import Fate, Listed, Shelf
 from psserver.checkpoint import CheckpointError
@@ -25,8 +25,9 @@ LABELS = {
 @click.command(epilog=EPILOG)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per checkpoint.")
+@trust_option
 @click.pass_context
-def checkpoints(context: click.Context, folder: Path, as_json: bool) -> None:
+def checkpoints(context: click.Context, folder: Path, as_json: bool, trust: bool) -> None:
     """List and verify the checkpoints of a run folder, or of a folder of checkpoints, and say what --resume does.
 
     Every byte is read and held against the digests of the manifest. Each is "whole" (--resume latest takes the newest
@@ -35,7 +36,7 @@ def checkpoints(context: click.Context, folder: Path, as_json: bool) -> None:
     is 9. What was not written to its end counts as damaged; the file is named.
     """
     try:
-        shelf = Shelf(folder)
+        shelf = Shelf(folder, trusted=trust)
         names = shelf.store.names()
     except (CheckpointError, RewindError) as error:
         raise Failure(error) from error

@@ -48,7 +48,8 @@ def export(folder: Path, path: Path, version: int | None, job: str | None, as_js
     What is written loads without this project: keras.models.load_model, tf.saved_model.load,
     safetensors, numpy.load. A Keras model is compiled with the job's Keras loss and metrics, so that
     evaluate works; the servers' optimizer is not part of it. Model formats need the job's module (at
-    the path of experiment.toml, or as --job names it) and TensorFlow; the others need neither.
+    the path of experiment.toml, or as --job names it) and TensorFlow; the others need neither. They run that
+    module: export only folders of which you know who made them.
 
     The last version comes from the run's weights.safetensors. Any other one, and that of a run that was
     killed, is computed again from the decision log (see ps-lab replay); exit code 9 when a contribution

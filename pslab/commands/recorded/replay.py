@@ -81,6 +81,8 @@ def replay(
     A run that was killed, or still goes on, is executed up to the last whole line of its log: a note says so, there
     is no fingerprint to compare with, and the exit code is 0 when every contribution came out as logged.
 
+    The job that RUN names is imported and run: replay only folders of which you know who made them.
+
     With --policy nothing is computed: another policy receives the order in which workers finished their computations.
 
     \b

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure, console, say_unfinished
+from pslab.commands.failure import EPILOG, Failure, console, say_unfinished, trust_option
 from pslab.commands.running.showing import show, showing, shown
 from pslab.compare.predict import REPEAT, predict
 from pslab.compare.step_times import step_times_of
@@ -14,7 +14,7 @@ from pslab.compare.tables.prediction import prediction_json, prediction_tables
 from pslab.display.progress import print_json
 from pslab.runs.folder import Run, RunError
 from pslab.simulator import SimulationError
-from psserver.policies import PolicyError
+from psserver.policies import PolicyError, check_trusted
 from pswire.config.distributions import DelayError
 from pswire.config.experiment import ExperimentError, load_experiment
 
@@ -37,8 +37,9 @@ from pswire.config.experiment import ExperimentError, load_experiment
     help="Simulated runs per prediction: the first with the run's own seed, and so with the same injected "
     "delays, each other one with a seed of its own.",
 )
+@trust_option
 @showing
-def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, **options: Any) -> None:
+def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, trust: bool, **options: Any) -> None:
     """Put runs side by side: mean and spread over seeds of every policy and setting.
 
     Runs that differ by their seed only are one line. The last columns are the smallest and the
@@ -62,6 +63,8 @@ def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, **optio
         say_unfinished(runs)
         show(runs, how)
         if source is not None:
+            for run in [*runs, *([Run(source)] if source.is_dir() else [])]:
+                check_trusted(run.experiment.policy.name, trust)
             _predictions(runs, source, repeat, how.as_json)
     except (DelayError, ExperimentError, PolicyError, RunError, SimulationError) as error:
         raise Failure(error) from error
