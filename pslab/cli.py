@@ -5,7 +5,7 @@ import sys
 import click
 
 from pslab.commands.certs import certs
-from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.failure import Failure
 from pslab.commands.live.dashboard import dashboard
 from pslab.commands.live.status import status
 from pslab.commands.live.watch import watch
@@ -24,10 +24,37 @@ from pslab.commands.running.quickstart import quickstart
 from pslab.commands.running.run import run
 from pslab.commands.running.sweep import sweep_command
 from pslab.commands.verify_policy import verify_policy
-from pswire.exits import ExitCode
+from pswire.exits import ExitCode, exit_codes_text
+
+SECTIONS = {
+    "Run experiments": (run, sweep_command, quickstart),
+    "Look at a run that goes on": (status, watch, dashboard),
+    "Read what a run left": (report, compare, check, replay, checkpoints, export, trace, tensorboard),
+    "Choose a policy and an optimizer": (policies, optimizers, verify_policy),
+    "Set up clusters, and try them": (certs, manifest, chaos),
+}
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+# Characters of a command's first sentence in that list; it goes on in a second line.
+SENTENCE = 120
+
+
+class Sections(click.Group):
+    """A group whose help lists its commands by what they are for."""
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(each.name or "", each.get_short_help_str(limit=SENTENCE)) for each in commands]
+                )
+
+
+@click.group(
+    cls=Sections,
+    epilog=f"\b\nExit codes:\n{exit_codes_text()}",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="paramserver", prog_name="ps-lab")
 def cli() -> None:
     """Run experiments on a parameter server, watch them, check and compare what came out.
@@ -42,33 +69,17 @@ def cli() -> None:
       ps-lab check runs/digits-bounded
       ps-lab replay runs/digits-bounded
       ps-lab compare runs/digits-*
+
+    The shell completes commands, options and the names of policies and optimizers after
+
+    \b
+      eval "$(_PS_LAB_COMPLETE=bash_source ps-lab)"     (or zsh_source)
     """
 
 
-COMMANDS = (
-    run,
-    status,
-    watch,
-    dashboard,
-    check,
-    checkpoints,
-    replay,
-    export,
-    compare,
-    sweep_command,
-    report,
-    trace,
-    tensorboard,
-    policies,
-    optimizers,
-    verify_policy,
-    certs,
-    chaos,
-    quickstart,
-    manifest,
-)
-for command in COMMANDS:
-    cli.add_command(command)
+for commands in SECTIONS.values():
+    for command in commands:
+        cli.add_command(command)
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ from psserver.settings import Options, SettingsError, UntrustedError, resolve
 from pswire.addresses import AddressError
 from pswire.command.options import (
     CONTEXT,
+    completed_by,
     config_option,
     json_lines_option,
     log_format_option,
@@ -86,11 +87,15 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 )
 @config_option
 @click.option(
-    "--policy", metavar="NAME", help=f"{' | '.join(policies.names())}, or module:Class. Default: sync."
+    "--policy",
+    metavar="NAME",
+    shell_complete=completed_by(policies.names),
+    help=f"{' | '.join(policies.names())}, or module:Class. Default: sync.",
 )
 @click.option(
     "--optimizer",
     metavar="NAME",
+    shell_complete=completed_by(optimizer_names),
     help=f"{' | '.join(optimizer_names())}, or {FROM_JOB}: that of the first worker, which names it. Its knobs: "
     "ps-lab optimizers NAME lists them, --set optimizer.KNOB=VALUE sets one. Default: sgd.",
 )

@@ -30,16 +30,28 @@ def pages() -> dict[str, str]:
 
 def _overview() -> str:
     rows = [(f"[`{name}`]({name}.md)", escaped(_first(command))) for name, command in PROGRAMS.items()]
-    group = PROGRAMS["ps-lab"]
-    assert isinstance(group, click.Group)
-    rows += [
-        (f"[`ps-lab {name}`](ps-lab-{name}.md)", escaped(_first(command)))
-        for name, command in group.commands.items()
-    ]
     return (
         "# Commands\n\nEvery command prints its options with `--help`; these pages are made from the same text.\n"
-        "The [exit codes](../exit-codes.md) are the same for all.\n\n" + table(("command", "does"), rows)
+        "The [exit codes](../exit-codes.md) are the same for all.\n\n"
+        + table(("command", "does"), rows)
+        + f"\n{_subcommands('ps-lab')}\n{_COMPLETION}"
     )
+
+
+_COMPLETION = """## Completion
+
+Bash, zsh and fish complete commands, options, and the names of policies and optimizers, after one line for each program
+in `~/.bashrc`, `~/.zshrc` or `~/.config/fish/config.fish`:
+
+<!-- illustrative: lines for three shells -->
+```sh
+eval "$(_PS_LAB_COMPLETE=bash_source ps-lab)"       # and _PS_SERVER_COMPLETE, ps-server; _PS_WORKER_COMPLETE, ps-worker
+eval "$(_PS_LAB_COMPLETE=zsh_source ps-lab)"
+_PS_LAB_COMPLETE=fish_source ps-lab | source
+```
+
+The shell asks the command itself, which takes a second to start.
+"""
 
 
 def _first(command: click.Command) -> str:
@@ -53,7 +65,7 @@ def _page(name: str, command: click.Command) -> str:
     arguments = [each for each in command.params if isinstance(each, click.Argument)]
     assert all(each.human_readable_name in usage for each in arguments), name
     if isinstance(command, click.Group):
-        parts += ["## Subcommands", _subcommands(name, command)]
+        parts += [_subcommands(name)]
     rows = [
         (", ".join(code(each) for each in record[0].split(", ")), escaped(record[1]))
         for option in command.get_params(context)
@@ -63,12 +75,16 @@ def _page(name: str, command: click.Command) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _subcommands(name: str, group: click.Group) -> str:
-    rows = [
-        (f"[`{inner}`]({name}-{inner}.md)", escaped(_first(command)))
-        for inner, command in group.commands.items()
-    ]
-    return table(("subcommand", "does"), rows)
+def _subcommands(name: str) -> str:
+    """Tables by what the commands are for."""
+    return "\n".join(
+        f"## {title}\n\n"
+        + table(
+            ("command", "does"),
+            [(f"[`{name} {each.name}`]({name}-{each.name}.md)", escaped(_first(each))) for each in commands],
+        )
+        for title, commands in pslab.cli.SECTIONS.items()
+    )
 
 
 def _prose(text: str) -> list[str]:
@@ -101,8 +117,8 @@ def _exit_codes() -> str:
         for each in ExitCode
     ]
     return (
-        "# Exit codes\n\nThe same for `ps-server`, `ps-worker` and `ps-lab`; `--help` prints them. In Python they are "
-        "`pswire.exits.ExitCode`.\n\n"
+        "# Exit codes\n\nThe same for `ps-server`, `ps-worker` and `ps-lab`; their `--help` prints them. "
+        "In Python they are `pswire.exits.ExitCode`.\n\n"
         + table(("code", "name", "meaning", "a restart may help"), rows)
         + "\n\nWhat is killed by a signal that nobody meant (`SIGKILL`, `SIGSEGV`) may be started again, too; a server "
         "with `--resume auto` ([Recovery](recovery.md)).\n\n"

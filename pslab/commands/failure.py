@@ -1,4 +1,4 @@
-"""What all subcommands share: foreseen errors, the exit codes in every --help, the console."""
+"""What all subcommands share: foreseen errors, the end of every --help, the console."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,9 @@ import click
 from rich.console import Console
 
 from pslab.runs.folder import Run
-from pswire.exits import ExitCode, exit_codes_text
+from pswire.exits import ExitCode
 
-# \b keeps click from re-wrapping the paragraph that follows.
-EPILOG = f"\b\nExit codes:\n{exit_codes_text()}"
+EPILOG = "Exit codes: ps-lab --help lists them."
 
 
 trust_option = click.option(

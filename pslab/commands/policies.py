@@ -14,11 +14,12 @@ from pslab.display.progress import print_json
 from psserver import optimizers as optimizer
 from psserver.policies import PolicyError, PolicySpec, names
 from psserver.policies.loading import spec_of
+from pswire.command.options import completed_by
 from pswire.knobs import Knob, knobs_of, toml
 
 
 @click.command(epilog=EPILOG)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completed_by(names))
 @click.option("--json", "as_json", is_flag=True, help="All that is known, one JSON object per policy.")
 def policies(name: str | None, as_json: bool) -> None:
     """The built-in policies; with NAME, one of them explained.
@@ -42,7 +43,11 @@ def policies(name: str | None, as_json: bool) -> None:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("name", required=False)
+@click.argument(
+    "name",
+    required=False,
+    shell_complete=completed_by(lambda: (*optimizer.names(), *optimizer.schedule_names())),
+)
 @click.option("--json", "as_json", is_flag=True, help="All that is known, one JSON object per entry.")
 def optimizers(name: str | None, as_json: bool) -> None:
     """The servers' optimizers and learning-rate schedules; with NAME, one of them explained.

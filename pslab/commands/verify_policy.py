@@ -12,8 +12,8 @@ from pslab.commands.failure import EPILOG, Failure
 from pslab.display.progress import print_json
 from pslab.verify.schedules.play import Case
 from pslab.verify.schedules.search import Finding, Report, verify
-from psserver.policies import PolicyError
-from pswire.command.options import number_option
+from psserver.policies import PolicyError, names
+from pswire.command.options import completed_by, number_option
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode
 
@@ -22,7 +22,7 @@ LINE_INTERVAL = 2.0
 
 
 @click.command("verify-policy", epilog=EPILOG)
-@click.argument("policy", metavar="NAME")
+@click.argument("policy", metavar="NAME", shell_complete=completed_by(names))
 @click.option(
     "--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="A knob: max_staleness=2. Repeatable."
 )

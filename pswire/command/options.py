@@ -1,6 +1,6 @@
 """Options that several commands have, declared once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,6 +22,13 @@ json_lines_option = click.option(
 parent_option = click.option(
     "--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one."
 )
+
+
+def completed_by(
+    names: Callable[[], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """The `shell_complete` of an option or argument whose values are names."""
+    return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
 
 
 def overrides_option(about: str) -> Callable[[Command], Command]:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+from click.shell_completion import ShellComplete
 
-from pslab.cli import main
+from pslab.cli import SECTIONS, cli, main
 from pslab.dashboard import sources
 from pslab.launch import quickstart
 from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
@@ -52,14 +53,37 @@ Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["status"], ["check"], ["report"], ["quickstart"]])
-def test_help_explains_itself_and_lists_the_exit_codes(
-    monkeypatch: Patch, capsys: Capture, command: list[str]
+def test_help_lists_every_command_by_what_it_is_for_and_the_exit_codes(
+    monkeypatch: Patch, capsys: Capture
 ) -> None:
-    assert ps_lab(monkeypatch, *command, "--help") == 0
+    assert ps_lab(monkeypatch, "--help") == 0
     text = capsys.readouterr().out
-    assert "Exit codes:" in text
-    assert "9  ps-lab check" in text
+    assert "9  ps-lab check" in text and "..." not in text.partition("Options:")[2]
+    for title, commands in SECTIONS.items():
+        listed = text.partition(f"{title}:\n")[2].partition("\n\n")[0]
+        assert [line.split()[0] for line in listed.splitlines() if line[2] != " "] == [
+            c.name for c in commands
+        ]
+        for command in commands:
+            assert ps_lab(monkeypatch, command.name, "--help") == 0
+            assert "Exit codes: ps-lab --help lists them." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "completed"),
+    [
+        ([], "pol", ["policies"]),
+        (["policies"], "ssp", ["ssp"]),
+        (["verify-policy"], "k-a", ["k-async"]),
+        (["replay", "run", "--policy"], "boun", ["bounded"]),
+        (["run", "a.toml", "--policy"], "k-s", ["k-sync"]),
+        (["optimizers"], "adamw", ["adamw"]),
+    ],
+)
+def test_the_shell_completes(words: list[str], begun: str, completed: list[str]) -> None:
+    """What bash, zsh and fish ask for."""
+    found = ShellComplete(cli, {}, "ps-lab", "_PS_LAB_COMPLETE").get_completions(words, begun)
+    assert [item.value for item in found] == completed
 
 
 def test_check_passes_a_sound_run(monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from pslab.replay.view import (
 from pslab.replay.whatif import what_if
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run, RunError
-from psserver.policies import PolicyError
+from psserver.policies import PolicyError, names
+from pswire.command.options import completed_by
 from pswire.config.experiment import ExperimentError
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode
@@ -46,7 +47,12 @@ EVERY = 500
     metavar="DIR",
     help="Where --until writes weights.safetensors and metrics.json [default: RUN/version-VERSION].",
 )
-@click.option("--policy", metavar="NAME", help="Ask what this policy would have decided on RUN's schedule.")
+@click.option(
+    "--policy",
+    metavar="NAME",
+    shell_complete=completed_by(names),
+    help="Ask what this policy would have decided on RUN's schedule.",
+)
 @click.option(
     "--set",
     "knobs",

@@ -17,7 +17,8 @@ from pslab.launch.outcome import outcome_json, outcome_text
 from pslab.observe.trackers import TrackerError
 from pslab.runs.folder import Run, RunError
 from psserver.optimizers import OptimizerError
-from pswire.command.options import log_format_option, overrides_option
+from psserver.policies import names
+from pswire.command.options import completed_by, log_format_option, overrides_option
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.config.overrides import overrides_of
 from pswire.exits import ExitCode
@@ -35,7 +36,7 @@ from psworker.job.errors import JobError
 )
 @click.option("--workers", type=click.IntRange(1, 65536), metavar="N", help="cluster.workers.")
 @click.option("--servers", type=click.IntRange(1), metavar="N", help="cluster.servers.")
-@click.option("--policy", metavar="NAME", help="policy.name.")
+@click.option("--policy", metavar="NAME", shell_complete=completed_by(names), help="policy.name.")
 @overrides_option("Override a key: policy.name=async. Repeatable.")
 @click.option(
     "--out",
