@@ -262,8 +262,8 @@ def main(
 
 
 def interrupt(servers: Servers, number: int, frame: FrameType | None) -> None:
-    """A signal handler. The second signal ends the process at once: no thread is waited for that a disk holds up. What
-    is not written by then is lost as after a kill."""
+    """A signal handler. Ctrl-C after another signal ends the process at once: no thread is waited for that a disk holds
+    up. What is not written by then is lost as after a kill."""
     try:
         servers.interrupt(number, frame)
     except SystemExit:

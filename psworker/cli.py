@@ -1,10 +1,8 @@
 """The ps-worker command."""
 
 import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -17,7 +15,7 @@ from pswire.command.options import (
     overrides_option,
     parent_option,
 )
-from pswire.command.process import die_with, keep_large_blocks
+from pswire.command.process import die_with, exit_on_sigterm, keep_large_blocks
 from pswire.command.task_index import chosen_task_index
 from pswire.config.experiment import ExperimentError
 from pswire.config.overrides import overrides_of
@@ -145,7 +143,7 @@ def main(
     """
     set_up("ps-worker", log_format)
     keep_large_blocks()
-    signal.signal(signal.SIGTERM, _terminated)
+    exit_on_sigterm()
     if parent is not None:
         die_with(parent)
     shortcuts = {
@@ -176,8 +174,3 @@ def main(
     report = Reporter(as_json)
     code = run(experiment, place, name, device, server_timeout, report, save, save_best, credentials)
     sys.exit(int(code))
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    # As an exception, so that the session sends Leave.
-    raise SystemExit(int(ExitCode.TERMINATED))

@@ -6,12 +6,10 @@ that started it, leaves the job when it is told to end, and says in its exit cod
 
 import os
 import runpy
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
-from pswire.command.process import die_with
+from pswire.command.process import die_with, exit_on_sigterm
 from pswire.exits import ExitCode
 from pswire.logs.events import last_words
 from psworker.errors import JobOver, Refused, SessionError, Unreachable, Unsupported, Untrusted
@@ -19,7 +17,7 @@ from psworker.errors import JobOver, Refused, SessionError, Unreachable, Unsuppo
 
 def main(parent: str, file: str, *arguments: str) -> None:
     """Run the script, then exit with one of `ExitCode`, or with the code that the script chose itself."""
-    signal.signal(signal.SIGTERM, _terminated)
+    exit_on_sigterm()
     die_with(int(parent))
     sys.argv = [file, *arguments]
     # `-m` has put the current directory there.
@@ -74,11 +72,6 @@ def _code(error: Exception) -> ExitCode:
 def _fail(message: str, code: ExitCode) -> None:
     last_words("ps-worker", message, int(code))
     sys.exit(int(code))
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    # As an exception, so that the session sends Leave.
-    raise SystemExit(int(ExitCode.TERMINATED))
 
 
 if __name__ == "__main__":

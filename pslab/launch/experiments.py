@@ -10,14 +10,15 @@ from pslab.display.progress import Display
 from pslab.launch import observers
 from pslab.launch.engines.launcher import Launcher
 from pslab.launch.engines.local import LocalLauncher
-from pslab.launch.exits import RunResult
+from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.run import RealRun
 from pslab.launch.security import security_of
 from pslab.launch.tasks import Daemons
 from pslab.observe.live import Observing, Sink
 from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import Run
-from pslab.runs.making import free_folder, make_folder
+from pslab.runs.making import open_folder
+from psserver.checkpoint.resumption import AUTO
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from pswire.config.experiment import (
@@ -28,6 +29,7 @@ from pswire.config.experiment import (
     parse_experiment,
 )
 from pswire.config.overrides import OverrideError, apply_overrides
+from pswire.exits import ExitCode
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,15 @@ def run_real(
 ) -> FinishedRun:
     """Run an experiment as processes that `launcher` starts; `out` is ``runs/<name>`` where not given.
 
-    `sinks` are given the run's metrics while it goes on. Raises RunError when the folder cannot be used, TrackerError
-    when a sink does not start, EngineError where the run cannot be protected.
+    `sinks` are given the run's metrics while it goes on. `going_on`: the checkpoint from which the run in `out` goes
+    on, "latest", or "auto", which does nothing where the job has succeeded. Raises RunError when the folder cannot be
+    used, TrackerError when a sink does not start, EngineError where the run cannot be protected.
     """
     security = security_of(experiment, launcher.remote)
-    if going_on is None:
-        folder = make_folder(out or free_folder(experiment.run.name), force)
-    else:
-        assert out is not None
-        folder = Run(out).path.resolve()
+    folder, going_on = open_folder(out, experiment.run.name, force, going_on)
+    if going_on == AUTO and Run(folder).stopped and Run(folder).summary.success:
+        verdict = Verdict(ExitCode.OK, "the job had succeeded before")
+        return FinishedRun(folder, RunResult(verdict, (f"{verdict.reason}: nothing was left to do",)), "")
     run = RealRun(experiment, folder, display, launcher, daemons, going_on, security)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=False)
     with display, observers.remembered(folder, security):

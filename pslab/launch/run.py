@@ -253,7 +253,9 @@ class RealRun:
             case StatusFailure(reason):
                 self._display.no_status(reason)
             case Signalled(number):
-                self._signals.append(number)
+                # A scheduler may send SIGTERM several times, and means the same by it.
+                if not self._signals or number == signal.SIGINT:
+                    self._signals.append(number)
 
     def _starts_again(self, name: str, code: int) -> bool:
         """A process that died of something passing, once all were there."""

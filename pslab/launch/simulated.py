@@ -17,11 +17,12 @@ from pslab.launch.experiments import FinishedRun
 from pslab.observe.live import Observing, Sink
 from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import EXPERIMENT, RunError
-from pslab.runs.making import free_folder, make_folder
+from pslab.runs.making import open_folder
 from pslab.simulator import Cluster, Folder, TrainerFactory, build
 from pslab.simulator.checkpoints import FOLDER as CHECKPOINTS
 from pslab.simulator.checkpoints import Resumed, Saver, resume
 from psserver.checkpoint import CheckpointError, FolderLock
+from psserver.checkpoint.resumption import AUTO, LATEST
 from psserver.checkpoint.rewind import RewindError
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
@@ -51,11 +52,10 @@ def run_simulated(
         cluster = build(experiment, _job_trainers)
     except ValueError as error:
         raise ExperimentError(str(error)) from error
-    if going_on is None:
-        folder, resumed = make_folder(out or free_folder(experiment.run.name), force), None
-    else:
-        assert out is not None
-        folder, resumed = out.resolve(), _resumed(cluster, out, going_on)
+    folder, going_on = open_folder(out, experiment.run.name, force, going_on)
+    resumed = (
+        None if going_on is None else _resumed(cluster, folder, LATEST if going_on == AUTO else going_on)
+    )
     mark, names = (None, None) if resumed is None else (resumed.mark, resumed.names)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=True)
     with Observing(info, sinks, live=False) as observing:

@@ -1,5 +1,6 @@
-"""A new run folder: a free name for it, and an empty one, in place of a former run's where that is wanted."""
+"""The folder of a run that begins or goes on: a free name, an empty folder, or the one that a former run has left."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from pslab.runs.folder import (
@@ -14,9 +15,27 @@ from pslab.runs.folder import (
     TENSORBOARD,
     TRACE,
     WEIGHTS,
+    Run,
     RunError,
 )
 from psserver.checkpoint import CheckpointError, FolderLock, Store
+from psserver.checkpoint.resumption import AUTO
+
+# What a batch job is made of, before its run begins.
+SUBMITTED = ("submit.sh", "submit.toml", "submit.log")
+
+
+def open_folder(out: Path | None, name: str, force: bool, going_on: str | None) -> tuple[Path, str | None]:
+    """The folder of the run `name`, as an absolute path, and the checkpoint from which it goes on; None: it begins.
+
+    Raises RunError, as `make_folder` and `Run`.
+    """
+    if going_on is None:
+        return make_folder(out or free_folder(name), force), None
+    assert out is not None
+    if going_on == AUTO and not (out / DECISIONS).is_file():
+        return make_folder(out, submitted=True), None
+    return Run(out).path.resolve(), going_on
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:
@@ -28,23 +47,24 @@ def free_folder(name: str, root: Path = Path("runs")) -> Path:
     return path
 
 
-def make_folder(path: Path, force: bool = False) -> Path:
+def make_folder(path: Path, force: bool = False, *, submitted: bool = False) -> Path:
     """An empty run folder at `path`, as an absolute path.
 
-    A folder that holds something is refused; with `force` a former run's files are removed
-    from it, and only those. RunError says what is in the way.
+    A folder that holds something is refused, unless it is what a run has left that found no place. With `force` a
+    former run's files are removed from it, and only those. `submitted`: those of the batch job that this is may be
+    there. RunError says what is in the way.
     """
     if path.exists() and not path.is_dir():
         raise RunError(f"{path}: is a file; choose another folder with --out")
     if path.is_dir() and any(path.iterdir()):
-        if not force:
+        if not force and not _never_began(path, SUBMITTED if submitted else ()):
             raise RunError(
                 f"{path}: is not empty; choose another with --out, or replace the run with --force"
             )
-        if not (path / EXPERIMENT).is_file():
+        if force and not (path / EXPERIMENT).is_file() and not _never_began(path, SUBMITTED):
             raise RunError(f"{path}: is not empty and holds no former run; --force replaces runs only")
         try:
-            _clear(path)
+            _clear(path, () if submitted else SUBMITTED)
         except (CheckpointError, OSError) as error:
             raise RunError(f"{path}: cannot be replaced: {error}") from error
     try:
@@ -54,12 +74,17 @@ def make_folder(path: Path, force: bool = False) -> Path:
     return path.resolve()
 
 
-def _clear(path: Path) -> None:
-    """Raises CheckpointError, with nothing changed, where a coordinator still works in it."""
+def _never_began(path: Path, beside: Collection[str]) -> bool:
+    """It holds nothing but what is made before the first process of a run starts, and the files named `beside`."""
+    return (path / LOGS).is_dir() and {each.name for each in path.iterdir()} <= {EXPERIMENT, LOGS, *beside}
+
+
+def _clear(path: Path, beside: Collection[str]) -> None:
+    """Also the files named `beside`. Raises CheckpointError, with nothing changed, where a coordinator works in it."""
     if (path / CHECKPOINTS).is_dir():
         with FolderLock(path / CHECKPOINTS):
             Store(path / CHECKPOINTS).clear()
-    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, TRACE, PROMETHEUS):
+    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, TRACE, PROMETHEUS, *beside):
         (path / name).unlink(missing_ok=True)
     for pattern in ("decisions.void-*.jsonl", "summary-*.json", "weights-*.safetensors"):
         # What former resumes have put aside.

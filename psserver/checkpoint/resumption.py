@@ -17,6 +17,8 @@ from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.records import StateError, to_plain
 
 LATEST = "latest"
+# Go on from the newest checkpoint, and begin where there is none.
+AUTO = "auto"
 
 
 def choose(

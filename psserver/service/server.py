@@ -109,9 +109,12 @@ class Server:
         return self.settings.metrics_port if metrics is None else metrics.address.port
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """A signal handler: end the job, then the server. Twice: at once."""
+        """A signal handler: end the job, then the server. Ctrl-C after that: at once. Schedulers send SIGTERM several
+        times, and mean the same by it."""
         if self.continuation.signal is not None:
-            raise SystemExit(128 + number)
+            if number == signal.SIGINT:
+                raise SystemExit(128 + number)
+            return
         self.continuation.signal = signal.Signals(number).name
         self.owner.tell(self.continuation.wake.set)
 

@@ -6,6 +6,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+
+from pswire.exits import ExitCode
 
 # Parameters of glibc's mallopt(3), and the largest threshold that it takes.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -29,6 +32,17 @@ def quietly_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def exit_on_sigterm() -> None:
+    """Make the first SIGTERM raise SystemExit, with which a worker's session sends Leave. A scheduler may send more of
+    them: they change nothing."""
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(int(ExitCode.TERMINATED))
+
+    signal.signal(signal.SIGTERM, terminated)
 
 
 def only_newest_tls() -> None:

@@ -10,6 +10,7 @@ from pslab.runs import log as e
 from pslab.runs.folder import Run
 from psserver import policies
 from psserver.checkpoint import CheckpointError, FolderLock, Store, UnwritableError
+from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import LogIndex
 from psserver.coordinator import JobTerms
 from psserver.service.saving import resume_point
@@ -69,7 +70,7 @@ def test_checkpoints_behind_the_damage_are_passed_over(whole: Run, tmp_path: Pat
     assert again.summary.weights_sha256 == whole.summary.weights_sha256
 
 
-def find(folder: Path, which: str = resume_point.AUTO) -> resume_point.ResumePoint | None:
+def find(folder: Path, which: str = AUTO) -> resume_point.ResumePoint | None:
     return resume_point.find(folder, which, JobTerms("job", {}), policies.build("sync", {}, 1), None)
 
 

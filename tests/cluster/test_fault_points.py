@@ -135,12 +135,12 @@ def test_sigterm_while_a_checkpoint_is_written(cluster: Cluster) -> None:
     go_on(cluster)
 
 
-def test_sigterm_twice_ends_at_once(cluster: Cluster) -> None:
+def test_ctrl_c_after_a_signal_ends_at_once(cluster: Cluster) -> None:
     """A disk that stands still holds up nobody; what was complete before is what the run goes on from."""
     server = serve(cluster, "0:rename:server-0.safetensors:hold")
     signalled(cluster, server)
-    server.send(signal.SIGTERM)
-    assert server.wait_exit() == ExitCode.TERMINATED, server.errors
+    server.send(signal.SIGINT)
+    assert server.wait_exit() == ExitCode.INTERRUPTED, server.errors
     assert "Traceback" not in server.errors, server.errors
     (cluster.folder / "go").touch()
     # It lost its server, and ends when none comes back at that address.

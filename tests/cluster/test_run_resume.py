@@ -118,6 +118,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(folder / "run")
 
 
+def test_a_run_that_has_succeeded_has_nothing_left_to_do(whole: Run) -> None:
+    before = files(whole.path)
+    again = lab(command(whole.path.parent, "--resume", "auto"))
+    assert again.returncode == 0 and "nothing was left to do" in again.stdout, again.stderr
+    assert files(whole.path) == before
+
+
 def check_same_end(out: Path, whole: Run) -> Run:
     run = Run(out)
     assert check_run(run).violations == ()

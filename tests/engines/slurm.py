@@ -1,8 +1,5 @@
 """A real Slurm for tests: slurmctld and three slurmd, as nodes n1, n2, n3 of four processors each; all on this machine,
-or on one each of tests.machines.
-
-Without authentication (auth/none, cred/none): on loopback or such machines, for as long as the tests take, and nowhere
-else.
+or on one each of tests.machines. MUNGE, with a key of the test's own, says who asks.
 """
 
 import os
@@ -21,7 +18,7 @@ from tests.patience import PATIENCE
 ROOT = Path(__file__).parents[2]
 NODES = ("n1", "n2", "n3")
 CPUS = 4
-COMMANDS = ("slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol", "squeue")
+COMMANDS = ("slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol", "squeue", "munged", "mungekey")
 # Seconds until all nodes are idle.
 BEGIN = 2 * PATIENCE
 
@@ -30,9 +27,7 @@ def missing() -> str | None:
     """Why there are no tests with Slurm here, in one line; None: there are."""
     absent = [command for command in COMMANDS if shutil.which(command) is None]
     if absent:
-        return (
-            f"no {', '.join(absent)}: apt-get install slurmctld slurmd slurm-client slurm-wlm-basic-plugins"
-        )
+        return f"no {', '.join(absent)}: apt-get install slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
     return None if os.geteuid() == 0 else "slurmd needs root"
 
 
@@ -83,7 +78,11 @@ def serving(folder: Path, control: Host | None = None, nodes: Sequence[Host] = (
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
     environment |= {"SLURM_CONF": str(file), "PYTHONPATH": str(ROOT)}
     slurm = Slurm(folder, environment, control)
+    subprocess.run(
+        ["mungekey", "--create", f"--keyfile={folder / 'munge.key'}"], check=True, timeout=PATIENCE
+    )
     with ExitStack() as stack:
+        stack.enter_context(_daemon(_munged(folder), slurm, control))
         stack.enter_context(_daemon(["slurmctld", "-D", "-i", "-f", str(file)], slurm, control))
         for node, host in zip(NODES, nodes, strict=True):
             stack.enter_context(_daemon(["slurmd", "-D", "-N", node, "-f", str(file)], slurm, host))
@@ -111,6 +110,13 @@ def _daemon(command: Sequence[str], slurm: Slurm, host: Host) -> Iterator[None]:
         yield
     finally:
         host.end(process)
+
+
+def _munged(folder: Path) -> list[str]:
+    """Its socket is a file: the machines share it. By force, for the folder belongs to no user of MUNGE's own."""
+    files = {"key": "key", "pid": "pid", "seed": "seed", "log": "log"}
+    named = [f"--{what}-file={folder / f'munge.{end}'}" for what, end in files.items()]
+    return ["munged", "--foreground", "--force", f"--socket={folder / 'munge.socket'}", *named]
 
 
 def _cancel_all(slurm: Slurm) -> None:
@@ -153,8 +159,10 @@ def _configuration(folder: Path, control: Host, hosts: Sequence[Host]) -> str:
         "SlurmctldPort": first,
         "SlurmUser": "root",
         "SlurmdUser": "root",
-        "AuthType": "auth/none",
-        "CredType": "cred/none",
+        "AuthType": "auth/munge",
+        # A job that is requeued begins again when its credentials are certainly of no use any more: two minutes.
+        "AuthInfo": f"socket={folder / 'munge.socket'},cred_expire=5",
+        "CredType": "cred/munge",
         "ProctrackType": "proctrack/linuxproc",
         "TaskPlugin": "task/none",
         "MpiDefault": "none",

@@ -15,6 +15,7 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
+from psserver.checkpoint import Store
 from pswire.exits import ExitCode
 from tests.cluster.cluster import entries_of
 from tests.engines.codes import CODES
@@ -25,6 +26,8 @@ from tests.repetitions import SOAK
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
+# Of one batch job.
+REQUEUES = 2 if SOAK else 1
 EXPERIMENT = """
 [run]
 name = "real"
@@ -192,27 +195,10 @@ def test_a_batch_job_runs_the_experiment_and_status_finds_it(place: Site, tmp_pa
     if place.engine != "slurm":
         pytest.skip("batch jobs are Slurm's")
     folder = tmp_path / "run"
-    lab = [sys.executable, "-m", "pslab"]
-
-    def told(*words: str) -> str:
-        done = subprocess.run(
-            [*lab, *words],
-            cwd=ROOT,
-            env=dict(place.environment),
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    submitted = told(
-        "run", endless(tmp_path), "--engine", "slurm", "--submit", "--out", str(folder), "--json"
-    )
-    job = json.loads(submitted)["job"]
+    words = ("run", endless(tmp_path), "--engine", "slurm", "--submit", "--out", str(folder), "--json")
+    job = json.loads(lab(place, *words))["job"]
     until(lambda: (folder / "address").is_file())
-    assert "version" in told("status", str(folder))
+    assert "version" in lab(place, "status", str(folder))
     (tmp_path / "end").touch()
     until(lambda: (folder / "summary.json").is_file())
     until(lambda: state(place, job) == "COMPLETED")
@@ -220,12 +206,64 @@ def test_a_batch_job_runs_the_experiment_and_status_finds_it(place: Site, tmp_pa
     assert f"run folder: {folder}" in (folder / "submit.log").read_text()
 
 
+def test_a_batch_job_that_is_requeued_goes_on_from_its_newest_checkpoint(place: Site, tmp_path: Path) -> None:
+    if place.engine != "slurm":
+        pytest.skip("batch jobs are Slurm's")
+    folder, log = tmp_path / "run", tmp_path / "run" / "decisions.jsonl"
+    words = ("run", endless(tmp_path), "--engine", "slurm", "--submit", "--out", str(folder), "--json")
+    job = json.loads(lab(place, *words, "--set", "run.checkpoint_every='20v'"))["job"]
+    for life in range(1, REQUEUES + 1):
+        until(lambda life=life: log.is_file() and len(entries_of(Run(folder), "restore")) == life - 1)
+        until(lambda: bool(Store(folder / "checkpoints").names()))
+        asked(place, "scontrol", "requeue", job)
+    # Slurm lets a requeued job wait for half a minute.
+    until(lambda: len(entries_of(Run(folder), "restore")) == REQUEUES, 4 * PATIENCE)
+    (tmp_path / "end").touch()
+    until(lambda: state(place, job) == "COMPLETED")
+    run = Run(folder)
+    assert check_run(run).ok and run.summary.success
+    assert min(entry["version"] for entry in entries_of(run, "restore")) > 0
+    place.assert_nothing_left()
+
+
+def test_a_batch_job_that_is_cancelled_leaves_its_weights(place: Site, tmp_path: Path) -> None:
+    """All of its processes get SIGTERM at once, some of them twice."""
+    if place.engine != "slurm":
+        pytest.skip("batch jobs are Slurm's")
+    folder = tmp_path / "run"
+    words = ("run", endless(tmp_path), "--engine", "slurm", "--submit", "--out", str(folder), "--json")
+    job = json.loads(lab(place, *words))["job"]
+    until(lambda: (folder / "metrics.jsonl").is_file() and (folder / "metrics.jsonl").stat().st_size > 0)
+    asked(place, "scancel", job)
+    until(lambda: state(place, job) == "CANCELLED" and (folder / "summary.json").is_file())
+    run = Run(folder)
+    assert check_run(run).ok and not run.summary.success
+    assert (folder / "weights.safetensors").is_file()
+    place.assert_nothing_left()
+
+
+def lab(place: Site, *words: str) -> str:
+    """What ps-lab prints, outside of any allocation."""
+    return asked(place, sys.executable, "-m", "pslab", *words)
+
+
+def asked(place: Site, *command: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=dict(place.environment),
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def state(place: Site, job: str) -> str:
     """Of a job of Slurm."""
-    asked = ["scontrol", "show", "job", job]
-    text = subprocess.run(
-        asked, env=dict(place.environment), capture_output=True, text=True, check=True
-    ).stdout
+    text = asked(place, "scontrol", "show", "job", job)
     return text.partition("JobState=")[2].split()[0]
 
 

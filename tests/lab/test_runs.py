@@ -12,7 +12,7 @@ from pslab.check.checker import check_run
 from pslab.commands.failure import Failure
 from pslab.commands.live.status import status
 from pslab.runs.folder import Run, RunError
-from pslab.runs.making import free_folder, make_folder
+from pslab.runs.making import free_folder, make_folder, open_folder
 from psserver.checkpoint import FolderLock, Store
 from tests.checkpoint.written import write
 from tests.lab.logs import async_log, bounded_log, sync_log, write_run
@@ -140,6 +140,34 @@ def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("mine")
     made = make_folder(folder, force=True)
     assert sorted(path.name for path in made.iterdir()) == ["logs", "notes.txt"]
+
+
+def test_a_folder_in_which_no_run_has_begun_is_in_nobodys_way(tmp_path: Path) -> None:
+    """As a run leaves it that found no place for its processes."""
+    folder = make_folder(tmp_path / "a")
+    (folder / "experiment.toml").write_text("")
+    (folder / "logs" / "worker-0.log").write_text("found no place")
+    assert make_folder(folder) == folder
+    assert sorted(path.name for path in folder.rglob("*")) == ["logs"]
+    (folder / "submit.sh").write_text("")
+    with pytest.raises(RunError, match="is not empty"):
+        make_folder(folder)
+    assert make_folder(folder, submitted=True) == folder and (folder / "submit.sh").exists()
+    assert make_folder(folder, force=True) == folder and not (folder / "submit.sh").exists()
+    (tmp_path / "experiment.toml").write_text("")
+    with pytest.raises(RunError, match="is not empty"):
+        make_folder(tmp_path)
+
+
+def test_auto_begins_or_goes_on(tmp_path: Path) -> None:
+    """It never replaces anything."""
+    new = open_folder(tmp_path / "new", "a", False, "auto")
+    assert new == (tmp_path / "new", None) and (tmp_path / "new" / "logs").is_dir()
+    old = write_run(tmp_path / "old", async_log())
+    assert open_folder(old, "a", False, "auto") == (old, "auto")
+    (old / "decisions.jsonl").unlink()
+    with pytest.raises(RunError, match="is not empty"):
+        open_folder(old, "a", False, "auto")
 
 
 def test_force_leaves_no_checkpoint_of_the_former_run(tmp_path: Path) -> None:

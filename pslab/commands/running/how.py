@@ -80,10 +80,8 @@ def submitted(experiment: Experiment, how: How) -> None:
 
     if experiment.run.engine != "slurm":
         raise EngineError(f"--submit: is for engine slurm, got engine {experiment.run.engine}")
-    if how.going_on is not None:
-        raise EngineError("--submit begins a run: go on from a checkpoint inside an allocation, without it")
     check(engine_named("slurm"), experiment, how.options)
-    done = submit(experiment, how.out, how.force, _options(how), Path.cwd())
+    done = submit(experiment, how.out, how.force, how.going_on, _options(how), Path.cwd())
     if how.as_json:
         print_json({"event": "submitted", "job": done.job, "folder": str(done.folder)})
     else:

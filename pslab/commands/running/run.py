@@ -74,8 +74,9 @@ from psworker.job.errors import JobError
 )
 @click.option(
     "--resume",
-    metavar="latest|NAME",
-    help="Go on in --out from this checkpoint, also with another cluster.servers.",
+    metavar="latest|auto|NAME",
+    help="Go on in --out from this checkpoint, also with another cluster.servers. auto: from the latest; begin where "
+    "there is none, and do nothing where the job has succeeded.",
 )
 @click.option(
     "--restarts",

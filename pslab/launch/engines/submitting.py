@@ -10,13 +10,12 @@ from pathlib import Path
 
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.slurm import CONTROLLER, need
-from pslab.runs.folder import EXPERIMENT
-from pslab.runs.making import free_folder, make_folder
+from pslab.runs.making import SUBMITTED, open_folder
+from psserver.checkpoint.resumption import AUTO, LATEST
 from pswire.config.experiment import Experiment
 
-SCRIPT = "submit.sh"
-# What ps-lab itself prints there.
-SAID = "submit.log"
+# The script, the experiment, and what ps-lab itself prints there.
+SCRIPT, TOLD, SAID = SUBMITTED
 # Seconds before the end of the allocation's time at which ps-lab is told to stop.
 NOTICE = 60
 
@@ -30,17 +29,23 @@ class Submitted:
 
 
 def submit(
-    experiment: Experiment, out: Path | None, force: bool, options: Sequence[str], cwd: Path
+    experiment: Experiment,
+    out: Path | None,
+    force: bool,
+    going_on: str | None,
+    options: Sequence[str],
+    cwd: Path,
 ) -> Submitted:
-    """Writes the script into the run folder and submits it. `options`: more of ps-lab run's.
+    """Write the script into the run folder and submit it. `going_on`: the checkpoint from which the run in `out` goes
+    on. `options`: more of ps-lab run's.
 
     Raises RunError where the folder cannot be used, EngineError where Slurm takes no job.
     """
     need("sbatch")
-    folder = make_folder(out or free_folder(experiment.run.name), force)
-    (folder / EXPERIMENT).write_text(experiment.to_toml(), encoding="utf-8")
+    folder, _ = open_folder(out, experiment.run.name, force, going_on)
+    (folder / TOLD).write_text(experiment.to_toml(), encoding="utf-8")
     file = folder / SCRIPT
-    file.write_text(script(experiment, folder, options, cwd), encoding="utf-8")
+    file.write_text(script(experiment, folder, going_on, options, cwd), encoding="utf-8")
     try:
         done = subprocess.run(
             ["sbatch", "--parsable", str(file)],
@@ -56,8 +61,15 @@ def submit(
     return Submitted(done.stdout.strip().partition(";")[0], folder)
 
 
-def script(experiment: Experiment, folder: Path, options: Sequence[str], cwd: Path) -> str:
-    """The batch script. Partition, account and time come from SBATCH_PARTITION and the like."""
+def script(
+    experiment: Experiment, folder: Path, going_on: str | None, options: Sequence[str], cwd: Path
+) -> str:
+    """The batch script. Partition, account and time come from SBATCH_PARTITION and the like.
+
+    Slurm begins it again where a node fails, or an administrator requeues it: then the run goes on from its newest
+    checkpoint. A run that has none, or that was told which one to take, is not begun again.
+    """
+    begins_again = bool(experiment.run.checkpoint_every) and going_on in (None, AUTO, LATEST)
     cluster = experiment.cluster
     place, tasks = cluster.place, cluster.servers + cluster.workers
     asked = [
@@ -67,13 +79,15 @@ def script(experiment: Experiment, folder: Path, options: Sequence[str], cwd: Pa
         f"--ntasks={tasks}",
         f"--cpus-per-task={max(place.servers.cpus, place.workers.cpus, 1)}",
         f"--signal=B:TERM@{NOTICE}",
+        "--open-mode=append",
+        "--requeue" if begins_again else "--no-requeue",
     ]
     if place.servers.spread:
         asked.append(f"--nodes={cluster.servers}-{tasks}")
     if place.workers.gpus:
         asked.append(f"--gpus={place.workers.gpus * cluster.workers}")
-    command = [*(sys.executable, "-m", "pslab", "run", str(folder / EXPERIMENT), "--engine", "slurm")]
-    command += ["--out", str(folder), "--force", *options]
+    command = [*(sys.executable, "-m", "pslab", "run", str(folder / TOLD), "--engine", "slurm")]
+    command += ["--out", str(folder), "--resume", going_on or AUTO, *options]
     lines = ["#!/bin/sh", *(f"#SBATCH {each}" for each in asked)]
     # In place of the shell, so that the signal above reaches ps-lab.
     return "\n".join([*lines, f"exec {shlex.join(command)}"]) + "\n"

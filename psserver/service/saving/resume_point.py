@@ -14,7 +14,7 @@ from psserver.checkpoint import (
     name_of,
     needed_by,
 )
-from psserver.checkpoint.resumption import LATEST
+from psserver.checkpoint.resumption import AUTO, LATEST
 from psserver.checkpoint.rewind import BEGINNING, DECISIONS, LogIndex, Mark, RewindError
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
@@ -26,10 +26,6 @@ from pswire.logs.events import event
 log = logging.getLogger("ps-server")
 
 FOLDER = "checkpoints"
-
-
-# Go on from the newest checkpoint, and begin where there is none.
-AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)

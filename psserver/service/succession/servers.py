@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
 
-from psserver.service.saving.resume_point import AUTO
+from psserver.checkpoint.resumption import AUTO
 from psserver.service.server import Server
 from psserver.service.serving.making import Announce
 from psserver.service.serving.settings import ServerSettings
