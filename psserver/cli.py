@@ -166,6 +166,12 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 )
 @click.option("--keep", type=click.IntRange(min=1), help="Checkpoints that are kept. Default: 3.")
 @click.option(
+    "--rescue",
+    metavar="DIR",
+    help="Write the final weights there if --out does not take them: the disk is full, say (task 0). Default: the "
+    "system's temporary folder.",
+)
+@click.option(
     "--resume",
     metavar="auto|latest|NAME",
     help="Go on in --out from this checkpoint (task 0), also with another number of servers. auto: from the latest, "

@@ -127,6 +127,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         wait_warning=options.wait_warning,
         job_secret=options.job_secret.encode(),
         keep=run.keep if every != Every() else 0,
+        rescue=Path(run.rescue) if run.rescue else None,
         recover=_recover(cluster.recover_timeout, taken=every != Every() and options.out is not None),
         resume=options.resume if index == 0 else None,
         stay=options.stay,

@@ -4,13 +4,14 @@ The format keeps no order of its own; it is written into the file's metadata.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.checkpoint import tensors
 from pswire.model.variables import VariableSpec, weights_sha256
 
 ORDER = "order"
@@ -40,18 +41,23 @@ class Saved:
         return weights_sha256(specs, [self.arrays[name] for name in self.order])
 
 
+def pieces(weights: Mapping[str, NDArray[np.float32]]) -> Iterator[memoryview]:
+    """The file, in pieces, of all variables in the plan's order."""
+    # A single number stays one: `ascontiguousarray` would make a vector of it.
+    contiguous = {name: np.asarray(values, np.float32, order="C") for name, values in weights.items()}
+    return tensors.pieces(contiguous, {ORDER: json.dumps(list(weights))})
+
+
 def save(path: Path, weights: Mapping[str, NDArray[np.float32]]) -> None:
     """Write all variables, given in the plan's order. Raises OSError."""
-    # Here and below, because only who has a run folder needs it.
-    from safetensors.numpy import save_file
-
-    # A single number stays one: `ascontiguousarray` would make a vector of it.
-    contiguous = {name: np.asarray(values, order="C") for name, values in weights.items()}
-    save_file(contiguous, path, {ORDER: json.dumps(list(weights))})
+    with path.open("wb") as file:
+        for piece in pieces(weights):
+            file.write(piece)
 
 
 def load(path: Path) -> Saved:
     """Read a file that `save`, or an older version of it, wrote. Raises OSError and WeightsFileError."""
+    # Here, because only who reads one needs it.
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -49,6 +49,10 @@ class Disk(Protocol):
         """In bytes."""
         ...
 
+    def free(self, path: Path) -> int:
+        """Bytes that may still be written where that folder is."""
+        ...
+
     def rename(self, old: Path, new: Path) -> None:
         """In one step, in place of what has the new name."""
         ...
@@ -76,11 +80,18 @@ STEADY = 64 << 20
 
 
 class RealFile:
-    """A `File` of the system."""
+    """A new `File` of the system, in place of what has its name: nothing is written through a link that lies there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: int = 0o600) -> None:
         self._written = self._steady = 0
-        self._number: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        path.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._number: int | None = os.open(path, flags, mode)
+
+    def reserve(self, nbytes: int) -> None:
+        """Have the disk keep room for so many bytes. `sync` gives back what was not written. Raises OSError."""
+        assert self._number is not None
+        os.posix_fallocate(self._number, 0, nbytes)
 
     def write(self, data: memoryview) -> int:
         assert self._number is not None
@@ -94,6 +105,7 @@ class RealFile:
 
     def sync(self) -> None:
         assert self._number is not None
+        os.ftruncate(self._number, self._written)
         os.fsync(self._number)
 
     def close(self) -> None:
@@ -103,7 +115,11 @@ class RealFile:
 
 
 class RealDisk:
-    """The system's own. Files are readable by their owner only: saved sessions are what workers prove themselves by."""
+    """The system's own. `mode`: of new files. Those of checkpoints are readable by their owner only: saved sessions are
+    what workers prove themselves by."""
+
+    def __init__(self, mode: int = 0o600) -> None:
+        self._mode = mode
 
     def make_folder(self, path: Path) -> None:
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -119,8 +135,8 @@ class RealDisk:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def create(self, path: Path) -> File:
-        return RealFile(path)
+    def create(self, path: Path) -> RealFile:
+        return RealFile(path, self._mode)
 
     def open(self, path: Path) -> BinaryIO:
         # Without waiting for whoever would write to a pipe of that name.
@@ -132,6 +148,10 @@ class RealDisk:
 
     def size(self, path: Path) -> int:
         return path.stat().st_size
+
+    def free(self, path: Path) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
 
     def rename(self, old: Path, new: Path) -> None:
         old.replace(new)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from psserver.checkpoint.disk import Disk
+from psserver.checkpoint.disk import Disk, File
 from psserver.checkpoint.errors import CheckpointError, UnwritableError
 from psserver.checkpoint.manifest import FileFacts
 
@@ -16,12 +16,18 @@ Write = Callable[[memoryview], int]
 PIECE = 4 << 20
 
 
-def write(disk: Disk, path: Path, pieces: Iterable[memoryview]) -> FileFacts:
-    """Aside first, on the disk, then in its place. Raises UnwritableError; nothing has the name then that had not."""
-    aside = path.with_name(path.name + PART)
+def aside_of(path: Path) -> Path:
+    """Where the file is written before it has its name."""
+    return path.with_name(path.name + PART)
+
+
+def write(disk: Disk, path: Path, pieces: Iterable[memoryview], onto: File | None = None) -> FileFacts:
+    """Aside first, on the disk, then in its place. `onto`: an empty file that `aside_of` the path was made for.
+    Raises UnwritableError; nothing has the name then that had not."""
+    aside = aside_of(path)
     digest, count = hashlib.sha256(), 0
     try:
-        file = disk.create(aside)
+        file = onto or disk.create(aside)
         try:
             for piece in pieces:
                 digest.update(piece)

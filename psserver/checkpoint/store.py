@@ -27,6 +27,8 @@ from psserver.checkpoint.manifest import FileFacts, Manifest
 Floats = NDArray[np.float32]
 
 DIGITS = 10
+# Bytes that a checkpoint takes beside its files' contents: its manifest, blocks that are not full.
+MARGIN = 1 << 20
 
 
 def name_of(entry: int, job: str) -> str:
@@ -215,13 +217,7 @@ class Store:
         No complete one is removed while fewer than `keep` are complete. A file that cannot be removed is left for
         the next time.
         """
-        complete, useless = list[str](), list[str]()
-        for name in self.names():
-            try:
-                self.manifest(name)
-                (useless if void(name) else complete).append(name)
-            except CheckpointError:
-                useless.append(name)
+        complete, useless = self._sorted(void)
         spare = complete[: -max(1, keep)]
         if complete:
             spare += [name for name in useless if (entry_of(name) or 0) < (entry_of(complete[-1]) or 0)]
@@ -230,6 +226,30 @@ class Store:
             with contextlib.suppress(OSError):
                 self._remove(name)
         return removed
+
+    def make_room(self, void: Callable[[str], bool] = lambda name: False) -> list[str]:
+        """Remove complete checkpoints but the newest, the oldest first, until the disk has room for one more like the
+        newest. Returns their names. A file that cannot be removed is left."""
+        complete, _ = self._sorted(void)
+        removed = list[str]()
+        for name in complete[:-1]:
+            with contextlib.suppress(OSError, CheckpointError):
+                if self.disk.free(self.root) >= self.manifest(complete[-1]).nbytes + MARGIN:
+                    break
+                self._remove(name)
+                removed.append(name)
+        return removed
+
+    def _sorted(self, void: Callable[[str], bool]) -> tuple[list[str], list[str]]:
+        """Those from which a job can go on, the newest last; and the others."""
+        complete, useless = list[str](), list[str]()
+        for name in self.names():
+            try:
+                self.manifest(name)
+                (useless if void(name) else complete).append(name)
+            except CheckpointError:
+                useless.append(name)
+        return complete, useless
 
 
 def _cut(text: bytes) -> Iterator[memoryview]:

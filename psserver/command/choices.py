@@ -20,6 +20,7 @@ SHORTCUTS = {
     "seed": "run.seed",
     "checkpoint_every": "run.checkpoint_every",
     "keep": "run.keep",
+    "rescue": "run.rescue",
     "transport": "cluster.transport",
     "worker_timeout": "cluster.worker_timeout",
     "idle_timeout": "cluster.idle_timeout",

@@ -119,8 +119,14 @@ class Counts:
 class CountedRunLog(RunLog):
     """A run log whose records are counted once they are taken. The loop's thread owns it, `counts` too."""
 
-    def __init__(self, folder: Path | None, going_on: Mark | None = None, check: Check = always) -> None:
-        super().__init__(folder, going_on, check)
+    def __init__(
+        self,
+        folder: Path | None,
+        going_on: Mark | None = None,
+        check: Check = always,
+        rescue: Path | None = None,
+    ) -> None:
+        super().__init__(folder, going_on, check, rescue)
         self.counts = Counts()
 
     def append(self, record: Record) -> None:

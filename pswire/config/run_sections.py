@@ -71,7 +71,11 @@ class RunSection(Section):
     """take a checkpoint after so many versions (`"1000v"`) or seconds (`"60s"`), and at the end; `""`: none"""
 
     keep: Annotated[int, Field(ge=1)] = 3
-    """of complete checkpoints, the newest so many; older ones are removed"""
+    """of complete checkpoints, the newest so many; older ones are removed, and earlier where the disk has no room for
+    another one"""
+
+    rescue: str = ""
+    """a folder for the final weights, if the run folder does not take them; `""`: the system's temporary folder"""
 
 
 class ClusterSection(Section):

@@ -127,6 +127,8 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "metrics_differ": Event(SERVER, (), "workers of one job measure different things; said once"),
     "no_final_weights": Event(SERVER, (), "the weights of the last version cannot be had"),
+    "no_room_for_weights": Event(SERVER, (), "the disk keeps no room for the final weights"),
+    "checkpoints_given_up": Event(SERVER, ("count",), "older checkpoints made room for the next one"),
     "run_folder_failed": Event(SERVER, (), "the run folder cannot be written to"),
     "nothing_kept": Event(SERVER, (), "no run folder was named, and the default one cannot be made"),
     "metrics_not_written": Event(SERVER, (), "metrics.prom cannot be written"),

@@ -129,6 +129,9 @@ class FakeDisk:
         self.does("remove")
         self.live.pop(path, None)
 
+    def free(self, path: Path) -> int:
+        return 1 << 40
+
     def is_link(self, path: Path) -> bool:
         return False
 

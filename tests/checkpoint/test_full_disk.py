@@ -1,33 +1,66 @@
-"""A disk that is full, then read-only, while checkpoints are written: training goes on, and what is there stays."""
+"""A disk that is full, then read-only: checkpoints fail and training goes on, what is there stays, and final weights
+have a place whatever happens."""
 
+import errno
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from pslab.export import target
+from pslab.runs.folder import RunError
 from psserver.checkpoint import CheckpointError, Store
-from tests.checkpoint.test_copying import ADAM, start, step
+from psserver.weights_file import load
+from pswire.exits import ExitCode
+from psworker.errors import SessionError
+from tests.checkpoint.test_copying import ADAM, SIZE, start, step
 from tests.service.serving import serving, wait_until
 
 # Of each checkpoint: the weights and Adam's arrays, of 1.6 MB each.
 FITS, FITS_THREE = "size=6m", "size=18m"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A run folder whose checkpoints lie on a file system of their own, with room for one and a bit."""
-    folder = tmp_path / "run" / "checkpoints"
+def disk_at(folder: Path, how: str) -> Iterator[Path]:
+    """A file system of its own there, for as long as the fixture lasts."""
     folder.mkdir(parents=True)
     if os.geteuid() or shutil.which("mount") is None:
         pytest.skip("mounting a small disk needs root")
-    made = mount("-t", "tmpfs", "-o", FITS, "none", str(folder))
+    made = mount("-t", "tmpfs", "-o", how, "none", str(folder))
     if made.returncode:
         pytest.skip(f"this machine mounts nothing: {made.stderr}")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A run folder whose checkpoints lie on a file system of their own, with room for one and a bit."""
+    yield from disk_at(tmp_path / "run" / "checkpoints", FITS)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system for whole run folders, with room for three checkpoints and the weights."""
+    yield from disk_at(tmp_path / "disk", FITS_THREE)
+
+
+def fill(disk: Path) -> None:
+    """Nothing more fits there."""
+    with suppress(OSError), (disk / "ballast").open("ab", buffering=0) as ballast:
+        for piece in (1 << 20, 1 << 12, 1):
+            with suppress(OSError):
+                while ballast.write(bytes(piece)):
+                    pass
+    with (
+        pytest.raises(OSError, match=os.strerror(errno.ENOSPC)),
+        (disk / "more").open("wb", buffering=0) as more,
+    ):
+        more.write(b"x")
 
 
 def mount(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -81,3 +114,72 @@ def test_a_full_disk_and_one_that_becomes_read_only(
         subprocess.run(["umount", "-l", str(small_disk)], check=True)
         # What was ordered last may be completed only now, and take the place of the one before it.
         wait_until(lambda: whole(small_disk) > [first], "the last checkpoint that was whole")
+
+
+def ended_on(disk: Path, spoil: Callable[[Path], None], *more: str) -> tuple[ExitCode | None, np.ndarray]:
+    """A job with its run folder on that disk, which `spoil` spoils behind the first version; its exit code, and the
+    version that it ended with."""
+    out = disk / "run"
+    with serving(out=out, overrides=("optimizer.name=sgd", "optimizer.learning_rate=0.5", *more)) as cluster:
+        session = start(cluster)
+        step(session, cluster.servers[0].probe)
+        spoil(disk)
+        # The log's last lines may still have room in a block that it has.
+        with suppress(SessionError), session:
+            for _ in range(50):
+                step(session, cluster.servers[0].probe)
+            session.done()
+        code = cluster.servers[0].ended()
+        values = cluster.servers[0].probe.shard.arena.values(cluster.servers[0].probe.shard.version)
+        assert values is not None
+        return code, values.copy()
+
+
+def test_a_full_disk_has_room_for_the_final_weights(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has none, and the job ends for it: with a sentence, 11, and the weights in their place."""
+    code, last = ended_on(disk, fill)
+    assert code == ExitCode.STORAGE
+    assert f"decisions.jsonl cannot be written: {os.strerror(errno.ENOSPC)}" in caplog.text
+    assert load(disk / "run" / "weights.safetensors").arrays["w"].tobytes() == last.tobytes()
+    assert not list((disk / "run").glob("*.part"))
+
+
+def test_weights_that_the_run_folder_does_not_take_are_rescued(
+    disk: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rescue = tmp_path / "elsewhere"
+
+    def read_only(disk: Path) -> None:
+        # A disk is not made read-only under files that are open: another one lies over it.
+        assert mount("-t", "tmpfs", "-o", "ro", "none", str(disk / "run")).returncode == 0
+
+    try:
+        code, last = ended_on(disk, read_only, f"run.rescue={rescue}")
+    finally:
+        mount("--make-private", str(disk))
+        subprocess.run(["umount", "-l", str(disk / "run")], check=False)
+    assert code == ExitCode.STORAGE
+    (saved,) = rescue.iterdir()
+    assert f"the weights are in {saved}" in caplog.text
+    assert load(saved).arrays["w"].tobytes() == last.tobytes()
+
+
+def test_older_checkpoints_give_way_before_the_newest_fails(
+    disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = disk / "run"
+    folder = out / "checkpoints"
+    with serving(out=out, overrides=ADAM) as cluster, start(cluster) as session:
+        for version in range(1, 6):
+            step(session, cluster.servers[0].probe)
+            wait_until(lambda v=version: whole(folder)[-1:] == [v], f"version {version} to be saved")
+            wait_until(lambda: len(whole(folder)) <= 2, "older checkpoints to make room")
+    assert "older checkpoints made room for the next" in caplog.text
+    assert "is NOT saved" not in caplog.text
+
+
+def test_an_export_to_a_full_disk_is_a_sentence(disk: Path) -> None:
+    fill(disk)
+    with pytest.raises(RunError, match=f"model.safetensors: cannot be written: {os.strerror(errno.ENOSPC)}"):
+        target.write(disk / "model.safetensors", {"w": np.ones(SIZE, np.float32)}, None)
+    assert sorted(path.name for path in disk.iterdir()) == ["ballast", "more"]

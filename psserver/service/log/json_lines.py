@@ -1,7 +1,9 @@
 """A file of JSON lines that is only ever appended to, and never holds half a line."""
 
+import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ class JsonLines:
     """One owner, who calls every method. After a LogError nothing more is taken: the file ends with a whole line."""
 
     def __init__(self, path: Path, *, going_on: bool = False, check: Check = always) -> None:
-        """Empties the file, or adds to it when `going_on`. Raises LogError."""
+        """Empties the file, or adds to it when `going_on`; a link in its place is refused. Raises LogError."""
         self._path = path
         self._check = check
         self._waiting = bytearray()
@@ -39,7 +41,7 @@ class JsonLines:
         self._failure: LogError | None = None
         try:
             how = os.O_APPEND if going_on else os.O_TRUNC
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | how | os.O_CLOEXEC, 0o644)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how | os.O_CLOEXEC, 0o644)
             self._written = self._whole = os.fstat(self._file).st_size
         except OSError as error:
             raise self._named(error) from error
@@ -96,9 +98,15 @@ class JsonLines:
     def _cut(self) -> None:
         """Half a line at the end would make the whole file unreadable for strict readers."""
         self._waiting.clear()
-        os.ftruncate(self._file, self._whole)
+        # On a disk that has become read-only what was written so far cannot be taken back; readers leave it out.
+        with suppress(OSError):
+            os.ftruncate(self._file, self._whole)
 
     def _named(self, error: OSError) -> LogError:
+        if error.errno == errno.ELOOP:
+            return LogError(
+                f"{self._path}: is a link: expected none there, for a log is written to no other place"
+            )
         return LogError(f"{self._path} cannot be written: {error.strerror or error}")
 
     def close(self) -> None:

@@ -3,8 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+import tempfile
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver import weights_file
-from psserver.checkpoint.disk import RealDisk
+from psserver.checkpoint import UnwritableError, files
+from psserver.checkpoint.disk import RealDisk, RealFile
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
 from psserver.service.log.json_lines import Check, JsonLines, LogError, always
 from psserver.service.log.texts import entry_line, value_text
+from pswire.model.plan import Plan
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
+SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
+# Bytes of a weights file beside its arrays: what its header has at most for a variable, beside the name, and for all.
+HEADER_EACH, HEADER = 256, 4096
 # Of server 0, for those who ask for the status of a run by its folder.
 ADDRESS = "address"
 
@@ -33,14 +38,12 @@ def make_folder(folder: Path) -> None:
     try:
         disk = RealDisk()
         disk.make_folder(folder)
-        if (folder / DECISIONS).exists():
-            raise FolderError(
-                f"{folder}: holds a run already ({DECISIONS}); name another folder, or remove that one"
-            )
-        (folder / DECISIONS).touch()
+        os.close(os.open(folder / DECISIONS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
         disk.sync_folder(folder)
-    except FolderError:
-        raise
+    except FileExistsError as error:
+        raise FolderError(
+            f"{folder}: holds a run already ({DECISIONS}); name another folder, or remove that one"
+        ) from error
     except OSError as error:
         raise FolderError(f"{folder}: cannot be written to: {error.strerror}") from error
 
@@ -50,11 +53,20 @@ class RunLog:
 
     The loop's thread owns it. Raises LogError where a line cannot be written: what
     that line says must not take effect then. `going_on`: the checkpoint behind which the files go on, once `open` says
-    that they end there. `check`: called before anything is written.
+    that they end there. `check`: called before anything is written. `rescue`: where weights are written that the folder
+    does not take.
     """
 
-    def __init__(self, folder: Path | None, going_on: Mark | None = None, check: Check = always) -> None:
-        self._folder, self._check = folder, check
+    def __init__(
+        self,
+        folder: Path | None,
+        going_on: Mark | None = None,
+        check: Check = always,
+        rescue: Path | None = None,
+    ) -> None:
+        self._folder, self._check, self._rescue = folder, check, rescue
+        # For the final weights: an empty file for which the disk keeps room.
+        self._room: RealFile | None = None
         self._decisions: JsonLines | None = None
         self._metrics: JsonLines | None = None
         # Committed tickets that are neither applied nor dropped: (samples, loss).
@@ -115,41 +127,74 @@ class RunLog:
 
     def write_address(self, address: str) -> None:
         """Raises LogError."""
-        if self._folder is not None:
-            _replace(self._folder / ADDRESS, lambda path: path.write_text(address + "\n", encoding="utf-8"))
+        self._replace(ADDRESS, address + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Raises LogError; a summary that was there before is whole then."""
         if self._folder is not None:
             self._check()
-            text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-            _replace(self._folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
+            self._replace(SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+    def _replace(self, name: str, text: str) -> None:
+        """Write a file of the folder whole or not at all."""
+        if self._folder is not None:
+            try:
+                files.write(RealDisk(0o644), self._folder / name, [memoryview(text.encode())])
+            except UnwritableError as error:
+                raise LogError(str(error)) from error
+
+    def reserve_weights(self, plan: Plan) -> None:
+        """Have the disk keep room for the final weights of that model. Raises LogError."""
+        if self._folder is None or self._room is not None:
+            return
+        names = sum(HEADER_EACH + 6 * len(variable.name) for variable in plan.variables)
+        nbytes = sum(shard.nbytes for shard in plan.shards) + names + HEADER
+        path = files.aside_of(self._folder / WEIGHTS)
+        try:
+            self._room = RealDisk(0o644).create(path)
+            self._room.reserve(nbytes)
+        except OSError as error:
+            self._give_room()
+            raise LogError(f"{path}: no room for {nbytes} bytes: {error.strerror or error}") from error
+
+    def _give_room(self) -> None:
+        if self._room is not None and self._folder is not None:
+            self._room.close()
+            self._room = None
+            with suppress(OSError):
+                files.aside_of(self._folder / WEIGHTS).unlink()
 
     def write_weights(self, weights: dict[str, NDArray[np.float32]]) -> None:
-        """Raises LogError; weights that were there before are whole then."""
-        if self._folder is not None:
-            self._check()
-            _replace(self._folder / "weights.safetensors", lambda path: weights_file.save(path, weights))
+        """Raises LogError; weights that were there before are whole then, and these are where the error says."""
+        if self._folder is None:
+            return
+        self._check()
+        path, (room, self._room) = self._folder / WEIGHTS, (self._room, None)
+        try:
+            files.write(RealDisk(0o644), path, weights_file.pieces(weights), room)
+        except UnwritableError as error:
+            raise LogError(f"{error}; {self._rescued(weights)}") from error
+
+    def _rescued(self, weights: dict[str, NDArray[np.float32]]) -> str:
+        """Write them to a new file elsewhere; a sentence about where they are."""
+        folder = self._rescue or Path(tempfile.gettempdir())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            number, name = tempfile.mkstemp(".safetensors", "weights-", folder)
+            with os.fdopen(number, "wb") as file:
+                for piece in weights_file.pieces(weights):
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            return f"the weights are lost: {folder} takes none either: {error.strerror or error}"
+        return f"the weights are in {name}"
 
     def close(self) -> None:
         """Raises LogError when lines that were taken before cannot be written."""
         files = [file for file in (self._decisions, self._metrics) if file is not None]
         self._decisions = self._metrics = None
+        self._give_room()
         with ExitStack() as closing:
             for file in files:
                 closing.callback(file.close)
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all: aside first, on the disk, then in its place."""
-    aside = path.with_name(path.name + ".part")
-    try:
-        try:
-            write(aside)
-            with aside.open("rb") as written:
-                os.fsync(written.fileno())
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-    except OSError as error:
-        raise LogError(f"{path} cannot be written: {error.strerror or error}") from error

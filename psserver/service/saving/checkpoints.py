@@ -129,6 +129,7 @@ class Checkpoints:
         except (CheckpointError, StateError, LogError) as error:
             self._failed(version, error)
             await asyncio.to_thread(self._store.discard, name)
+            await asyncio.to_thread(self._make_room)
             return
         took = time.monotonic() - began
         told = event("checkpoint_written", version=version, bytes=about.nbytes, seconds=took)
@@ -137,7 +138,21 @@ class Checkpoints:
     def _complete(self, about: Manifest, name: str) -> None:
         self._store.complete(about)
         self._names.add(name)
-        self._store.prune(self._keep, frozenset({name}), lambda other: other not in self._names)
+        self._store.prune(self._keep, frozenset({name}), self._is_void)
+        self._make_room()
+
+    def _is_void(self, name: str) -> bool:
+        return name not in self._names
+
+    def _make_room(self) -> None:
+        """Where the disk has no room for another checkpoint like the newest, older ones go: the next must not fail for
+        them."""
+        count = len(self._store.make_room(self._is_void))
+        if count:
+            told = event("checkpoints_given_up", count=count)
+            log.warning(
+                "the disk is nearly full: %d older checkpoints made room for the next", count, extra=told
+            )
 
     async def _own(self, entry: int, limit: float) -> dict[str, FileFacts]:
         parts = self._host.saver.parts

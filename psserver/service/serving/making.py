@@ -13,7 +13,7 @@ from psserver.service.followers.follower import LOST, Follower
 from psserver.service.job.job import Job
 from psserver.service.limits.workers import Capacity
 from psserver.service.log.fence import Fence
-from psserver.service.log.json_lines import Check, always
+from psserver.service.log.json_lines import Check, LogError, always
 from psserver.service.log.run_log import RunLog
 from psserver.service.saving.checkpoints import Checkpoints
 from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS
@@ -55,6 +55,12 @@ def make_job(
             job.stop(reason, success=False, cause="server" if cause == LOST else cause)
 
     def planned(plan: Plan) -> None:
+        try:
+            run_log.reserve_weights(plan)
+        except LogError as error:
+            log.warning(
+                "%s; the final weights may have to go elsewhere", error, extra=event("no_room_for_weights")
+            )
         announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
 
     settings = replace(settings, terms=name_job(settings))
@@ -126,10 +132,10 @@ def _run_log(settings: ServerSettings, going_on: Mark | None) -> RunLog:
     if settings.out is not None and settings.has_generations:
         check = Fence(settings.out / CHECKPOINTS / GENERATION)
     if settings.metrics_port is None:
-        return RunLog(settings.out, going_on, check)
+        return RunLog(settings.out, going_on, check, settings.rescue)
     from psserver.metrics.counts import CountedRunLog
 
-    return CountedRunLog(settings.out, going_on, check)
+    return CountedRunLog(settings.out, going_on, check, settings.rescue)
 
 
 def _going_on(settings: ServerSettings) -> ResumePoint | None:

@@ -34,6 +34,8 @@ class ServerSettings:
     job_secret: bytes = field(default=b"", repr=False)
     # Of complete checkpoints, so many are kept. Where the job takes none: 0.
     keep: int = 0
+    # For final weights that `out` does not take; None: the system's temporary folder.
+    rescue: Path | None = None
     # Go on from this checkpoint of `out`, or from the "latest"; "auto": and begin where there is none.
     resume: str | None = None
     # Seconds that a lost server may take to come back, before the job ends for it. 0: none.
