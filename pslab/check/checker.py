@@ -86,9 +86,10 @@ def check_run(run: Run) -> CheckResult:
 def check_log(log: Iterable[e.Entry | e.Malformed], more: Sequence[LogCheck] = ()) -> CheckResult:
     """Check a decision log. Never stops at the first violation; keeps one ticket record per ticket."""
     checks, ledger, counter = [*log_checks(), *more], Ledger(), ConservationCounter()
-    found: list[Violation] = []
+    found, unread = list[Violation](), 0
     for entry in log:
         if isinstance(entry, e.Malformed):
+            unread += 1
             found.append(Violation(READABLE, entry.line, entry.i, entry.problem))
             _skip(checks, entry)
             continue
@@ -105,7 +106,13 @@ def check_log(log: Iterable[e.Entry | e.Malformed], more: Sequence[LogCheck] = (
         found.append(Violation(LAW, 0, None, "; ".join([str(conservation), *broken])))
     counted = Counter(violation.check for violation in found)
     counts = {name: counted[name] for name in (READABLE, *(check.name for check in checks), LAW)}
-    return CheckResult(ledger.entries, counts, tuple(found), conservation, tuple(_notes(ledger, checks)))
+    notes = _notes(ledger, checks)
+    if unread:
+        notes.append(
+            f"lines of the log that cannot be read: {unread}; they prove nothing, and what is said of entries behind "
+            "them may come from that. The job's checkpoints do not depend on them"
+        )
+    return CheckResult(ledger.entries, counts, tuple(found), conservation, tuple(notes))
 
 
 def _skip(checks: Sequence[LogCheck], malformed: e.Malformed) -> None:

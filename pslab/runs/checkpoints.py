@@ -6,11 +6,22 @@ from enum import StrEnum
 from pathlib import Path
 
 from pslab.runs.folder import CHECKPOINTS, DECISIONS, EXPERIMENT
-from psserver.checkpoint import CheckpointError, Manifest, Store, check_same_job, look
+from psserver.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    Manifest,
+    Store,
+    check_same_job,
+    look,
+    name_of,
+    try_out,
+)
 from psserver.checkpoint.rewind import LogIndex
 from psserver.optimizers import build as build_optimizer
+from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
 from psserver.policies import check_trusted
+from psserver.policies import names as policy_names
 from pswire.config.experiment import FROM_JOB, Experiment, load_experiment
 
 Refusal = Callable[[Manifest], str | None]
@@ -80,12 +91,27 @@ class Shelf:
             return Listed(name, Fate.DAMAGED, looked.about, looked.reason)
         if looked.checkpoint is not None:
             reason = refuses(looked.about)
+            try:
+                if reason is None and looked.about.policy.get("name") in policy_names():
+                    self._try(looked.checkpoint)
+            except CheckpointError as error:
+                return Listed(name, Fate.DAMAGED, looked.about, str(error))
             return Listed(name, Fate.NAMED if reason is None else Fate.REFUSED, looked.about, reason or "")
         try:
             self.store.verify(name)
         except CheckpointError as error:
             return Listed(name, Fate.DAMAGED, looked.about, str(error))
         return Listed(name, Fate.VOID if self.log is not None else Fate.ALONE, looked.about, looked.reason)
+
+    def _try(self, checkpoint: Checkpoint) -> None:
+        """Raises CheckpointError: what is written there with digests of its own may be anything."""
+        about = checkpoint.manifest
+        knobs = dict(about.policy)
+        try:
+            policy = build_policy(str(knobs.pop("name")), knobs, about.workers, about.servers)
+        except PolicyError as error:
+            raise CheckpointError(f"{self.store.root / name_of(about.entry, about.job)}: {error}") from error
+        try_out(self.store, checkpoint, policy)
 
     def _lacks(self, about: Manifest) -> str | None:
         if self.log is None:

@@ -8,6 +8,7 @@ weights.safetensors  the final weights
 checkpoints/         what the servers saved on the way, where that was asked for
 logs/*.log           what each process said
 address              where server 0 listens, or did
+saved                the newest checkpoint's name
 metrics.prom         the last metrics of server 0, where it had any
 trace.json           the decision log for a timeline viewer, where it was asked for
 tensorboard/         event files, where they were asked for
@@ -37,6 +38,7 @@ LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 # Of server 0, by that server.
 ADDRESS = "address"
+SAVED = "saved"
 # Made from the others: by ps-lab trace;
 TRACE = "trace.json"
 # By server 0, where it has metrics.

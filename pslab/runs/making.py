@@ -11,6 +11,7 @@ from pslab.runs.folder import (
     LOGS,
     METRICS,
     PROMETHEUS,
+    SAVED,
     SUMMARY,
     TENSORBOARD,
     TRACE,
@@ -84,10 +85,11 @@ def _clear(path: Path, beside: Collection[str]) -> None:
     if (path / CHECKPOINTS).is_dir():
         with FolderLock(path / CHECKPOINTS):
             Store(path / CHECKPOINTS).clear()
-    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, TRACE, PROMETHEUS, *beside):
+    own = (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, SAVED, TRACE, PROMETHEUS)
+    for name in (*own, *beside):
         (path / name).unlink(missing_ok=True)
-    for pattern in ("decisions.void-*.jsonl", "summary-*.json", "weights-*.safetensors"):
-        # What former resumes have put aside.
+    for pattern in ("decisions.void-*.jsonl", "summary-*.json", "weights-*.safetensors", "*.part"):
+        # What former resumes have put aside, and files that a kill has left half written.
         for aside in path.glob(pattern):
             aside.unlink()
     for log in (path / LOGS).glob("*.log"):

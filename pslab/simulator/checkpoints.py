@@ -13,6 +13,7 @@ from psserver.checkpoint import (
     choose,
     coordinator_of,
     describe,
+    mark_of,
     name_of,
     save_coordinator,
     save_shard,
@@ -21,6 +22,7 @@ from psserver.checkpoint import (
 )
 from psserver.checkpoint.rewind import LogIndex, Mark
 from psserver.coordinator.outputs import Record
+from pswire.records import StateError
 
 FOLDER = "checkpoints"
 
@@ -87,8 +89,11 @@ def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None)
     check_same_job(about, policy, terms.optimizer, terms.workers, terms.seed)
     states = shards_of(checkpoint, cluster.store.plan)
     coordinator = coordinator_of(checkpoint, terms, policy, cluster.queue.now, cluster.assurance)
-    cluster.store.restore([states[server] for server in sorted(states)], coordinator.folded)
+    try:
+        cluster.store.restore([states[server] for server in sorted(states)], coordinator.folded)
+    except StateError as error:
+        raise CheckpointError(f"{store.root / name_of(about.entry, about.job)}: {error}") from error
     store.settle(name_of(about.entry, about.job))
-    mark = index.marks[about.entry]
+    mark = mark_of(index, checkpoint)
     cluster.resume(coordinator, index.rewind(mark))
     return Resumed(mark, index.names(mark), passed)

@@ -33,10 +33,12 @@ from psserver.checkpoint.resumption import (
     check_same_job,
     choose,
     coordinator_of,
+    mark_of,
     needed_by,
     part_of,
     plan_of,
     shards_of,
+    try_out,
 )
 from psserver.checkpoint.store import Store, name_of
 
@@ -56,6 +58,7 @@ __all__ = [
     "describe",
     "load",
     "look",
+    "mark_of",
     "name_of",
     "needed_by",
     "part_of",
@@ -65,5 +68,6 @@ __all__ = [
     "save_coordinator",
     "save_shard",
     "settled",
+    "try_out",
     "weights",
 ]

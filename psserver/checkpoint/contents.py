@@ -10,6 +10,7 @@ from psserver.checkpoint.errors import CheckpointError
 from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
 from psserver.checkpoint.store import Store
 from psserver.coordinator import CoordinatorState, JobTerms, Record, entries
+from psserver.coordinator.state import agreement
 from psserver.policies import Policy
 from psserver.shard import ShardState
 from pswire.model.plan import Plan, PlanError, make_plan
@@ -110,6 +111,7 @@ def load(store: Store, name: str, wanted: Wanted = every_part) -> Checkpoint:
             store.verify_files(name, about, _files(server))
     try:
         coordinator = CoordinatorState.from_json(store.json(name, COORDINATOR, _facts(about, COORDINATOR)))
+        agreement.check(coordinator)
     except StateError as error:
         raise CheckpointError(f"{store.root / name / COORDINATOR}: {error}") from error
     for what, got in (("version", coordinator.version), ("servers", coordinator.servers)):

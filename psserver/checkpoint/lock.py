@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from psserver.checkpoint import files, generations
 from psserver.checkpoint.disk import RealDisk
 from psserver.checkpoint.errors import CheckpointError, UnwritableError
 
@@ -18,9 +19,12 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
+        self._former = {path: _content(path) for path in (self.path, folder / generations.FILE)}
         try:
             RealDisk().make_folder(folder)
-            self._file: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file: int | None = os.open(
+                self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
             raise UnwritableError(f"{folder}: cannot be written to: {error.strerror or error}") from error
         try:
@@ -36,6 +40,18 @@ class FolderLock:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
+    def withdraw(self) -> None:
+        """The one who holds it was refused before it did anything: its number and its generation are as before."""
+        with contextlib.suppress(OSError, CheckpointError):
+            for path, former in self._former.items():
+                if former is None:
+                    path.unlink(missing_ok=True)
+                elif path != self.path:
+                    files.write(RealDisk(), path, [memoryview(former)])
+                elif self._file is not None:
+                    os.ftruncate(self._file, 0)
+                    os.pwrite(self._file, former, 0)
+
     def close(self) -> None:
         """The next one may have it."""
         if self._file is not None:
@@ -48,4 +64,13 @@ class FolderLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self.withdraw()
         self.close()
+
+
+def _content(path: Path) -> bytes | None:
+    """None: there is no such file."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return None

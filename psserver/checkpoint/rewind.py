@@ -2,8 +2,8 @@
 
 Of a server that was killed the log may end within a line, or behind its newest checkpoint: what is behind that was
 decided, and is void, for nothing goes on from it. It is kept in a file of its own. A loss of power may leave anything
-behind the newest checkpoint, which was not complete before the log was on the disk up to it: so the log counts up to
-the first line that cannot be read.
+behind the newest checkpoint. A line before it that cannot be read any more was damaged later, for no checkpoint is
+complete before the log is on the disk up to it: such a line costs its own proof, and no checkpoint behind it.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any
 
 from psserver.checkpoint.errors import UnwritableError
 from psserver.checkpoint.store import name_of
+from pswire.generations import follows
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
 SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
@@ -41,10 +42,12 @@ class Mark:
     loss: float | None
     # Seconds since the job began, of its first grant.
     first_grant: float | None
+    # The line that named the job's generation may be one of those that cannot be read.
+    doubtful: bool = False
 
 
 # What comes of reading a line that is no entry.
-UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 # Behind it the whole log is void.
 BEGINNING = Mark(-1, "", -1, 0, {}, 0, None, None)
@@ -52,44 +55,60 @@ BEGINNING = Mark(-1, "", -1, 0, {}, 0, None, None)
 
 @dataclass
 class LogIndex:
-    """Where a log's checkpoints are. `entries`: lines that can be read; `job`: as the last of them names it, if any
-    does; `damage`: why the line behind them cannot be read, unless the log just ends there. Raises RewindError for a
-    file that cannot be read at all."""
+    """Where a log's checkpoints are. `entries`: up to the last line that can be read; `job`: as the last of them names
+    it, if any does; `damage`: why the first line that cannot be read cannot, unless the log just ends there, and `hole`
+    the number of its entry; `present`: who was a member at the log's end. Raises RewindError for a file that cannot be
+    read at all."""
 
     folder: Path
     marks: dict[int, Mark] = field(default_factory=dict)
     entries: int = 0
     job: str = ""
     damage: str = ""
+    hole: int | None = None
+    present: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         path, scan = self.folder / DECISIONS, _Scan()
+        # Of the last lines, how many cannot be read; how far the entries' numbers are from those of the lines, which
+        # change where a line's end was damaged.
+        lost, shift, end = 0, 0, 0
         try:
             with path.open("rb") as file:
-                end = 0
-                for line in file:
+                for number, line in enumerate(file):
                     if not line.endswith(b"\n"):
                         break
                     end += len(line)
-                    mark = scan.see(json.loads(line), end)
+                    try:
+                        entry = json.loads(line)
+                        index = int(entry.get("i", number + shift))
+                        if abs(index - number - shift) > lost:
+                            raise ValueError(index)
+                        mark = scan.see(entry, index, end)
+                    except UNREADABLE as error:
+                        if self.hole is None:
+                            self.hole, why = self.entries, type(error).__name__
+                            self.damage = f"{path}:{number + 1}: is no entry of a decision log: {why}"
+                        lost, scan.doubtful = lost + 1, True
+                        continue
                     if mark is not None:
-                        self.marks[mark.entry] = mark
-                    self.entries += 1
+                        self.marks[index] = mark
+                    self.entries, shift, lost = index + 1, index - number, 0
         except OSError as error:
             raise RewindError(f"{path} cannot be read: {error.strerror or error}") from error
-        except UNREADABLE as error:
-            self.damage = f"{path}:{self.entries + 1}: is no entry of a decision log: {type(error).__name__}"
-        self.job = scan.job
+        self.job, self.present = scan.job, scan.present
 
     def names(self, mark: Mark) -> set[str]:
         """Of the checkpoints up to that one: once the log is rewound to it, a job can go on from no others."""
-        return {name_of(m.entry, m.job) for m in self.marks.values() if m.entry <= mark.entry}
+        own = {name_of(m.entry, m.job) for m in self.marks.values() if m.entry <= mark.entry}
+        return own | {name_of(mark.entry, mark.job)}
 
     def lacks(self, entry: int, job: str, version: int) -> str | None:
         """Why such a checkpoint is none of this log; None if it is."""
         mark = self.marks.get(entry)
-        if mark is not None and (mark.job, mark.version) == (job, version):
-            return None
+        if mark is not None and mark.version == version:
+            if mark.job == job or (mark.doubtful and (not mark.job or follows(job, mark.job))):
+                return None
         if self.damage and entry >= self.entries:
             return f"the log cannot be read up to entry {entry}: {self.damage}"
         return (
@@ -132,19 +151,27 @@ class LogIndex:
 
 
 class _Scan:
-    """What the run's log writer would know behind each entry."""
+    """What the run's log writer would know behind each entry. `present`: the members, with those whom a rollback has
+    sent away to come back; `doubtful`: a line was not seen since the last one that named the job."""
 
     def __init__(self) -> None:
         self.job = ""
+        self.present: set[str] = set()
+        self.doubtful = False
         self._pending: dict[int, tuple[int, float]] = {}
         self._samples = 0
         self._loss: float | None = None
         self._first_grant: float | None = None
 
-    def see(self, entry: dict[str, Any], end: int) -> Mark | None:
+    def see(self, entry: dict[str, Any], index: int, end: int) -> Mark | None:
         match entry["kind"]:
             case "job" | "restore":
-                self.job = str(entry["job"])
+                self.job, self.doubtful = str(entry["job"]), False
+            case "join":
+                self.present.add(str(entry["worker"]))
+            case "leave":
+                if not entry.get("kept"):
+                    self.present.discard(str(entry["worker"]))
             case "grant":
                 if self._first_grant is None:
                     self._first_grant = float(entry["t"])
@@ -157,13 +184,15 @@ class _Scan:
             case "drop":
                 self._pending.pop(int(entry["ticket"]), None)
             case "apply":
-                parts = [self._pending.pop(int(part["ticket"])) for part in entry["parts"]]
+                # Of a commit that cannot be read nothing is known.
+                unknown = (0, math.nan)
+                parts = [self._pending.pop(int(part["ticket"]), unknown) for part in entry["parts"]]
                 self._samples += sum(samples for samples, _ in parts)
                 losses = [loss for _, loss in parts if math.isfinite(loss)]
                 self._loss = sum(losses) / len(losses) if losses else None
             case "checkpoint":
                 known = (dict(self._pending), self._samples, self._loss, self._first_grant)
-                return Mark(int(entry["i"]), self.job, int(entry["version"]), end, *known)
+                return Mark(index, self.job, int(entry["version"]), end, *known, self.doubtful)
         return None
 
 
@@ -183,14 +212,18 @@ def _cut(path: Path, end: int) -> None:
 
 
 def _end_of(metrics: Path, version: int) -> int:
-    """The end of the last line about that version or one before it."""
-    end = 0
+    """The end of the last line about that version or one before it. Lines between that cannot be read stay."""
+    end = place = 0
     with metrics.open("rb") as file:
         for line in file:
-            try:
-                if not line.endswith(b"\n") or json.loads(line)["version"] > version:
-                    break
-            except UNREADABLE:
+            if not line.endswith(b"\n"):
                 break
-            end += len(line)
+            place += len(line)
+            try:
+                later = json.loads(line)["version"] > version
+            except UNREADABLE:
+                continue
+            if later:
+                break
+            end = place
     return end

@@ -155,7 +155,14 @@ class Server:
         # First of all.
         self._lock = lock_folder(settings)
         announce, out, folder = self._announce, self._out, self.folder
-        self._coordinating = Coordinating(settings, host, continuation, self.listeners, announce, out, folder)
+        try:
+            self._coordinating = Coordinating(
+                settings, host, continuation, self.listeners, announce, out, folder
+            )
+        except BaseException:
+            if self._lock is not None:
+                self._lock.withdraw()
+            raise
         return self._coordinating
 
     async def _register(self, served: grpc.aio.Server) -> Health:

@@ -29,7 +29,7 @@ from psserver.shard.orders import (
 from psserver.shard.payloads.checks import PayloadChecks
 from psserver.shard.payloads.ordinary import ordinary
 from psserver.shard.payloads.staging import OpenTicket, Slot, Staging
-from psserver.shard.state import ShardParts, ShardState, copied, save, take_up
+from psserver.shard.state import ShardParts, ShardState, check, copied, save, take_up
 from psserver.shard.updater import Updater
 from psserver.shard.updates import PendingUpdate, ShardError, Updates, need
 from pswire.model.plan import Plan
@@ -236,6 +236,10 @@ class Shard:
         if self._unfinished:
             raise ShardError("an order is under way: expected state() between two orders")
         return save(self._parts)
+
+    def check(self, state: ShardState) -> None:
+        """Raises StateError where `restore` would."""
+        check(state, self._parts)
 
     def restore(self, state: ShardState) -> None:
         """Go on from that state, in a new shard of the same plan, server, optimizer and tensors: the same

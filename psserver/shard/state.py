@@ -22,6 +22,7 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.shard.accumulator import Added
 from psserver.shard.arena import Arena
+from psserver.shard.arithmetic import first_nonfinite
 from psserver.shard.payloads.staging import OpenTicket, Staging
 from psserver.shard.updater import Updater
 from pswire.model.plan import Plan, ShardLayout
@@ -91,7 +92,10 @@ class ShardState:
 
     @classmethod
     def from_json(cls, data: object, arrays: Mapping[str, Floats]) -> "ShardState":
-        """Raises StateError for missing or unknown fields and for values of another type."""
+        """Raises StateError for missing or unknown fields, values of another type, and numbers that are not finite."""
+        for name, values in arrays.items():
+            if (place := first_nonfinite(values.reshape(-1))) is not None:
+                raise StateError(f"shard state: {name}: element {place} is {values.reshape(-1)[place]}")
         return cls(from_plain(ShardFacts, data, "shard state"), arrays)
 
     def numbered(self, kind: str) -> dict[int, Floats]:
@@ -162,14 +166,19 @@ def copied(state: ShardState, spare: Sequence[Floats] = (), piece: int = 1 << 22
     return ShardState(state.facts, arrays)
 
 
+def check(state: ShardState, shard: ShardParts) -> None:
+    """Raises StateError where that new shard cannot take it up."""
+    if shard.arena.newest >= 0 or shard.staging.tickets:
+        raise StateError(f"expected a new shard, this one is at version {shard.arena.newest}")
+    _check_kind(state.facts, shard)
+    _check_facts(state.facts, state, shard)
+    _check_arrays(state, shard)
+
+
 def take_up(state: ShardState, shard: ShardParts) -> None:
     """Give a new shard that state. Raises StateError, with nothing changed."""
     facts, updater = state.facts, shard.updater
-    if shard.arena.newest >= 0 or shard.staging.tickets:
-        raise StateError(f"expected a new shard, this one is at version {shard.arena.newest}")
-    _check_kind(facts, shard)
-    _check_facts(facts, state, shard)
-    _check_arrays(state, shard)
+    check(state, shard)
     added = [values.copy() for _, values in sorted(state.numbered("update").items())]
     try:
         updater.accumulator.restore(Added(added, facts.factors, facts.workers, facts.pending))

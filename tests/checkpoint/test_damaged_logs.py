@@ -1,6 +1,7 @@
 """A run's log of which a part cannot be read, or is not there: what goes on from it, and what is kept of it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,21 +54,60 @@ def test_a_log_counts_up_to_its_first_line_that_cannot_be_read(
     assert aside.read_bytes().endswith(rubbish)
 
 
-def test_checkpoints_behind_the_damage_are_passed_over(whole: Run, tmp_path: Path) -> None:
-    """Which is said with the line, not with what is in it."""
+def flip(folder: Path, name: str, line: int, place: int) -> None:
+    """One bit of that line."""
+    lines = (folder / name).read_bytes().splitlines(keepends=True)
+    there = bytearray(lines[line])
+    there[place] ^= 0x80
+    lines[line] = bytes(there)
+    (folder / name).write_bytes(b"".join(lines))
+
+
+# In an entry, in its number, in the line's end, and in the line that names the job.
+@pytest.mark.parametrize(("line", "place"), [(7, 20), (9, 6), (11, -1), (0, 3)])
+def test_an_old_line_that_is_damaged_costs_its_proof_and_no_checkpoint(
+    whole: Run, tmp_path: Path, line: int, place: int
+) -> None:
     folder = cut_off(whole, tmp_path / "again", 0.9)
+    newest = max(LogIndex(folder).marks)
+    flip(folder, "decisions.jsonl", line, place)
     index = LogIndex(folder)
-    first, second, *_ = sorted(index.marks)
-    lines = (folder / "decisions.jsonl").read_bytes().splitlines(keepends=True)
-    lines[second - 1] = bytes(len(lines[second - 1]) - 1) + b"\n"
-    (folder / "decisions.jsonl").write_bytes(b"".join(lines))
+    assert index.hole == line and max(index.marks) == newest
     listed = ps_lab("checkpoints", folder)
-    assert listed.code == 9 and f"decisions.jsonl:{second}: is no entry of a decision log" in listed.out
-    assert f"the log cannot be read up to entry {second}" in listed.out and "\\x00" not in listed.out
+    assert f"decisions.jsonl:{line + 1}: is no entry of a decision log" in listed.out
+    assert "\\x" not in listed.out and listed.out.count("VOID") == 0
     again = play(folder, "sync", "latest")
-    restored = [entry.fact for entry in again.decisions() if isinstance(entry.fact, e.Restore)]
-    assert [fact.version for fact in restored] == [index.marks[first].version]
+    kept = (folder / "decisions.jsonl").read_bytes()
+    assert kept.count(b'"kind":"restore"') == 1
     assert again.summary.weights_sha256 == whole.summary.weights_sha256
+    found = check_run(again)
+    assert any(each.line == line + 1 for each in found.violations)
+    assert any("cannot be read" in note for note in found.notes)
+
+
+def test_a_checkpoint_of_a_generation_that_the_log_cannot_name_any_more(whole: Run, tmp_path: Path) -> None:
+    """Its name says that it is a later one than the last that can be read."""
+    folder = cut_off(whole, tmp_path / "again", 0.5)
+    play(folder, "sync", "latest")
+    log = (folder / "decisions.jsonl").read_bytes().splitlines()
+    line = next(number for number, text in enumerate(log) if b'"kind":"restore"' in text)
+    job = json.loads(log[line])["job"]
+    before = LogIndex(folder)
+    newest = before.marks[max(before.marks)]
+    flip(folder, "decisions.jsonl", line, 30)
+    index = LogIndex(folder)
+    assert index.lacks(newest.entry, job, newest.version) is None
+    assert index.lacks(newest.entry, "0a1b2c3d", newest.version) is not None
+    assert index.lacks(newest.entry, job, newest.version + 1) is not None
+
+
+def test_an_old_line_of_the_metrics_that_is_damaged_costs_no_other(whole: Run, tmp_path: Path) -> None:
+    folder = cut_off(whole, tmp_path / "again", 0.9)
+    before = (folder / "metrics.jsonl").read_bytes().splitlines()
+    flip(folder, "metrics.jsonl", 1, 3)
+    play(folder, "sync", "latest")
+    after = (folder / "metrics.jsonl").read_bytes().splitlines()
+    assert after[2] == before[2] and len(after) >= len(before)
 
 
 def find(folder: Path, which: str = AUTO) -> resume_point.ResumePoint | None:
@@ -92,6 +132,20 @@ def test_checkpoints_without_their_log_are_never_begun_over(tmp_path: Path) -> N
         find(tmp_path)
     (tmp_path / "other" / "checkpoints").mkdir(parents=True)
     assert find(tmp_path / "other") is None
+
+
+def test_a_job_that_has_lost_its_checkpoints_does_not_begin_anew(tmp_path: Path) -> None:
+    """Whether the folder is gone, or only what was in it."""
+    (tmp_path / "decisions.jsonl").write_text('{"i":0,"t":0,"kind":"checkpoint","version":0}\n')
+    found = find(tmp_path)
+    assert found is not None and found.checkpoint is None, "one that was never complete"
+    (tmp_path / resume_point.SAVED).write_text("0000000000-1f0c\n")
+    for gone in (False, True):
+        if not gone:
+            (tmp_path / "checkpoints").mkdir()
+        with pytest.raises(CheckpointError, match="0000000000-1f0c was the newest"):
+            find(tmp_path)
+        shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
 
 
 class Killed(BaseException):

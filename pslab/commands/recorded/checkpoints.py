@@ -44,7 +44,7 @@ def checkpoints(context: click.Context, folder: Path, as_json: bool, trust: bool
         raise Failure(f"{shelf.store.root}: holds no checkpoints")
     intact = True
     if shelf.log is not None and shelf.log.damage:
-        click.echo(f"DAMAGED  {shelf.log.damage}: the log counts up to the entry before", err=as_json)
+        click.echo(f"DAMAGED  {shelf.log.damage}: it proves nothing, and no checkpoint needs it", err=as_json)
         intact = False
     try:
         for found in shelf.listed(names):

@@ -1,6 +1,7 @@
 """Whole checkpoints: server 0 waits for the parts of all servers, and completes what all have written."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -15,14 +16,17 @@ from psserver.checkpoint import (
     Manifest,
     Store,
     describe,
+    files,
     name_of,
     save_coordinator,
 )
+from psserver.checkpoint.disk import RealDisk
 from psserver.coordinator import CoordinatorState, JobTerms, Record
 from psserver.policies import Policy
 from psserver.service.followers.follower import Follower
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import DECISIONS, METRICS, RunLog
+from psserver.service.saving.resume_point import SAVED
 from psserver.service.saving.shard_part import PassedOver, passed_over
 from psserver.service.shard.host import ShardHost
 from pswire.logs.events import event
@@ -138,6 +142,9 @@ class Checkpoints:
     def _complete(self, about: Manifest, name: str) -> None:
         self._store.complete(about)
         self._names.add(name)
+        with contextlib.suppress(CheckpointError):
+            # Of use to nobody as long as the checkpoint is there.
+            files.write(RealDisk(0o644), self._folder / SAVED, [memoryview(f"{name}\n".encode())])
         self._store.prune(self._keep, frozenset({name}), self._is_void)
         self._make_room()
 

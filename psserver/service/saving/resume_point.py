@@ -11,6 +11,7 @@ from psserver.checkpoint import (
     check_same_job,
     choose,
     generations,
+    mark_of,
     name_of,
     needed_by,
 )
@@ -26,6 +27,8 @@ from pswire.logs.events import event
 log = logging.getLogger("ps-server")
 
 FOLDER = "checkpoints"
+# Beside it: the name of the newest checkpoint, which a job that has lost its checkpoints does not begin anew.
+SAVED = "saved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,14 @@ def name_job(settings: ServerSettings) -> JobTerms:
     return replace(terms, job=name, generation=Generation.named(name).number, regather=settings.recover)
 
 
+def saved_once(folder: Path) -> str:
+    """The newest checkpoint that was ever complete, as far as the folder knows; empty: none."""
+    try:
+        return (folder / SAVED).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def find(
     folder: Path, which: str, terms: JobTerms, policy: Policy, optimizer: Optimizer | None
 ) -> ResumePoint | None:
@@ -109,10 +120,13 @@ def find(
             )
         return None
     index = LogIndex(folder)
-    if index.damage:
-        told = event("log_damaged", entries=index.entries)
-        log.warning("the log counts up to its entry %d: %s", index.entries - 1, index.damage, extra=told)
     if which == AUTO and not store.written():
+        saved = saved_once(folder)
+        if saved:
+            raise CheckpointError(
+                f"{store.root}: the job had checkpoints ({saved} was the newest), and there is none any more: put them "
+                "back, or begin anew in another folder (--out)"
+            )
         return ResumePoint(None, BEGINNING, index, store) if index.entries or index.damage else None
     which = LATEST if which == AUTO else which
     found, passed = choose(
@@ -123,4 +137,8 @@ def find(
     about = found.manifest
     wanted = about.optimizer if optimizer is None else optimizer.config
     check_same_job(about, policy, wanted, terms.workers, terms.seed)
-    return ResumePoint(found, index.marks[about.entry], index, store)
+    if index.hole is not None:
+        what = "the log proves nothing of it any more" if index.hole < about.entry else "what follows is void"
+        told = event("log_damaged", entries=index.hole)
+        log.warning("the log is damaged at its entry %d: %s; %s", index.hole, index.damage, what, extra=told)
+    return ResumePoint(found, mark_of(index, found), index, store)
