@@ -27,7 +27,10 @@ from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import FolderError
 from psserver.service.loop.garbage import spare_what_is_here
+from psserver.checkpoint.resumption import AUTO
+from psserver.service.saving.resume_point import succeeded
 from psserver.service.server import ResourcesError
+from psserver.service.serving.making import Announce
 from psserver.service.serving.settings import ServerSettings
 from psserver.service.succession.servers import Servers
 from psserver.service.transport.listening import BindError
@@ -254,7 +257,10 @@ def main(
         settings = resolved(options)
         if settings.task_index == 0 and settings.out is None and not no_out:
             settings = replace(settings, out=default_folder(settings.terms.job))
-        servers = Servers(settings, lambda: resolved(options), announce_json if as_json else announce_text)
+        announce = announce_json if as_json else announce_text
+        if nothing_to_do(settings, announce):
+            sys.exit(int(ExitCode.OK))
+        servers = Servers(settings, lambda: resolved(options), announce)
     except UntrustedError as error:
         raise fail(str(error), ExitCode.UNTRUSTED) from error
     except WRONG as error:
@@ -265,6 +271,17 @@ def main(
         die_with(parent)
     spare_what_is_here()
     sys.exit(int(serve(servers)))
+
+
+def nothing_to_do(settings: ServerSettings, announce: Announce) -> bool:
+    """Server 0 was started again by a supervisor, and its job has succeeded: say so, and leave the folder as it is."""
+    if settings.resume != AUTO or settings.out is None or settings.stay:
+        return False
+    ended = succeeded(settings.out)
+    if ended is not None:
+        reason = f"the job in {settings.out} has succeeded before ({ended}); --resume latest trains on"
+        announce("stopped", {"reason": reason, "exit_code": int(ExitCode.OK), "out": str(settings.out)})
+    return ended is not None
 
 
 def interrupt(servers: Servers, number: int, frame: FrameType | None) -> None:

@@ -57,6 +57,10 @@ class ExitTracker:
         """It does not run any more."""
         return name in self._exits
 
+    def ended_well(self, name: str) -> bool:
+        """It ended with exit code 0."""
+        return self._exits.get(name) == 0
+
     @property
     def workers_over(self) -> bool:
         """No worker runs any more."""

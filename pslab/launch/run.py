@@ -161,6 +161,8 @@ class RealRun:
             verdict = self._step(deadline)
             missing = [name for name in names if name not in self._addresses]
             gone = [name for name in missing if self._exits.ended(name)]
+            if gone and self._exits.ended_well(gone[0]):
+                return Verdict(ExitCode.OK, "the job had succeeded before; nothing was changed")
             if gone and (verdict is None or verdict.code == ExitCode.OK):
                 return Verdict(ExitCode.INTERNAL, f"{gone[0]} ended before it was ready", gone[0])
             if verdict is not None:

@@ -5,8 +5,11 @@ import socket
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from psserver.checkpoint import CheckpointError, Store
+from psserver.cli import main
+from psserver.service.saving.resume_point import succeeded
 from psserver.service.server import Server
 from psserver.settings import Options, resolve
 from pswire.exits import ExitCode
@@ -70,3 +73,25 @@ def test_a_signal_waits_for_no_server_that_has_not_come_back(
     assert "server 1 is not there; no final weights" in caplog.text
     with serving(out=out, overrides=ADAM, resume="latest") as cluster, start(cluster) as session:
         step(session, cluster.servers[0].probe)
+
+
+def test_a_restart_of_a_job_that_has_succeeded_changes_nothing(tmp_path: Path) -> None:
+    """A supervisor starts server 0 with the command that it always had."""
+    out = tmp_path / "run"
+    with serving(out=out, overrides=ADAM) as cluster, start(cluster) as session:
+        step(session, cluster.servers[0].probe)
+        session.done()
+        session.close()
+        assert cluster.servers[0].ended() == ExitCode.OK
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    overrides = [word for override in ADAM for word in ("--set", override)]
+    said = CliRunner().invoke(
+        main, ["--ps-hosts", "127.0.0.1:0", "--out", str(out), "--resume", "auto", *overrides]
+    )
+    assert said.exit_code == ExitCode.OK, said.output
+    assert "has succeeded before (version 1" in said.output
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    # One that was not seen to its end is not over.
+    summary = out / "summary.json"
+    summary.write_text(summary.read_text().replace('"concluded": true', '"concluded": false'))
+    assert succeeded(out) is None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+from psserver.checkpoint.disk import RealDisk
 from psserver.service.followers.follower import Follower
 from psserver.service.log import run_log
 from psserver.service.rpc.follow import FollowRpc
@@ -79,23 +80,20 @@ class Death:
             shard_part, "save_shard", "its part", lambda _, __, state: state.facts.version == versions
         )
         self.before(FollowRpc, "_end", "its end")
-        begin, replace = payloads.Outgoing.begin, run_log._replace
+        begin, rename = payloads.Outgoing.begin, RealDisk.rename
 
         async def giving(host: Any, request: Any, caller: Any) -> Any:
             if host.server and not request.worker:
                 self.reach("its weights")
             return await begin(host, request, caller)
 
-        def replacing(path: Path, write: Any) -> None:
-            def written(aside: Path) -> None:
-                write(aside)
-                if path.name.startswith("weights"):
-                    self.reach("weights")
-
-            replace(path, written)
+        def renaming(disk: RealDisk, old: Path, new: Path) -> None:
+            if new.name.startswith("weights"):
+                self.reach("weights")
+            rename(disk, old, new)
 
         mock.patch.object(payloads.Outgoing, "begin", giving).start()
-        mock.patch.object(run_log, "_replace", replacing).start()
+        mock.patch.object(RealDisk, "rename", renaming).start()
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """A job that resumes: from which checkpoint, and behind which place in the log."""
 
+import json
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,16 @@ from psserver.checkpoint import (
     needed_by,
 )
 from psserver.checkpoint.resumption import AUTO, LATEST
-from psserver.checkpoint.rewind import BEGINNING, DECISIONS, LogIndex, Mark, RewindError
+from psserver.checkpoint.rewind import (
+    BEGINNING,
+    DECISIONS,
+    SUMMARY,
+    UNREADABLE,
+    WEIGHTS,
+    LogIndex,
+    Mark,
+    RewindError,
+)
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
@@ -104,6 +114,18 @@ def saved_once(folder: Path) -> str:
         return (folder / SAVED).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def succeeded(folder: Path) -> str | None:
+    """What the job in that folder came to, if it has succeeded and was seen to its end: a restart has nothing to do."""
+    try:
+        found = json.loads((folder / SUMMARY).read_bytes())
+        whole = found["success"] is True and found["concluded"] is True and found["weights_sha256"]
+        if whole and (folder / WEIGHTS).is_file():
+            return f"version {int(found['versions'])}, {found['reason']}"
+    except (OSError, *UNREADABLE):
+        return None
+    return None
 
 
 def find(

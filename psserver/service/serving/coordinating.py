@@ -83,9 +83,10 @@ class Coordinating:
     async def _conclude(self, results: Results) -> ExitCode:
         """What is kept of a job that is over is written."""
         job, out = self.job, self._settings.out
-        code = await results.conclude()
+        results.begin()
         if job.decider.checkpoints is not None:
             await job.decider.checkpoints.finish()
+        code = await results.conclude()
         self._listeners.write_metrics()
         stopped = job.stopped()
         assert stopped is not None

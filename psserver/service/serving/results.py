@@ -107,7 +107,7 @@ class Results:
         try:
             if self._error is not None:
                 raise self._error
-            self._summarise()
+            self._summarise(concluded=True)
             self._job.routes.run_log.close()
         except LogError as error:
             log.error("%s", error, extra=event("run_folder_failed"))
@@ -128,9 +128,11 @@ class Results:
         except LogError as error:
             self._error = error
 
-    def _summarise(self) -> None:
+    def _summarise(self, *, concluded: bool = False) -> None:
+        """`concluded`: everybody has left, and nothing follows."""
         if self._job.failure is None:
-            self._job.routes.run_log.write_summary(summary(self._job, self._sha256))
+            found = summary(self._job, self._sha256)
+            self._job.routes.run_log.write_summary({**found, "concluded": concluded})
 
 
 async def _write_weights(job: Job) -> str | None:
