@@ -18,9 +18,8 @@ from psserver.checkpoint import (
 )
 from psserver.checkpoint.rewind import LogIndex
 from psserver.optimizers import build as build_optimizer
-from psserver.policies import PolicyError
+from psserver.policies import PolicyError, check_trusted
 from psserver.policies import build as build_policy
-from psserver.policies import check_trusted
 from psserver.policies import names as policy_names
 from pswire.config.experiment import FROM_JOB, Experiment, load_experiment
 
