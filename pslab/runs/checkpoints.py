@@ -12,16 +12,22 @@ from psserver.checkpoint import (
     Manifest,
     Store,
     check_same_job,
+    coordinator_of,
+    load_part,
     look,
     name_of,
-    try_out,
+    plan_of,
 )
 from psserver.checkpoint.rewind import LogIndex
+from psserver.coordinator import JobTerms
+from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import PolicyError, check_trusted
 from psserver.policies import build as build_policy
 from psserver.policies import names as policy_names
+from psserver.shard import Shard
 from pswire.config.experiment import FROM_JOB, Experiment, load_experiment
+from pswire.records import StateError
 
 Refusal = Callable[[Manifest], str | None]
 
@@ -103,14 +109,21 @@ class Shelf:
         return Listed(name, Fate.VOID if self.log is not None else Fate.ALONE, looked.about, looked.reason)
 
     def _try(self, checkpoint: Checkpoint) -> None:
-        """Raises CheckpointError: what is written there with digests of its own may be anything."""
+        """Raises CheckpointError where nobody could go on from it: what is written there with digests of its own may be
+        anything. Of the servers' parts one is in memory at a time."""
         about = checkpoint.manifest
+        plan, name = plan_of(checkpoint, about.servers), name_of(about.entry, about.job)
         knobs = dict(about.policy)
         try:
             policy = build_policy(str(knobs.pop("name")), knobs, about.workers, about.servers)
-        except PolicyError as error:
-            raise CheckpointError(f"{self.store.root / name_of(about.entry, about.job)}: {error}") from error
-        try_out(self.store, checkpoint, policy)
+            optimizer = build_optimizer(about.optimizer)
+            terms = JobTerms(about.job, optimizer.config, about.servers, about.workers, about.seed)
+            coordinator_of(checkpoint, terms, policy, 0.0, None)
+            for server in range(about.servers):
+                state = load_part(self.store, name, about, server)
+                Shard(plan, server, optimizer, tensors=policy.tensors).check(state)
+        except (StateError, OptimizerError, PolicyError, MemoryError) as error:
+            raise CheckpointError(f"{self.store.root / name}: {error}") from error
 
     def _lacks(self, about: Manifest) -> str | None:
         if self.log is None:

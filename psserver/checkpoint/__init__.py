@@ -18,6 +18,7 @@ from psserver.checkpoint.contents import (
     Look,
     describe,
     load,
+    load_part,
     look,
     newest,
     save_coordinator,
@@ -38,7 +39,6 @@ from psserver.checkpoint.resumption import (
     part_of,
     plan_of,
     shards_of,
-    try_out,
 )
 from psserver.checkpoint.store import Store, name_of
 
@@ -57,6 +57,7 @@ __all__ = [
     "coordinator_of",
     "describe",
     "load",
+    "load_part",
     "look",
     "mark_of",
     "name_of",
@@ -68,6 +69,5 @@ __all__ = [
     "save_coordinator",
     "save_shard",
     "settled",
-    "try_out",
     "weights",
 ]

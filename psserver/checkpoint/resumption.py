@@ -8,14 +8,12 @@ from psserver.checkpoint.contents import Checkpoint, Wanted, every_part, load, l
 from psserver.checkpoint.errors import CheckpointError
 from psserver.checkpoint.manifest import Manifest
 from psserver.checkpoint.rewind import LogIndex, Mark
-from psserver.checkpoint.store import Store, name_of
+from psserver.checkpoint.store import Store
 from psserver.coordinator import Coordinator, JobTerms
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.state import reopened
-from psserver.optimizers import OptimizerError
-from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy
-from psserver.shard import Shard, ShardState, reshard
+from psserver.shard import ShardState, reshard
 from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.records import StateError, to_plain
 
@@ -85,22 +83,6 @@ def coordinator_of(
     except StateError as error:
         raise CheckpointError(f"the checkpoint of version {checkpoint.manifest.version}: {error}") from error
     return coordinator
-
-
-def try_out(store: Store, checkpoint: Checkpoint, policy: Policy) -> None:
-    """Raises CheckpointError where a job of that policy could not go on from it, on as many servers. Of the servers'
-    parts one is in memory at a time."""
-    about = checkpoint.manifest
-    plan, name = plan_of(checkpoint, about.servers), name_of(about.entry, about.job)
-    try:
-        optimizer = build_optimizer(about.optimizer)
-        terms = JobTerms(about.job, optimizer.config, about.servers, about.workers, about.seed)
-        coordinator_of(checkpoint, terms, policy, 0.0, None)
-        for server in range(about.servers):
-            state = load_part(store, name, about, server)
-            Shard(plan, server, optimizer, tensors=policy.tensors).check(state)
-    except (StateError, OptimizerError, PlanError, MemoryError) as error:
-        raise CheckpointError(f"{store.root / name}: {error}") from error
 
 
 def plan_of(checkpoint: Checkpoint, servers: int) -> Plan:
