@@ -16,6 +16,7 @@ import click
 
 from psserver import policies
 from psserver.checkpoint import CheckpointError, UnwritableError
+from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import RewindError
 from psserver.command.announcements import announce_json, announce_text
 from psserver.command.choices import chosen_options
@@ -27,7 +28,6 @@ from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import FolderError
 from psserver.service.loop.garbage import spare_what_is_here
-from psserver.checkpoint.resumption import AUTO
 from psserver.service.saving.resume_point import succeeded
 from psserver.service.server import ResourcesError
 from psserver.service.serving.making import Announce
