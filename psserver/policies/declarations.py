@@ -93,6 +93,17 @@ class TensorParts:
                 return 2 * int(self.knobs["byzantine"]) + 3
         return 1
 
+    def tolerated(self, members: int) -> int:
+        """How many of so many members may be dishonest without deciding an update alone."""
+        match self.aggregator:
+            case "median":
+                return (members - 1) // 2
+            case "trimmed-mean":
+                return int(self.knobs["trim"])
+            case "krum":
+                return int(self.knobs["byzantine"])
+        return 0
+
     def check_servers(self, servers: int) -> None:
         """Raises PolicyError when the parts cannot work on a model that is divided over `servers`."""
         if self.aggregator in UNDIVIDED and servers > 1:

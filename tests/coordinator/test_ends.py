@@ -224,3 +224,83 @@ def test_a_late_worker_may_have_the_data() -> None:
     harness.ready("w1")
     harness.commits("w1")
     assert harness.coordinator.started
+
+
+# A worker that dies again and again
+
+
+def test_the_end_waits_once_for_a_worker_that_dies_again_and_again() -> None:
+    """Restarts that commit nothing share one `worker_timeout`, which begins at the first death."""
+    harness = CoordinatorHarness(workers=2, terms={"worker_timeout": 9.0}).starts()
+    finishes(harness, "w0")
+    lives = 0
+    while not harness.stopped and lives < 50:
+        harness.leaves("w1", "killed")
+        harness.passes(2.0)
+        if not harness.stopped:
+            lives += 1
+            harness.joins("w1", session=f"life {lives}")
+            harness.ready("w1")
+    assert harness.stopped == "done: all workers are done; w1 left before its data ended"
+    assert lives == 4
+
+
+def test_a_commit_begins_the_wait_anew() -> None:
+    harness = CoordinatorHarness(workers=2, terms={"worker_timeout": 9.0}).starts()
+    finishes(harness, "w0")
+    for life in range(10):
+        harness.leaves("w1", "killed")
+        harness.passes(8.0)
+        harness.joins("w1", session=f"life {life}")
+        harness.ready("w1")
+        harness.commits("w1")
+    assert not harness.stopped
+
+
+# A worker that ends the job for all
+
+
+def test_one_worker_ends_the_job_under_a_mean() -> None:
+    harness = CoordinatorHarness(workers=3).starts()
+    harness.commits("w0")
+    harness.done("w2", ends="enough is known")
+    assert harness.stopped == "done: w2 ended the job: enough is known"
+
+
+@pytest.mark.parametrize(
+    ("policy", "knobs", "workers", "needed"),
+    [
+        ("median", {}, 5, 3),
+        ("trimmed-mean", {"trim": 1}, 5, 2),
+        ("krum", {"byzantine": 2}, 7, 3),
+    ],
+)
+def test_under_a_robust_policy_dishonest_workers_cannot_end_the_job(
+    policy: str, knobs: dict[str, object], workers: int, needed: int
+) -> None:
+    names = [f"w{rank}" for rank in range(workers)]
+
+    def trained() -> CoordinatorHarness:
+        harness = CoordinatorHarness(policy, knobs, workers).starts()
+        for name in names:
+            harness.commits(name)
+        assert harness.version == 1
+        return harness
+
+    harness = trained()
+    for name in names[-1:-needed:-1]:
+        harness.done(name, ends="I say so")
+        assert not harness.stopped
+    harness.done(names[-needed], ends="I say so")
+    assert harness.stopped == f"done: {names[-needed]} ended the job: I say so"
+    # Worker 0 evaluates, and may say alone that the model is good enough.
+    harness = trained()
+    harness.done("w0", ends="the accuracy is reached")
+    assert harness.stopped == "done: w0 ended the job: the accuracy is reached"
+
+
+def test_a_job_that_is_ended_before_its_first_version_has_not_succeeded() -> None:
+    harness = CoordinatorHarness("sync", workers=2).starts()
+    harness.done("w1", ends="I say so")
+    stopped = harness.coordinator.stopped
+    assert stopped is not None and (stopped.success, stopped.cause) == (False, "empty")

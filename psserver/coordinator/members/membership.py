@@ -149,7 +149,7 @@ class Membership:
     def depart(self, member: Member, reason: str, now: float, *, kept: bool = False) -> None:
         """The member is gone, and what it holds is void."""
         ledger = self._ledger
-        ledger.roster.remove(member, now)
+        ledger.roster.remove(member, now, started=ledger.started)
         opened = ledger.tickets.open_of(member.worker)
         for ticket in opened:
             ledger.record(entries.Cancel(member.worker, ticket.number, f"{member.worker} left"), now)

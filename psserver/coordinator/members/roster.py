@@ -41,6 +41,8 @@ class Tally:
 
     # Tickets that it was granted.
     granted: int = 0
+    # Its commits when it left without being done, and since when it has not committed more: restarts do not count.
+    lost: tuple[int, float] | None = None
 
     # What was last counted for it; see `Roster.weigh`.
     weighed: int = 0
@@ -87,6 +89,8 @@ class Member:
     known_to_policy: bool = False
     # The ticket id it asked for with its last Ready, while not granted.
     requested: int | None = None
+    # Why the job is to end for all, if it has said so.
+    ends: str = ""
 
     def enter(self, state: State, now: float) -> None:
         if self.state != state:
@@ -136,11 +140,15 @@ class Roster:
         """Present members that had a session. What only joined is waited for by nobody."""
         return [member for member in self.present.values() if member.ever_connected]
 
-    def remove(self, member: Member, now: float) -> None:
-        """It is gone. Unless it is done, it may come back and finish."""
+    def remove(self, member: Member, now: float, *, started: bool) -> None:
+        """It is gone. Unless it is done, it may come back and finish; once the job has `started`, in the time that
+        began with its first death since it committed."""
         del self.present[member.worker]
         if member.state != "done" and member.ever_connected:
-            self.unfinished[member.worker] = now
+            tally = self.tally(member.worker)
+            if not started or tally.lost is None or tally.lost[0] < tally.committed:
+                tally.lost = (tally.committed, now)
+            self.unfinished[member.worker] = tally.lost[1]
         if self.empty_since is None and not self.here():
             self.empty_since = now
         del self._holders[member.rank]

@@ -26,6 +26,7 @@ class TallyState:
     arrived: bool
     sessions: list[str]
     granted_at: float | None
+    lost: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

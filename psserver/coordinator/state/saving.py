@@ -78,6 +78,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         tally.arrived,
         list(tally.sessions),
         tally.granted_at,
+        tally.lost,
     )
 
 
@@ -175,6 +176,7 @@ def roster_from(state: CoordinatorState, shift: float) -> Roster:
             deque(saved.sessions, maxlen=REMEMBERED_SESSIONS),
             granted=saved.granted,
             granted_at=_shifted(saved.granted_at, shift),
+            lost=None if saved.lost is None else (saved.lost[0], saved.lost[1] + shift),
         )
         roster.weigh(saved.worker)
     for member in state.members:

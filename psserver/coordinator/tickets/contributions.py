@@ -163,6 +163,24 @@ class Contributions:
             return False
         return queue.lose(part, self._ledger.version, dropped=False)
 
+    def _vote(self, member: Member, ends: str, now: float) -> None:
+        """End the job for all: rank 0 may, or more members than the aggregator tolerates to be dishonest.
+
+        Also when it is the last worker, whose being done would end the job as well.
+        """
+        ledger = self._ledger
+        member.ends = ends
+        here = ledger.roster.here()
+        votes = sum(bool(other.ends) for other in here)
+        if member.rank != 0 and votes <= self._driver.policy.tensors.tolerated(len(here)):
+            return
+        said = f"{member.worker} ended the job: {ends}"
+        if ledger.version:
+            ledger.stop(said, now, success=True, cause="done")
+        else:
+            reason = f"{said}; nothing was trained: there is no model"
+            ledger.stop(reason, now, success=False, cause="empty")
+
     def done(self, member: Member, now: float, ends: str = "") -> None:
         """It has no more data, and gives up what it holds. `ends`: why the job is to end for all, where it is."""
         ledger = self._ledger
@@ -187,8 +205,7 @@ class Contributions:
         else:
             self._lifecycle.start_when_complete(now)
         if ends:
-            # Also of the last worker, whose being done would end the job as well.
-            ledger.stop(f"{member.worker} ended the job: {ends}", now, success=True, cause="done")
+            self._vote(member, ends, now)
         self._lifecycle.finish_when_done(now)
 
 
