@@ -47,6 +47,40 @@ def test_the_time_that_is_left_follows_from_the_pace() -> None:
     assert found is not None and (found.done, found.epoch, found.seconds_left) == (10, 2, 0.0)
 
 
+def test_the_job_takes_as_long_as_its_slowest_worker() -> None:
+    job, progress = harness(2), Progress()
+    for worker in ("w0", "w1"):
+        progress.told(worker, Extent(1, 20))
+    progress.look(job.coordinator, 0.0)
+    for second in range(1, 9):
+        # w0 has ten batches in the time of one of w1's.
+        for batch in range(2 * second - 2, 2 * second):
+            job.coordinator.roster.tally("w0").next_batch = batch + 1
+        job.coordinator.roster.tally("w1").next_batch = second // 4
+        progress.look(job.coordinator, float(second))
+    found = progress.how_far(job.coordinator, 8.0)
+    assert found is not None and (found.done, found.total) == (18, 40)
+    # w1 needs four seconds for each of its 18 batches, whatever the others do; a mean pace says 9.8 s.
+    assert found.seconds_left == 72.0
+    job.coordinator.roster.present["w0"].enter("done", 8.0)
+    assert progress.how_far(job.coordinator, 8.0) == found, "one that is done has no say"
+
+
+def test_nobody_waits_for_the_data_of_one_that_is_lost() -> None:
+    job, progress = harness(2), Progress()
+    for worker, batches in (("w0", 10), ("w1", 1000)):
+        progress.told(worker, Extent(1, batches))
+    for second in range(6):
+        for worker in ("w0", "w1"):
+            job.coordinator.roster.tally(worker).next_batch = second
+        progress.look(job.coordinator, float(second))
+    found = progress.how_far(job.coordinator, 5.0)
+    assert found is not None and found.seconds_left == 995.0
+    job.coordinator.disconnect("w1", 0, 5.0)
+    found = progress.how_far(job.coordinator, 5.0)
+    assert found is not None and found.seconds_left == 5.0
+
+
 def test_a_limit_of_versions_counts_where_it_comes_first() -> None:
     job, progress = harness(1, versions=4), Progress()
     commit(job, "w0", 0)

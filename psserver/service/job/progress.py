@@ -2,11 +2,11 @@
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psserver.coordinator import Coordinator
 
-# Seconds between two looks at the pace, and how many are remembered: a minute.
+# Seconds between two looks at the pace, and how many are remembered: of a minute, where each finds something new.
 LOOK_EVERY, LOOKS = 1.0, 60
 
 
@@ -31,12 +31,13 @@ class Extent:
 
 
 class Progress:
-    """Of one job. A worker's extent is kept for its name: no more of them than tallies."""
+    """Of one job. A worker's extent and pace are kept for its name: no more of them than tallies."""
 
     def __init__(self) -> None:
         self._extents: dict[str, Extent] = {}
-        # When, how much of which unit was done.
-        self._looks: deque[tuple[float, int, str]] = deque(maxlen=LOOKS)
+        # By unit, or by worker for its own batches: when, how much was done.
+        self._looks: dict[str, deque[tuple[float, int]]] = {}
+        self._looked = -math.inf
 
     def told(self, worker: str, extent: Extent) -> None:
         """By a member."""
@@ -44,29 +45,57 @@ class Progress:
 
     def look(self, coordinator: Coordinator, now: float) -> None:
         """From time to time, for the pace."""
-        if self._looks and now - self._looks[-1][0] < LOOK_EVERY:
+        if now - self._looked < LOOK_EVERY or coordinator.stopped is not None or not coordinator.started:
             return
-        found = self._measured(coordinator)
-        if found is None or coordinator.stopped is not None or not coordinator.started:
-            return
-        if self._looks and self._looks[-1][2] != found.unit:
-            self._looks.clear()
-        self._looks.append((now, found.done, found.unit))
+        self._looked = now
+        for name, done, _ in self._parts(coordinator):
+            looks = self._looks.setdefault(name, deque(maxlen=LOOKS))
+            # A slow worker has the same for many looks: its pace is that of more than a minute.
+            if not looks or looks[-1][1] != done:
+                looks.append((now, done))
 
     def how_far(self, coordinator: Coordinator, now: float) -> HowFar | None:
         """None where nobody knows how long the job will be."""
         found = self._measured(coordinator)
         if found is None:
             return None
-        left = 0.0 if found.done >= found.total or coordinator.stopped is not None else self._left(found, now)
-        return HowFar(found.epoch, found.epochs, found.done, found.total, found.unit, left)
+        left = 0.0
+        if found.done < found.total and coordinator.stopped is None:
+            each = [self._left(*part, now) for part in self._parts(coordinator)]
+            left = math.nan if not each or any(map(math.isnan, each)) else max(each)
+        return replace(found, seconds_left=left)
 
-    def _left(self, found: HowFar, now: float) -> float:
-        looks = [look for look in self._looks if look[2] == found.unit]
-        if not looks or now <= looks[0][0] or found.done <= looks[0][1]:
+    def _parts(self, coordinator: Coordinator) -> list[tuple[str, int, int]]:
+        """What the end waits for, each at a pace of its own: its name, how much is done, and of how much.
+
+        Workers with data of their own do not take each other's, so the job goes on until the slowest of those that
+        are here has done its part; of one that is lost nobody knows. All else is done together.
+        """
+        found = self._measured(coordinator)
+        if found is None:
+            return []
+        if found.unit != "batches":
+            return [(found.unit, found.done, found.total)]
+        roster = coordinator.roster
+        needed = [m.worker for m in roster.present.values() if m.state != "done" and m.absent_since is None]
+        return [
+            (
+                name,
+                min(roster.tally(name).next_batch, self._extents[name].batches),
+                self._extents[name].batches,
+            )
+            for name in needed
+            if name in self._extents
+        ]
+
+    def _left(self, name: str, done: int, total: int, now: float) -> float:
+        """At its pace of late; NaN where it has none."""
+        if done >= total:
+            return 0.0
+        looks = self._looks.get(name)
+        if not looks or now <= looks[0][0] or done <= looks[0][1]:
             return math.nan
-        pace = (found.done - looks[0][1]) / (now - looks[0][0])
-        return (found.total - found.done) / pace
+        return (total - done) * (now - looks[0][0]) / (done - looks[0][1])
 
     def _measured(self, coordinator: Coordinator) -> HowFar | None:
         data = _dealt(coordinator) if coordinator.work is not None else self._own(coordinator)
