@@ -151,9 +151,9 @@ def _doing(coordinator: Coordinator, name: str, now: float) -> str:
     for ticket in coordinator.tickets.open_of(name):
         seconds = now - ticket.granted_at
         if ticket.initialise:
-            return f"{name} brings them with ticket {ticket.number} since {seconds:.1f} s"
-        return f"{name} computes ticket {ticket.number} from version {ticket.base} since {seconds:.1f} s"
-    return f"{name} is {member.state} since {now - member.since:.1f} s"
+            return f"{name} has been bringing them with ticket {ticket.number} for {seconds:.1f} s"
+        return f"{name} has been computing ticket {ticket.number} (from version {ticket.base}) for {seconds:.1f} s"
+    return f"{name} has been {member.state} for {now - member.since:.1f} s"
 
 
 # How many are named; the rest is counted.
@@ -171,15 +171,18 @@ def _note(coordinator: Coordinator, now: float) -> str:
     present, unfinished = coordinator.roster.here(), coordinator.roster.unfinished
     if unfinished and not present:
         gone, patience = named(unfinished), coordinator.terms.idle_timeout
+        left = max(patience - (now - (coordinator.roster.empty_since or now)), 0.0)
         end = (
-            f"the job ends after {patience:g} s without a worker"
+            f"the job ends in {left:.1f} s, unless one comes back"
             if patience
             else "a worker may come at any time"
         )
         return f"{gone} left before all data was trained, and nobody is here: {end}"
     if unfinished and all(m.state == "done" for m in present):
-        gone, patience = named(unfinished), coordinator.terms.worker_timeout
-        return f"{gone} left before its data ended; it has {patience:g} s to come back, then the job ends"
+        since = max([*(m.since for m in present), *unfinished.values()])
+        left = max(coordinator.terms.worker_timeout - (now - since), 0.0)
+        gone = named(unfinished)
+        return f"{gone} left before all data was trained; the job ends in {left:.1f} s, unless it comes back"
     return held[0] if held else ""
 
 

@@ -57,7 +57,7 @@ def test_waiting_for_the_initial_values() -> None:
     harness.ready("w1", "w0")
     harness.passes(4)
     assert waiting_for(harness, "w0") == (
-        "the initial values of the variables (w1 brings them with ticket 1 since 4.0 s)"
+        "the initial values of the variables (w1 has been bringing them with ticket 1 for 4.0 s)"
     )
 
 
@@ -68,7 +68,7 @@ def test_waiting_for_the_start() -> None:
     harness.commits("w0")
     harness.passes(2)
     assert waiting_for(harness, "w0") == (
-        "3 more of 4 workers to be ready (w1 is joined since 2.0 s; w2 is joined since 2.0 s)"
+        "3 more of 4 workers to be ready (w1 has been joined for 2.0 s; w2 has been joined for 2.0 s)"
     )
     harness.ready("w1")
     harness.done("w2")
@@ -81,7 +81,7 @@ def test_waiting_for_the_barrier() -> None:
     harness.passes(1.5)
     harness.commits("w0")
     assert waiting_for(harness, "w1") == (
-        "version 1, which needs a commit of w2 (w2 computes ticket 4 from version 0 since 1.5 s)"
+        "version 1, which needs a commit of w2 (w2 has been computing ticket 4 (from version 0) for 1.5 s)"
     )
     harness.disconnects("w2")
     harness.now += 1.0
@@ -95,7 +95,7 @@ def test_waiting_for_one_that_abandoned_and_thinks() -> None:
     harness.commits("w0")
     harness.abandons("w1")
     harness.passes(3)
-    assert waiting_for(harness, "w0").endswith("(w1 is joined since 3.0 s)")
+    assert waiting_for(harness, "w0").endswith("(w1 has been joined for 3.0 s)")
 
 
 def test_waiting_for_the_slowest_clock() -> None:
@@ -104,7 +104,7 @@ def test_waiting_for_the_slowest_clock() -> None:
     harness.passes(2)
     assert waiting_for(harness, "w0") == (
         "w1 to complete clock 1 (now at 0; w0 is at 1, slack 0) "
-        "(w1 computes ticket 3 from version 0 since 2.0 s)"
+        "(w1 has been computing ticket 3 (from version 0) for 2.0 s)"
     )
 
 
@@ -168,10 +168,20 @@ def test_the_departed_stay_in_the_report() -> None:
 def test_when_all_have_left_the_note_says_how_long_the_job_waits() -> None:
     harness = CoordinatorHarness(workers=1).starts()
     harness.leaves("w0")
+    harness.now += 90
     note = report(harness.coordinator, harness.now).note
     assert note == (
-        "w0 left before all data was trained, and nobody is here: the job ends after 600 s without a worker"
+        "w0 left before all data was trained, and nobody is here: the job ends in 510.0 s, unless one comes back"
     )
+
+
+def test_the_note_counts_the_seconds_down_that_one_has_to_come_back() -> None:
+    harness = CoordinatorHarness(workers=2, terms={"worker_timeout": 10.0}).starts()
+    harness.done("w0")
+    harness.leaves("w1")
+    harness.now += 4
+    note = report(harness.coordinator, harness.now).note
+    assert note == "w1 left before all data was trained; the job ends in 6.0 s, unless it comes back"
 
 
 def test_its_size_does_not_grow_with_whoever_joined() -> None:

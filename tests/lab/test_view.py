@@ -45,7 +45,7 @@ def a_status(**fields: object) -> pb.StatusReply:
         incarnation=1,
         state="waiting",
         seconds=3.25,
-        waiting_for="version 8, which needs a commit of w0 (w0 computes ticket 21 since 0.2 s)",
+        waiting_for="version 8, which needs a commit of w0 (w0 has been computing ticket 21 for 0.2 s)",
         releasers=["w0"],
     )
     reply.servers.add(task_index=0, address="127.0.0.1:7070", state="ready", bytes=2**20, executed=61)
