@@ -123,7 +123,13 @@ def no_process_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     me = psutil.Process()
     before = set(me.children(recursive=True))
     yield
-    started = {child for child in me.children(recursive=True) if child.pid not in server_pids()} - before
+    # A browser of a wider fixture starts helpers whenever it likes.
+    theirs = {
+        child for process in before if process.is_running() for child in process.children(recursive=True)
+    }
+    started = (
+        {child for child in me.children(recursive=True) if child.pid not in server_pids()} - before - theirs
+    )
     limit = at_most(5.0)
     _, left = psutil.wait_procs(started, timeout=limit)
     names = [" ".join(process.cmdline()) for process in left if process.is_running()]

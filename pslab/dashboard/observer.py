@@ -7,17 +7,21 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 from pslab.dashboard.past import Past
 from pslab.dashboard.recording import Batch, Recorder
+from pslab.dashboard.runs import Rest, rest_of
 from pslab.display.status import INSECURE, status_json
 from pslab.launch.status_poll import StatusError
 from pslab.runs import log
+from pslab.runs.folder import Metric
 from pslab.runs.reader import read_log
 from pswire.v1 import coordinator_pb2 as pb
 
-Ask = Callable[[int], pb.StatusReply]
+# (first entry, first evaluation) -> status.
+Ask = Callable[[int, int], pb.StatusReply]
 
 # Of the log's clock, and of lists' rows: what a new viewer gets of the past in detail.
 SECONDS, ROWS = 120.0, 60_000
@@ -36,10 +40,14 @@ class TooMany(Exception):
 
 
 class Observer:
-    """`ask(first entry)` blocks; it is called in a thread, by one task, while there are viewers. One event loop."""
+    """`ask` blocks; it is called in a thread, by one task, while there are viewers. One event loop.
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    `local`: the server is on this machine, and so is its run folder. Once the server is gone, what it did not tell
+    any more is read there.
+    """
+
+    def __init__(self, ask: Ask, *, local: bool = False) -> None:
+        self._ask, self._local = ask, local
         self._viewers: set[asyncio.Queue[Message]] = set()
         self._task: asyncio.Task[None] | None = None
         self._begin("")
@@ -55,6 +63,11 @@ class Observer:
         self._past = Past()
         self._status: dict[str, Any] | None = None
         self._gone = ""
+        # Evaluations that are known, and the newest: version and metrics.
+        self._evaluated = 0
+        self._newest: tuple[int, dict[str, float]] = -1, {}
+        # How the job ended; None while it goes on, or where that is not known.
+        self._end: dict[str, Any] | None = None
 
     @property
     def viewers(self) -> int:
@@ -94,10 +107,13 @@ class Observer:
     async def _watch(self) -> None:
         while True:
             try:
-                reply = await asyncio.to_thread(self._ask, self._next)
+                reply = await asyncio.to_thread(self._ask, self._next, self._evaluated)
             except StatusError as error:
                 self._gone = str(error)
                 self._post("gone", json.dumps({"reason": self._gone}))
+                if self._local and self._status is not None and self._status["folder"]:
+                    folder = Path(self._status["folder"])
+                    self._take_rest(await asyncio.to_thread(rest_of, folder, self._job, self._next))
                 await asyncio.sleep(PAUSE)
                 continue
             behind = self.take(reply)
@@ -120,18 +136,50 @@ class Observer:
         for entry in read_log(entries):
             if isinstance(entry, log.Entry):
                 self._recorder.see(entry)
+        for evaluation in reply.evaluations:
+            if evaluation.number >= self._evaluated:
+                self._evaluated = evaluation.number + 1
+                self._newest = evaluation.version, dict(evaluation.metrics)
+                found = Metric(evaluation.seconds, evaluation.version, "eval", metrics=self._newest[1])
+                self._recorder.measured(found)
+        stop = self._recorder.stop
+        if reply.phase == "stopped" and stop is not None:
+            version, metrics = self._newest
+            final = metrics if version == stop["version"] else {}
+            self._end = {**stop, "metrics": final, "folder": reply.folder}
         batch = self._recorder.take()
         status = status_json(reply)
-        status.pop("entries"), status.pop("entries_from")
+        for name in ("entries", "entries_from", "evaluations"):
+            status.pop(name)
         status["exposed"] = INSECURE if reply.security == "insecure" else ""
         started, self._status = self._status is None, status
         self._keep(batch)
         if started:
             self._post("whole", self._whole())
         else:
-            frame = {**batch, "status": status, "skipped": self._skipped, "now": reply.seconds}
+            frame = {
+                **batch,
+                "status": status,
+                "skipped": self._skipped,
+                "now": reply.seconds,
+                "ended": self._end,
+            }
             self._post("frame", json.dumps(frame, allow_nan=False, separators=(",", ":")))
         return len(entries) >= 1000
+
+    def _take_rest(self, rest: Rest | None) -> None:
+        """Of a job that has ended without a word to this one."""
+        if rest is None or rest.end == self._end:
+            return
+        for entry in rest.entries:
+            self._next = entry.i + 1
+            self._recorder.see(entry)
+        for metric in rest.evaluations[self._evaluated :]:
+            self._evaluated += 1
+            self._recorder.measured(metric)
+        self._end = rest.end
+        self._keep(self._recorder.take())
+        self._post("whole", self._whole())
 
     def _keep(self, batch: Batch) -> None:
         rows = sum(len(values) for values in batch.values() if isinstance(values, list))
@@ -155,6 +203,7 @@ class Observer:
             "skipped": self._skipped,
             "now": self._status["seconds"],
             "gone": self._gone,
+            "ended": self._end,
         }
         return json.dumps(whole, allow_nan=False, separators=(",", ":"))
 

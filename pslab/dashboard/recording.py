@@ -51,6 +51,8 @@ class Recorder:
         self.job: dict[str, Any] = {}
         self.seconds = 0.0
         self.version = -1
+        # How the job ended, in the words of its stop.
+        self.stop: dict[str, Any] | None = None
         self._work = WorkReader()
         self._numbers: dict[str, int] = {}
         self._samples = 0
@@ -137,7 +139,13 @@ class Recorder:
         kind = _MARKS.get(type(fact))
         if kind is not None and not self._stopped:
             self._batch["marks"].append([number, kind, t, sentence(fact)])
-        self._stopped = self._stopped or isinstance(fact, facts.Stop)
+        if isinstance(fact, facts.Stop) and not self._stopped:
+            self._stopped = True
+            self.stop = {
+                "success": fact.success,
+                "reason": fact.reason,
+                "version": fact.version,
+            }
 
     def _applied(self, apply: facts.Apply, t: float) -> None:
         self.version = apply.version

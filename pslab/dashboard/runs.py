@@ -1,7 +1,10 @@
 """A run folder for the page: its log in parts that a browser holds, its waits, and what its processes printed."""
 
 import json
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ from pslab.dashboard.parts import PART, Parts
 from pslab.dashboard.waits import waits_of
 from pslab.replay.log_entries import read_steps
 from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
-from pslab.runs.log import Malformed
+from pslab.runs.log import Entry, JobEntry, Malformed
 from pslab.runs.reader import read_log
 from pslab.runs.seen import Seen
 from psserver.policies import PolicyError
@@ -20,6 +23,41 @@ from pswire.logs.events import spoken
 EXPLAINED, EXPLAINED_GOING = 200_000, 40_000
 # Of what a process printed, the end, in bytes.
 PRINTED = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What a folder has of a run that has ended: entries from some number on, all evaluations, and the end."""
+
+    entries: list[Entry]
+    evaluations: list[Metric]
+    end: dict[str, Any]
+
+
+def rest_of(folder: Path, job: str, first: int) -> Rest | None:
+    """None where there is no such folder, or it has another job, or that goes on."""
+    try:
+        run = Run(folder)
+        if not run.stopped:
+            return None
+        entries = run.decisions()
+        begin = next(entries, None)
+        if begin is None or not isinstance(begin.fact, JobEntry) or begin.fact.job != job:
+            return None
+        evaluations = [metric for metric in run.metrics() if metric.kind == "eval"]
+        return Rest(
+            [entry for entry in chain([begin], entries) if entry.i >= first], evaluations, end_of(run)
+        )
+    except (RunError, OSError):
+        return None
+
+
+def end_of(run: Run) -> dict[str, Any]:
+    """How a run that has stopped has ended, for the page. Raises RunError."""
+    found = run.summary
+    metrics = {k: v for k, v in found.metrics.items() if v is not None and math.isfinite(v)}
+    told = {"success": found.success, "reason": found.reason, "version": found.versions}
+    return {**told, "metrics": metrics, "folder": str(run.path.absolute())}
 
 
 class RunPages:
@@ -66,9 +104,17 @@ class RunPages:
             "waits": [wait for wait in self._waits if wait[2] > begin and (last or wait[1] < end)],
             "unexplained": self._unexplained,
             "going": not self._stopped,
+            "ended": self._ended() if self._stopped else None,
         }
         # Two objects as one: a part that is full stays text.
         return json.dumps(head, allow_nan=False, separators=(",", ":"))[:-1] + "," + parts.body(number)[1:]
+
+    def _ended(self) -> dict[str, Any]:
+        try:
+            return end_of(self.run)
+        except RunError as error:
+            told = {"success": False, "reason": str(error), "version": 0, "metrics": {}}
+            return {**told, "folder": str(self.run.path.absolute())}
 
     def _read(self) -> None:
         with self.run.log.open("rb") as log:

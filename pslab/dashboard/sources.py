@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pslab.dashboard.access import is_loopback
 from pslab.dashboard.observer import Observer
 from pslab.dashboard.playground.settings import SettingsError, experiment_of
 from pslab.dashboard.runs import RunPages
@@ -76,13 +77,14 @@ def _live(target: str, credentials: Credentials) -> "Source":
     from pslab.dashboard.app import Source
 
     try:
-        address = str(parse_address(target))
+        parsed = parse_address(target)
+        address = str(parsed)
     except AddressError as error:
         raise AddressError(f"{error} (and there is no run folder or file of that name)") from error
     client = StatusClient(address, credentials=credentials)
     # Asked once: an address where nothing is must be said here, not on the page.
     client.ask()
-    return Source("live", address, observer=Observer(client.ask))
+    return Source("live", address, observer=Observer(client.ask, local=is_loopback(parsed.host)))
 
 
 def _simulated(path: Path, overrides: Sequence[str]) -> "Source":

@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.message import Message
@@ -235,4 +236,6 @@ def _value(value: Any) -> Any:
         return value
     if isinstance(value, Message):
         return _plain(value)
+    if isinstance(value, Mapping):
+        return {name: _value(item) for name, item in value.items()}
     return [item if isinstance(item, str) else _plain(item) for item in value]

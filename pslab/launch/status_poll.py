@@ -45,9 +45,10 @@ class StatusClient:
         self._channel = open_channel(address, CHANNEL_OPTIONS(max(timeout, 1.0)), credentials)
         self._stub = rpc.CoordinatorStub(self._channel)
 
-    def ask(self, entries_from: int | None = None) -> pb.StatusReply:
-        """With `entries_from`, the decision log from that entry on, too. Raises StatusError."""
-        request = pb.StatusRequest(entries_from=entries_from)
+    def ask(self, entries_from: int | None = None, evaluations_from: int = 0) -> pb.StatusReply:
+        """With `entries_from`, the decision log from that entry on, too, and evaluations from that number on. Raises
+        StatusError."""
+        request = pb.StatusRequest(entries_from=entries_from, evaluations_from=evaluations_from)
         try:
             return printable(self._stub.Status(request, timeout=self._timeout))
         except grpc.RpcError as error:
@@ -80,6 +81,7 @@ def printable(reply: pb.StatusReply) -> pb.StatusReply:
     """The reply itself, its sentences escaped. Raises BoundError for a field that is beyond its bound."""
     check(reply)
     reply.note = escaped(reply.note, SENTENCE)
+    reply.folder = escaped(reply.folder, SENTENCE)
     for worker in reply.workers:
         worker.waiting_for = escaped(worker.waiting_for, SENTENCE)
     return reply

@@ -210,7 +210,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("index", COUNTER, COUNTED),
     ),
     *rows("Refusal", ("message", REASON, SAID), ("fatal", FLAG, TYPED), ("ticket", COUNTER, COUNTED)),
-    *rows("StatusRequest", ("entries_from", COUNTER, "a log index")),
+    *rows("StatusRequest", ("entries_from", COUNTER, "a log index"), ("evaluations_from", COUNTER, COUNTED)),
     *rows(
         "StatusReply",
         ("job", NAME, NAMED),
@@ -232,6 +232,15 @@ ROWS: Final[tuple[Row, ...]] = (
         ("entries_from", COUNTER, "a log index"),
         ("progress", SUB, PART),
         ("security", NAME, NAMED),
+        ("folder", Text(4096, printable=False), "a path; Linux allows so many bytes"),
+        ("evaluations", Many(100), "what a server remembers"),
+    ),
+    *rows(
+        "Evaluation",
+        ("number", COUNTER, COUNTED),
+        ("seconds", SECONDS, DURATION),
+        ("version", COUNTER, COUNTED),
+        ("metrics", Many(100, Real(), Text(128)), "as in a Report"),
     ),
     *rows(
         "Progress",

@@ -1059,16 +1059,20 @@ class StatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FROM_FIELD_NUMBER: _builtins.int
+    EVALUATIONS_FROM_FIELD_NUMBER: _builtins.int
     entries_from: _builtins.int
     """The number of the first entry of the decision log that the reply shall have. Absent: it has none."""
+    evaluations_from: _builtins.int
+    """The number of the first evaluation that the reply shall have, with `entries_from`."""
     def __init__(
         self,
         *,
         entries_from: _builtins.int | None = ...,
+        evaluations_from: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_entries_from", b"_entries_from", "entries_from", b"entries_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_entries_from", b"_entries_from", "entries_from", b"entries_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_entries_from", b"_entries_from", "entries_from", b"entries_from", "evaluations_from", b"evaluations_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__entries_from: _TypeAlias = _typing.Literal["entries_from"]  # noqa: Y015
     _WhichOneofArgType__entries_from: _TypeAlias = _typing.Literal["_entries_from", b"_entries_from"]  # noqa: Y015
@@ -1102,6 +1106,8 @@ class StatusReply(_message.Message):
     ENTRIES_FROM_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     SECURITY_FIELD_NUMBER: _builtins.int
+    FOLDER_FIELD_NUMBER: _builtins.int
+    EVALUATIONS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     phase: _builtins.str
     """"waiting for workers", "initialising", "training", "stopping", "stopped" """
@@ -1127,6 +1133,8 @@ class StatusReply(_message.Message):
     """How the servers are protected: "tls" (certificates of both ends), "tokens" (over TLS), "loopback", or "insecure":
     other machines reach them, and nothing is encrypted.
     """
+    folder: _builtins.str
+    """The run folder, as the machine of server 0 names it; empty where there is none."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
     @_builtins.property
@@ -1140,6 +1148,10 @@ class StatusReply(_message.Message):
     @_builtins.property
     def progress(self) -> Global___Progress:
         """Absent where nobody knows how long the job will be."""
+
+    @_builtins.property
+    def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Evaluation]:
+        """With StatusRequest.entries_from: a server remembers the newest hundred."""
 
     def __init__(
         self,
@@ -1166,14 +1178,68 @@ class StatusReply(_message.Message):
         entries_from: _builtins.int = ...,
         progress: Global___Progress | None = ...,
         security: _builtins.str = ...,
+        folder: _builtins.str = ...,
+        evaluations: _abc.Iterable[Global___Evaluation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "progress", b"progress", "samples", b"samples", "seconds", b"seconds", "security", b"security", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "evaluations", b"evaluations", "folder", b"folder", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "progress", b"progress", "samples", b"samples", "seconds", b"seconds", "security", b"security", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class Evaluation(_message.Message):
+    """What a worker measured of a version, as in metrics.jsonl."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """From 0, in the order in which they came."""
+    seconds: _builtins.float
+    version: _builtins.int
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        version: _builtins.int = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metrics", b"metrics", "number", b"number", "seconds", b"seconds", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Evaluation: _TypeAlias = Evaluation  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):

@@ -192,9 +192,9 @@ def test_a_lesson_from_its_link(recorded: Page, browser: Any) -> None:
     tab = Tab(browser, f"{recorded.url}#/play?lesson=3-staleness")
     tab.page.wait_for_selector(".stage .side.b header p", state="attached")
     tab.page.wait_for_function(
-        "() => /staleness\\s+\\d/.test(document.querySelector('.stage .side.b header p').textContent)"
+        "() => /staleness mean\\s+\\d/.test(document.querySelector('.stage .side.b header p').textContent)"
     )
-    assert "mean staleness is 7" in tab.text(".stage .headline")
+    assert "n - 1 = 7 in both" in tab.text(".stage .headline")
     assert tab.page.locator("#lesson").input_value() == "3-staleness"
     tab.close()
 
@@ -310,3 +310,101 @@ def test_a_live_cluster_and_a_killed_worker(browser: Any, tmp_path: Path) -> Non
             cluster.workers[1].kill()
             tab.page.wait_for_selector('#workers li[data-worker="w1"][data-state="lost"]')
             tab.close()
+
+
+def test_the_end_of_a_run_is_on_its_page(recorded: Page, browser: Any) -> None:
+    tab = Tab(browser, f"{recorded.url}#/learning")
+    tab.page.locator("#ended").wait_for(state="visible")
+    told = tab.text("#ended")
+    assert told.startswith("Done at version 12: ") and "Final evaluation: " in told and "run" in told
+    tab.close()
+
+
+def test_a_lessons_runs_have_names_of_their_own_and_something_to_see(recorded: Page, browser: Any) -> None:
+    """Where the first run ends long before the second; the moment is one of both."""
+    tab = Tab(browser, f"{recorded.url}#/play?lesson=5-bounds")
+    page = tab.page
+    page.wait_for_function("() => document.querySelector('.stage .side.b h2')?.textContent")
+    names = [tab.text(f".stage .side.{side} h2") for side in "ab"]
+    assert names == ["bounded, max_staleness 8", "bounded, max_staleness 2"]
+    for side in "ab":
+        assert "ended at" not in tab.text(f".stage .side.{side} header p")
+    # At the end nothing can change any more, and the page says so.
+    page.keyboard.press("End")
+    page.click("#what-if")
+    assert "nothing can change from here on" in tab.text("#play-error")
+    assert "at=" not in page.evaluate("location.hash")
+    tab.close()
+
+
+def test_a_refused_what_if_leaves_the_names_of_what_is_shown(recorded: Page, browser: Any) -> None:
+    tab = Tab(browser, f"{recorded.url}#/play")
+    page = tab.page
+    page.wait_for_function("() => document.querySelector('.stage .side.b h2')?.textContent === 'async'")
+    page.click("#what-if")
+    page.wait_for_selector("#if-straggler")
+    page.wait_for_function(
+        "() => /from .* on$/.test(document.querySelector('.stage .side.b h2')?.textContent)"
+    )
+    before = tab.text(".stage .side.b h2")
+    page.select_option("#b-policy", "median")
+    page.locator("#play-error").wait_for(state="visible")
+    page.wait_for_selector(".stage .side.b.refused")
+    assert tab.text(".stage .side.b h2") == before
+    tab.close()
+
+
+def test_the_time_at_the_foot_is_whole(recorded: Page, browser: Any) -> None:
+    tab = Tab(
+        browser,
+        f"{recorded.url}#/play?policy.name=async&simulation.compute=constant(9)&simulation.seconds=1000",
+    )
+    tab.page.wait_for_function(
+        "() => /of 16 min 40 s/.test(document.getElementById('moment-text')?.textContent)"
+    )
+    text, speed = (tab.page.locator(name).bounding_box() for name in ("#moment-text", "#speed"))
+    assert text["x"] + text["width"] <= speed["x"] and text["width"] >= tab.page.evaluate(
+        "document.getElementById('moment-text').scrollWidth - 1"
+    )
+    tab.close()
+
+
+THIRTY_FRAMES = """() => new Promise(done => {
+    let left = 30;
+    const next = () => left-- ? requestAnimationFrame(next) : done();
+    next();
+})"""
+
+
+@pytest.mark.cluster
+def test_the_end_of_a_live_cluster(browser: Any, tmp_path: Path) -> None:
+    """On a page that is open then, and on one that is opened later."""
+    with Cluster(tmp_path) as cluster:
+        cluster.start_servers(1, "--workers", "2", timeout=30.0)
+        gate = tmp_path / "gate"
+        for index in ("0", "1"):
+            flags = ("--task-index", index, "--seconds", "0.01", "--batches", "40")
+            cluster.start_worker(*flags, "--gate", "20", str(gate))
+        address = cluster.addresses[0]
+        with Page(tmp_path, address) as served, Page(tmp_path, address) as closed:
+            early = Tab(browser, f"{closed.url}#/now")
+            early.page.wait_for_selector('#workers li[data-worker="w1"]')
+            early.close()
+            tab = Tab(browser, f"{served.url}#/now")
+            tab.page.wait_for_selector('#workers li[data-worker="w1"]')
+            gate.touch()
+            tab.page.locator("#ended").wait_for(state="visible")
+            run = cluster.wait_end()
+            told = f"Done at version {run.summary.versions}: all workers are done. "
+            assert tab.text("#ended").startswith(told) and str(run.path.absolute()) in tab.text("#ended")
+            tab.page.wait_for_function(
+                "() => /ended at/.test(document.getElementById('figures').textContent)"
+            )
+            stands = tab.text("#figures")
+            tab.page.evaluate(THIRTY_FRAMES)
+            assert tab.text("#figures") == stands and not tab.page.locator("#notice").is_visible()
+            tab.close()
+            later = Tab(browser, f"{closed.url}#/now")
+            later.page.locator("#ended").wait_for(state="visible")
+            assert later.text("#ended").startswith(told)
+            later.close()

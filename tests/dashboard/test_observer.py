@@ -16,9 +16,11 @@ from pslab.dashboard import observer as observing
 from pslab.dashboard.observer import INTERVAL, Observer, TooMany
 from pslab.display.status import status_json, status_line, status_view
 from pslab.launch.status_poll import StatusError, printable
+from pslab.runs.folder import Run
 from pswire.bounds import BoundError
 from pswire.v1 import coordinator_pb2 as pb
 from tests.patience import PATIENCE
+from tests.replay.simulated import simulate
 
 
 class Server:
@@ -48,7 +50,7 @@ class Server:
                 self.lines.append(json.dumps({"i": len(self.lines), "t": round(t, 6), "kind": kind, **more}))
             self.version += 1
 
-    def ask(self, first: int) -> pb.StatusReply:
+    def ask(self, first: int, evaluation: int = 0) -> pb.StatusReply:
         self.asked.append(first)
         if self.gone:
             raise StatusError("nothing listens there")
@@ -224,6 +226,100 @@ def test_another_job_begins_anew_and_a_lost_server_is_said() -> None:
     asyncio.run(watch())
 
 
+def test_evaluations_come_while_the_job_goes_on_and_once_each() -> None:
+    async def watch() -> None:
+        server = Server()
+        found = [
+            pb.Evaluation(number=n, seconds=n, version=n, metrics={"accuracy": n / 10}) for n in range(5)
+        ]
+        asked: list[int] = []
+
+        def ask(first: int, evaluation: int) -> pb.StatusReply:
+            asked.append(evaluation)
+            reply = server.ask(first)
+            # One more at each question; the one before it comes twice.
+            reply.evaluations.extend(found[max(0, len(asked) - 2) : len(asked)])
+            return reply
+
+        stream, rows = Observer(ask).messages(), []
+
+        def take(kind: str, message: Any) -> bool:
+            batches = message["recent"] if kind == "whole" else [message]
+            rows.extend(row for batch in batches for row in batch.get("evals", ()))
+            return len(rows) >= len(found)
+
+        await until(stream, take)
+        await stream.aclose()
+        assert rows == [[n, n, {"accuracy": n / 10}] for n in range(5)]
+        assert asked[:5] == [0, 1, 2, 3, 4]
+
+    asyncio.run(watch())
+
+
+def test_the_end_is_told_with_the_last_evaluation_and_the_folder() -> None:
+    observer, server = Observer(Server().ask), Server()
+    observer.take(server.ask(0))
+    stop = {"version": server.version, "reason": "all workers are done", "success": True}
+    server.lines.append(json.dumps({"i": len(server.lines), "t": 9.0, "kind": "stop", **stop}))
+    server.rate, known = 0, len(server.lines) - 1
+    stopping = server.ask(known)
+    stopping.phase = "stopping"
+    stopping.evaluations.add(number=0, seconds=9.5, version=server.version, metrics={"accuracy": 0.5})
+    observer.take(stopping)
+    assert json.loads(observer._whole())["ended"] is None, "the last version is being evaluated"
+    stopped = server.ask(len(server.lines))
+    stopped.phase, stopped.folder = "stopped", "/runs/x"
+    observer.take(stopped)
+    ended = json.loads(observer._whole())["ended"]
+    assert ended == {**stop, "metrics": {"accuracy": 0.5}, "folder": "/runs/x"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return simulate(folder, "sync", run={"versions": 12}, simulation={"evaluate": 4})
+
+
+@pytest.mark.parametrize(("local", "job"), [(True, ""), (False, ""), (True, "another")])
+def test_what_a_server_could_not_tell_stands_in_its_folder(finished: Run, local: bool, job: str) -> None:
+    """Where the folder is on this machine, and has that job."""
+    lines = finished.log.read_text().splitlines()
+
+    async def watch() -> None:
+        gone = False
+
+        def ask(first: int, evaluation: int) -> pb.StatusReply:
+            if gone:
+                raise StatusError("nothing listens there")
+            reply = pb.StatusReply(
+                job=job or finished.summary.job, phase="training", folder=str(finished.path)
+            )
+            reply.entries.extend(lines[first:20])
+            reply.entries_from = first
+            return reply
+
+        stream = Observer(ask, local=local).messages()
+        before = await until(stream, lambda kind, _: kind == "whole")
+        gone = True
+        if not local or job:
+            await until(stream, lambda kind, _: kind == "gone")
+            kind, _ = await anext(stream)
+            assert kind == "gone", "nothing else is known"
+        else:
+            whole = await until(stream, lambda kind, m: kind == "whole" and m["ended"] is not None)
+            ended, summary = whole["ended"], finished.summary
+            assert (ended["success"], ended["version"], ended["reason"]) == (True, 12, summary.reason)
+            assert ended["metrics"].keys() == summary.metrics.keys()
+            entries = [row[0] for batch in whole["recent"] for row in batch.get("log", ())]
+            assert entries == sorted(set(entries)) and entries[-1] == len(lines) - 1
+            assert len(whole["recent"]) > len(before["recent"])
+            evaluated = [row[1] for batch in whole["recent"] for row in batch.get("evals", ())]
+            assert evaluated[-1] == 12
+        await stream.aclose()
+
+    asyncio.run(watch())
+
+
 NUMBERS = [
     (kind, field.name)
     for kind in (pb.StatusReply, pb.WorkerStatus)
@@ -243,7 +339,7 @@ def test_no_number_of_a_status_breaks_a_page_or_a_line(kind: type[Message], name
     except BoundError as error:
         assert f"{kind.DESCRIPTOR.name}.{name}" in str(error)
         return
-    observer = Observer(lambda _: reply)
+    observer = Observer(lambda *_: reply)
     observer.take(reply)
     json.dumps(status_json(reply), allow_nan=False)
     assert len(status_line(reply, 0.0)) < 400

@@ -99,7 +99,7 @@ def test_processes_are_gone_after_the_end() -> None:
         pool.close()
         return answer
 
-    assert json.loads(asyncio.run(play()))["success"]
+    assert json.loads(asyncio.run(play()))["ended"]["success"]
     spawned = [p for p in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
     _, alive = psutil.wait_procs(spawned, timeout=60)
     assert not alive

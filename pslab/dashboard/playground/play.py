@@ -116,9 +116,13 @@ def _told(
             for worker, begin, end, event, names in _rows(waits)
         ],
         "servers": _servers(experiment, cluster),
-        "metrics": _finite(summary.get("metrics", {})),
-        "success": bool(summary.get("success")),
-        "reason": str(summary.get("reason", "")),
+        "ended": {
+            "success": bool(summary.get("success")),
+            "reason": str(summary.get("reason", "")),
+            "version": int(summary.get("versions", 0)),
+            "metrics": _finite(summary.get("metrics", {})),
+            "folder": "",
+        },
         "limited": limited,
         "experiment": experiment.to_toml(),
     }

@@ -1,6 +1,6 @@
 // The frame around all pages: what is shown, which page, which moment, light or dark, and the keyboard.
 
-import { h, put, say, number, seconds, sign } from "./dom.js";
+import { h, put, say, duration, number, seconds, sign } from "./dom.js";
 import { Model } from "./model.js";
 import { Clock } from "./clock.js";
 import { Recording } from "./recording.js";
@@ -81,8 +81,10 @@ function figures() {
     ["loss", number(found.loss)],
     ["staleness", number(status ? status.mean_staleness : found.staleness)],
     ["dropped", number(found.dropped, 6)],
-    [status ? status.phase : "at", seconds(clock.t)],
+    [status ? (context.told.gone ? "last heard of at" : status.phase) : context.told.ended && clock.t >= model.seconds ? "ended at" : "at", seconds(clock.t)],
   ];
+  const left = context.told.gone ? 0 : status?.progress?.seconds_left;
+  if (left > 0) rows.push(["left, about", duration(left)]);
   const list = $("figures");
   if (list.children.length !== rows.length) put(list, rows.map(() => h("div", {}, h("dt"), h("dd"))));
   rows.forEach(([term, value], place) => { say(list.children[place].children[0], term); say(list.children[place].children[1], value); });
@@ -106,6 +108,44 @@ function notice(text) {
   element.hidden = !text;
   say(element, text ?? "");
 }
+
+/** How the job ended: on every page, from then on. `end`: `end_of` of pslab/dashboard/runs.py. */
+function tellEnd(end) {
+  const element = $("ended"), key = JSON.stringify(end ?? null);
+  element.hidden = !end;
+  if (element.dataset.key === key) return;
+  element.dataset.key = key;
+  if (!end) return;
+  element.dataset.success = String(end.success);
+  const measured = Object.entries(end.metrics).map(([name, value]) => `${name} ${number(value, 4)}`).join(", ");
+  put(element, h("strong", {}, end.success ? "Done" : "Failed"), ` at version ${number(end.version, 6)}: ${end.reason}.`,
+    measured && ` Final evaluation: ${measured}.`, end.folder && [" Run folder: ", h("code", {}, end.folder)]);
+}
+
+/** What has happened to a live cluster since. */
+function heard(model, told) {
+  const { clock } = context;
+  context.model = model;
+  context.told = { ...context.told, ...told, gone: told.gone ?? "" };
+  const { ended: end, gone, skipped } = context.told;
+  if (end) model.window = [Math.max(0, model.seconds - 120), model.seconds];
+  exposed(end || gone ? "" : model.status?.exposed);
+  tellEnd(end);
+  if (!clock.owner) context.resume();
+  notice(end ? "" : gone ? told.broken ? gone : `No answer: ${gone}. The page shows what was known last, and asks again every second.`
+    : skipped ? `${skipped} entries of the log were too many to be shown` : "");
+  dirty = true;
+}
+
+/** The moment of what the page is about, after another clock had its place. */
+context.resume = () => {
+  const { clock, model, told, about } = context;
+  if (about.kind === "live") {
+    if (told.ended) { clock.rest(model.seconds); return; }
+    if (told.now !== undefined) clock.follow(told.now);
+    if (told.gone) clock.hold();
+  } else if (model.seconds) context.show(model, told);
+};
 
 /** Whoever reaches the servers may do everything: said on every page, for as long as it is so. */
 function exposed(text) {
@@ -156,6 +196,7 @@ function moments(model) {
 /** Show a recording: the slider goes from its begin to its end. */
 context.show = (model, told, options) => {
   context.model = model; context.told = told;
+  tellEnd(told.ended);
   context.clock.record(model.begin, model.seconds, moments(model), options);
   context.clock.footer.hidden = false;
   dirty = true;
@@ -186,6 +227,7 @@ function details() {
 function grow(model) {
   context.model = model;
   context.told = context.recording.told;
+  tellEnd(context.told.ended);
   if (!context.clock.owner) context.clock.extend(model.seconds, moments(model));
 }
 
@@ -195,6 +237,7 @@ async function look() {
   try {
     if (!document.hidden && !recording.busy && await recording.grown()) {
       context.told = recording.told;
+      tellEnd(context.told.ended);
       if (!clock.owner) clock.extend(recording.told.end, clock.steps);
       dirty = true;
     }
@@ -217,14 +260,7 @@ async function start() {
   if (context.about.note) notice(context.about.note);
   navigation();
   if (context.about.kind === "live") {
-    follow((model, told) => {
-      context.model = model;
-      exposed(model.status?.exposed);
-      if (told.now !== undefined) { context.told = { ...context.told, ...told }; if (!context.clock.owner) context.clock.follow(told.now); notice(told.skipped ? `${told.skipped} entries of the log were too many to be shown` : ""); }
-      if (told.gone) notice(told.broken ? told.gone : `The server is gone: ${told.gone}`);
-      if (told.gone && !context.clock.owner) context.clock.offset = context.clock.t - performance.now() / 1000;
-      dirty = true;
-    });
+    follow(heard);
   } else if (context.about.kind === "run") await record();
   else if (context.about.kind === "simulated") context.show(...await play({ settings: context.about.settings }));
   if (context.told.limited) notice(context.told.limited);

@@ -17,23 +17,36 @@ export class Clock extends EventTarget {
     this.last = null;
     this.offset = null;
     this.held = false;      // what the next moment needs is on its way
+    this.over = false;      // a live cluster has ended: the moment is its last one
   }
 
   /** A live cluster: `now` is its clock at this moment. */
   follow(now) {
     this.live = true;
+    this.over = false;
     this.footer.hidden = true;
     this.offset = now - performance.now() / 1000;
     this.t = this.end = now;
   }
 
-  /** A recording from `begin` to `end`. */
-  record(begin, end, steps, { keep = false } = {}) {
+  /** A live cluster of which there is no news: its clock stands. */
+  hold() { this.offset = null; }
+
+  /** A live cluster that has ended at `t`. */
+  rest(t) {
     this.live = false;
+    this.over = true;
+    this.footer.hidden = true;
+    this.t = this.end = t;
+  }
+
+  /** A recording from `begin` to `end`. */
+  record(begin, end, steps, { at = end } = {}) {
+    this.live = this.over = false;
     this.begin = begin; this.end = Math.max(end, begin);
     this.steps = steps;
     this.base = Math.max((end - begin) / 40, 1e-6);
-    this.t = keep ? Math.min(Math.max(this.t, begin), this.end) : this.end;
+    this.t = Math.min(Math.max(at, begin), this.end);
     this.build();
     this.show();
   }
@@ -78,13 +91,14 @@ export class Clock extends EventTarget {
   }
 
   go(t) {
+    if (this.over) return;
     this.t = Math.min(Math.max(t, this.begin), this.end);
     this.show();
     this.dispatchEvent(new Event("change"));
   }
 
   toggle() {
-    if (this.live) return;
+    if (this.live || this.over) return;
     this.playing = !this.playing;
     if (this.playing && this.t >= this.end) this.t = this.begin;
     this.last = null;
@@ -94,7 +108,7 @@ export class Clock extends EventTarget {
 
   /** To the next moment, or the one before, at which something happened. */
   step(direction) {
-    if (this.live) return;
+    if (this.live || this.over) return;
     this.playing = false;
     const moments = this.steps(), slack = 1e-9;
     const found = direction > 0
@@ -106,6 +120,7 @@ export class Clock extends EventTarget {
   /** Once per frame of the screen. True when the moment is another one. */
   tick() {
     if (this.live) {
+      if (this.offset === null) return false;
       const now = this.offset + performance.now() / 1000;
       this.t = Math.max(this.t, now);
       return true;

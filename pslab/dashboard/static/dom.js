@@ -62,6 +62,15 @@ export function seconds(value) {
   return value >= 0.1 || value === 0 ? `${value.toFixed(1)} s` : `${number(value * 1000, 2)} ms`;
 }
 
+/** About how long, in at most two units: a number that moves too much has no use for more. */
+export function duration(value) {
+  const whole = Math.round(value);
+  for (const [size, unit, lower, below] of [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]]) {
+    if (whole >= size) return `${Math.floor(whole / size)} ${unit} ${Math.floor(whole % size / lower)} ${below}`;
+  }
+  return `${whole} s`;
+}
+
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
   const units = ["B", "KiB", "MiB", "GiB"];

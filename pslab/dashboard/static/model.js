@@ -120,6 +120,11 @@ export class Model {
 
   // A moment
 
+  /** Until when somebody worked, of what had begun by `t`. */
+  busy(t) {
+    return Math.max(this.from, ...this.lanes.map((lane) => { const place = upTo(lane, t); return place ? Math.min(lane[place - 1][1], t) : this.from; }));
+  }
+
   version(t) {
     const place = upTo(this.updates, t);
     return place ? this.updates[place - 1][1] : 0;
@@ -167,9 +172,9 @@ export class Model {
     const doing = found.releasers.map((worker) => {
       const other = this.worker(worker, t), name = this.workers[worker];
       if (other.state === "computing") {
-        return `${name} computes ticket ${other.ticket} from version ${other.base} since ${(t - other.since).toFixed(1)} s`;
+        return `${name} has been computing ticket ${other.ticket} (from version ${other.base}) for ${(t - other.since).toFixed(1)} s`;
       }
-      return `${name} is ${other.state} since ${(t - other.since).toFixed(1)} s`;
+      return `${name} has been ${other.state} for ${(t - other.since).toFixed(1)} s`;
     });
     return doing.length ? `${found.event} (${doing.join("; ")})` : found.event;
   }
@@ -195,12 +200,22 @@ export class Model {
     let count = 0, sum = 0;
     for (const ages of applied) for (const [age, n] of ages) { count += n; sum += age * n; }
     const recent = this.updates.slice(Math.max(0, end - 20), end).map((row) => row[5]).filter((loss) => loss !== null);
+    const most = Math.max(...applied.flatMap((ages) => [...ages.keys()]), 0);
     return {
       version: last ? last[1] : 0,
+      most: count ? most : null,
       samples: last ? last[7] : 0,
       loss: recent.length ? recent.reduce((a, b) => a + b, 0) / recent.length : null,
       applied: count, dropped: dropped.reduce((a, b) => a + b, 0), staleness: count ? sum / count : null,
     };
+  }
+
+  /** The loss of the model, as it was evaluated: [t, loss]. */
+  losses() { return this.evals.filter((row) => "loss" in row[2]).map((row) => [row[0], row[2].loss]); }
+
+  lossAt(t) {
+    const rows = this.losses(), place = upTo(rows, t);
+    return place ? rows[place - 1][1] : null;
   }
 
   /** Of all workers' time in the job until `t`, the share that each kind took. */

@@ -1,8 +1,13 @@
 """Metrics of versions that workers have evaluated."""
 
 import time
+from collections import deque
+from typing import Any
 
 from psserver.service.job.decider import Decider
+
+# Evaluations that are remembered for those who look on.
+REMEMBERED = 100
 
 
 class Evaluations:
@@ -13,6 +18,9 @@ class Evaluations:
         self.final: dict[str, float] = {}
         # The newest version that was evaluated while the job went on.
         self._newest = -1
+        # Lines of metrics.jsonl, and how many there have been.
+        self._recent: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+        self._count = 0
 
     def report(self, worker: str, version: int, metrics: dict[str, float]) -> str | None:
         """The final version's, of the worker that was asked for them, once; before that any version's, of worker 0, in
@@ -35,4 +43,11 @@ class Evaluations:
         t = round(time.monotonic() - self._decider.began, 6)
         line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
         self._decider.write_or_fail(lambda: self._decider.routes.run_log.metric(line))
+        self._recent.append(line)
+        self._count += 1
         return None
+
+    def since(self, first: int) -> list[tuple[int, dict[str, Any]]]:
+        """Evaluations from number `first` on with their numbers, as far as they are remembered."""
+        oldest = self._count - len(self._recent)
+        return [(number, line) for number, line in enumerate(self._recent, oldest) if number >= first]

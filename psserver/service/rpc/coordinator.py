@@ -1,6 +1,8 @@
 """The coordinator's methods: Join, GatherEpoch, Locate and Status; Session is a part of its own."""
 
+import asyncio
 import logging
+import math
 import time
 from functools import partial
 
@@ -39,6 +41,9 @@ log = logging.getLogger("ps-server")
 
 # Names appear in logs, paths and sentences.
 NAME_LIMIT, NAME_EXTRA = 64, "-_.:/@"
+# Whoever asked for entries of the log in the last FOLLOWED seconds follows it. At the end a server stays SEEN_OFF
+# seconds for those: a page asks twice a second.
+FOLLOWED, SEEN_OFF = 2.0, 1.0
 
 
 class CoordinatorRpc:
@@ -53,10 +58,15 @@ class CoordinatorRpc:
         succession: Succession | None = None,
         names: Names | None = None,
         security: str = "",
+        folder: str = "",
     ) -> None:
         """`moved`: the servers that are not where workers were told. `succession`: where the servers stay, what is to
-        come behind this job. `names`: whose they are. `security`: what the status says of it."""
+        come behind this job. `names`: whose they are. `security`, `folder`: what the status says
+        of it, and of the run folder."""
         self._job = job
+        self._folder = folder
+        # When somebody last asked for entries of the log.
+        self._followed = -math.inf
         self._names = names or Names()
         self._security = security
         self._addresses = addresses
@@ -220,6 +230,7 @@ class CoordinatorRpc:
             reply.progress.CopyFrom(progress_to_wire(progress))
         reply.job = job.terms.job
         reply.security = self._security
+        reply.folder = self._folder
         reply.seconds = time.monotonic() - job.began
         optimizer = job.agreement.optimizer
         reply.policy = job.agreement.policy.name
@@ -250,7 +261,17 @@ class CoordinatorRpc:
             records = job.entries(request.entries_from)
             reply.entries.extend(lines(records))
             reply.entries_from = records[0].index if records else request.entries_from
+            self._followed = time.monotonic()
+            reply.evaluations.extend(
+                pb.Evaluation(number=n, seconds=line["t"], version=line["version"], metrics=line["metrics"])
+                for n, line in job.evaluations.since(request.evaluations_from)
+            )
         return reply
+
+    async def see_off(self) -> None:
+        """Whoever follows the log has a moment to hear how the job ended."""
+        if time.monotonic() - self._followed < FOLLOWED:
+            await asyncio.sleep(SEEN_OFF)
 
 
 def _local_rule_to_wire(rule: LocalRule) -> pb.LocalRule:

@@ -50,7 +50,8 @@ class Coordinating:
         recovers = bool(settings.recover) and job.decider.checkpoints is not None
         moves = Moves(job, hosts[0], settings.job_secret, recovers, continuation.move)
         moved, security = continuation.moved, settings.security
-        self.rpc = CoordinatorRpc(job, hosts, moves, moved, self._succession, names, security)
+        place = "" if settings.out is None else str(settings.out.absolute())
+        self.rpc = CoordinatorRpc(job, hosts, moves, moved, self._succession, names, security, place)
 
     async def run(self) -> ExitCode:
         """Until the job is over, or a signal."""
@@ -72,6 +73,8 @@ class Coordinating:
         code = await self._conclude(results)
         stopped = job.stopped()
         assert stopped is not None
+        if going.signal is None:
+            await self.rpc.see_off()
         if not await life.stay(self._succession):
             code = ExitCode.UNREACHABLE
         going.successor = self._succession.successor

@@ -18,7 +18,9 @@ export function drawLanes(element, model, { t, span, start = null, live = false,
   const names = model.workers, rows = Math.max(names.length, 1);
   const left = Math.min(width * 0.2, 14 + Math.max(20, ...names.map((name) => context.measureText(name).width)));
   const right = width - 10, room = (height - TOP - BOTTOM) / rows;
-  const from = start ?? Math.max(t - span, Math.min(model.from, t)), to = from + span;
+  // Behind the last work there is nothing to be seen: then the last work is shown.
+  const last = start !== null || live ? t : model.busy(t), end = last < t - span ? last : t;
+  const from = start ?? Math.max(end - span, Math.min(model.from, end)), to = from + span;
   const x = (moment) => left + (right - left) * (moment - from) / span;
   const place = new Map(model.order().map((worker, row) => [worker, row]));
   const y = (worker) => TOP + room * place.get(worker);

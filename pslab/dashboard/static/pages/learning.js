@@ -24,6 +24,8 @@ export function learning(context) {
 
   function update({ model, clock }) {
     const [label, key] = AXES[axis], end = clock.live ? model.updates.length : upTo(model.updates, clock.t);
+    // The last version is evaluated after the job has stopped.
+    const all = clock.live || clock.t >= model.seconds;
     const seen = model.updates.slice(0, end), raw = seen.map((row) => [key(row), row[5] ?? NaN]);
     const newest = model.final ?? model.updates.at(-1), last = newest ? key(newest) : null;
     drawChart(chart, [{ points: raw, colour: "--a", faint: true, width: 1 }, { points: smooth(raw, 20), colour: "--a", width: 2.2 }],
@@ -34,7 +36,7 @@ export function learning(context) {
       put(measured, found.map((name) => h("div", { class: "card" }, h("h2", {}, `Evaluation: ${name}`), canvas(`Evaluation: ${name}`, "chart"))));
     }
     found.forEach((name, place) => {
-      const rows = model.evals.filter((row) => name in row[2] && (clock.live || row[0] <= clock.t));
+      const rows = model.evals.filter((row) => name in row[2] && (all || row[0] <= clock.t));
       const x = (row) => axis === "seconds" ? row[0] : axis === "version" ? row[1] : samplesAt(model, row[0]);
       const points = rows.map((row) => [x(row), row[2][name]]);
       drawChart(measured.children[place].lastChild, [{ points, colour: EVALS[place % 3], dash: DASHES[place % 3] }, { points: points.length < 60 ? points : [], colour: EVALS[place % 3], dots: true }], { xLabel: label, end: last, log: name !== "accuracy" });

@@ -2,7 +2,11 @@
 
 import { h, put, say, seconds, svg, number } from "../dom.js";
 
-const STATES = { computing: "computing", waiting: "waiting", lost: "lost", left: "left", done: "done", joined: "joined", "wasted": "wasted", absent: "not here yet" };
+const STATES = { computing: "computing", waiting: "waiting", lost: "lost", left: "left", done: "done", joined: "joined", wasted: "wasted", there: "in until the end", absent: "not here yet" };
+
+const compare = new Intl.Collator("en", { numeric: true }).compare;
+// From here on each row has one line, so that more of them are to be seen.
+const MANY = 16;
 
 export function now() {
   const list = h("ol", { class: "workers", id: "workers" });
@@ -18,7 +22,9 @@ export function now() {
       const made = { state: h("span", { class: "state" }), why: h("p", { class: "why" }), facts: h("p", { class: "facts" }), since: h("span", { class: "since" }) };
       made.element = h("li", { "data-worker": name }, h("div", { class: "name" }, h("strong", {}, name), made.state, made.since), made.why, made.facts);
       rows.set(name, made);
-      list.append(made.element);
+      // In the order of their names, and there they stay.
+      const after = [...rows.keys()].filter((other) => compare(other, name) > 0).sort(compare)[0];
+      list.insertBefore(made.element, after ? rows.get(after).element : null);
     }
     return rows.get(name);
   }
@@ -29,11 +35,12 @@ export function now() {
       const made = row(worker.name);
       made.element.dataset.state = worker.state;
       say(made.state, STATES[worker.state] ?? worker.state);
-      say(made.since, ["absent"].includes(worker.state) ? "" : seconds(Math.max(worker.seconds, 0)));
+      say(made.since, ["absent", "there"].includes(worker.state) ? "" : seconds(Math.max(worker.seconds, 0)));
       explain(made.why, worker);
       say(made.facts, worker.facts);
     }
     for (const [name, made] of rows) if (!workers.some((worker) => worker.name === name)) { made.element.remove(); rows.delete(name); }
+    list.classList.toggle("many", workers.length > MANY);
     lead(workers, model, clock);
     draw(workers);
   }
@@ -42,6 +49,7 @@ export function now() {
   function explain(element, worker) {
     const text = worker.why ? `waits for ${worker.why}` : worker.doing ?? "";
     if (element.textContent === text) return;
+    element.title = text;
     const place = worker.why ? text.indexOf(" (") : -1;
     if (place < 0) say(element, text);
     else put(element, text.slice(0, place), h("span", { class: "dim" }, text.slice(place)));
@@ -49,11 +57,12 @@ export function now() {
 
   function lead(workers, model, clock) {
     const waiting = workers.filter((worker) => worker.state === "waiting").sort((a, b) => b.seconds - a.seconds);
-    const longest = waiting[0], ended = !clock.live && clock.t >= model.seconds && model.stops.length ? model.stops.at(-1)[2] : "";
+    const longest = waiting[0], ended = over(model, clock.t) && !clock.live ? "The job has ended." : "";
     const note = clock.live ? model.status?.note : ended;
     say(headline, note || (longest && longest.why ? `${longest.name} has waited ${longest.seconds.toFixed(1)} s for ${longest.why}` : workers.length ? "Nobody is held up." : "No worker has joined yet."));
     const states = Map.groupBy(workers, (worker) => worker.state);
-    const wanted = [...states].map(([state, them]) => [state, them.length]);
+    // In one order, whoever is in which state.
+    const wanted = Object.keys(STATES).filter((state) => states.has(state)).map((state) => [state, states.get(state).length]);
     if (tally.dataset.shown !== JSON.stringify(wanted)) {
       tally.dataset.shown = JSON.stringify(wanted);
       put(tally, wanted.map(([state, count]) => h("li", { "data-state": state }, h("b", {}, String(count)), ` ${STATES[state] ?? state}`)));
@@ -102,11 +111,15 @@ function liveWorkers(model, clock) {
   }));
 }
 
+function over(model, t) { return t >= model.seconds && model.stops.length > 0; }
+
 function recordedWorkers(model, t) {
-  const { applied, dropped } = model.ages(t);
+  const { applied, dropped } = model.ages(t), ended = over(model, t);
   return model.order().map((number) => {
     const name = model.workers[number];
-    const found = model.worker(number, t);
+    let found = model.worker(number, t);
+    // Nobody computes or waits any more.
+    if (ended && !["lost", "left", "done", "absent"].includes(found.state)) found = { state: "there", since: t };
     let count = 0, sum = 0;
     for (const [age, n] of applied[number]) { count += n; sum += age * n; }
     return {

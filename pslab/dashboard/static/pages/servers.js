@@ -35,10 +35,15 @@ export function servers() {
     put(fates, figures.map(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]));
     const rows = [["what", { live: "a live cluster", run: "a run folder", simulated: "a simulated experiment" }[about.kind]], ["job", model.job.name],
       ["policy", config(model.job.policy)], ["optimizer", config(model.job.optimizer)], ["servers", model.job.servers], ["workers at the start", model.job.workers], ["seed", model.job.seed],
-      ["phase", status?.phase], ["held up", status?.note || null], ["workers not listed", status?.unlisted || null], ["log entries", told.entries?.toLocaleString("en")], ["explanations", told.unexplained ? `none: ${told.unexplained}` : null], ["the run", told.going ? "goes on, or was killed: it has no summary. New entries are looked for while this page is open" : null]];
+      ["phase", status?.phase], ["held up", status?.note || null], ["how far", far(status?.progress)], ["workers not listed", status?.unlisted || null], ["log entries", told.entries?.toLocaleString("en")], ["explanations", told.unexplained ? `none: ${told.unexplained}` : null], ["the run", told.going ? "goes on, or was killed: it has no summary. New entries are looked for while this page is open" : null]];
     put(job, rows.filter(([, value]) => value !== undefined && value !== null).map(([term, value]) => [h("dt", {}, term), h("dd", {}, String(value))]));
   }
   return { element, update };
+}
+
+function far(progress) {
+  if (!progress) return null;
+  return `${progress.epochs ? `epoch ${progress.epoch} of ${progress.epochs}, ` : ""}${progress.done.toLocaleString("en")} of ${progress.total.toLocaleString("en")} ${progress.unit}`;
 }
 
 function memory(found) {

@@ -8,6 +8,7 @@ import { drawLanes, laneHeight } from "../draw/lanes.js";
 import { drawChart, smooth } from "../draw/chart.js";
 import { legend, usualSpan } from "../pages/time.js";
 import { bound, flag, knobs, select, slider, usual } from "./controls.js";
+import { names } from "./names.js";
 import { OTHER, read, START, write } from "./state.js";
 
 const TIMES = { constant: (m) => `constant(${m})`, gamma: (m) => `gamma(8, ${r(m / 8)})`, exponential: (m) => `exponential(${m})`, pareto: (m) => `pareto(2.5, ${r(m * 0.6)})` };
@@ -69,29 +70,38 @@ export function playground(context) {
     const mine = asked += 1;
     timer = setTimeout(async () => {
       stage.classList.add("busy");
-      const first = { settings: state.settings };
-      const other = state.at !== null ? { settings: state.settings, at: state.at, changes: state.changes } : state.other ? { settings: resolve(state.settings, state.other) } : null;
+      const first = { settings: state.settings }, { at } = state;
+      const other = at !== null ? { settings: state.settings, at, changes: state.changes } : state.other ? { settings: resolve(state.settings, state.other) } : null;
       const found = await Promise.allSettled([play(first), other ? play(other) : Promise.resolve(null)]);
       if (mine !== asked || closed) return;
+      const named = names(first.settings, other && { ...other.settings, ...other.changes }, at);
       stage.classList.remove("busy");
       const wrong = found.filter((each) => each.status === "rejected").map((each) => each.reason.message);
       problem.hidden = !wrong.length;
       say(problem, [...new Set(wrong)].join(" — "));
-      runs = found.map((each, place) => each.status === "fulfilled" ? each.value : wrong.length ? runs[place] : null);
+      // A run that was refused leaves the one before it, under the name of that one.
+      runs = found.map((each, place) => each.status === "rejected" ? runs[place] && [...runs[place].slice(0, 3), true] : each.value && [...each.value, named[place], false]);
       const shown = runs.filter(Boolean);
       if (!shown.length) return;
-      const end = Math.max(...shown.map(([model]) => model.seconds));
+      const ends = shown.map(([model]) => model.seconds), end = Math.max(...ends);
       const moments = [...new Set(shown.flatMap(([model]) => model.log.map(([t]) => t)))].sort((a, b) => a - b);
-      const keep = Boolean(context.clock.slider) && context.clock.owner === element && context.clock.t < context.clock.end - 1e-9;
-      context.clock.owner = element;
-      context.clock.record(0, end, () => moments, { keep });
+      const { clock } = context, known = clock.slider && clock.owner === element;
+      // At first where all runs go on, and have something to show; later where the visitor is, or at the end.
+      const opened = (at ?? 0) + (Math.min(...ends) - (at ?? 0)) * 2 / 3;
+      clock.owner = element;
+      clock.record(0, end, () => moments, { at: !known ? opened : clock.t >= clock.end - 1e-9 ? end : clock.t });
       context.changed();
     }, wait);
   }
 
   function whatIf() {
-    const at = r(Math.round(context.clock.t * 100) / 100);
+    const at = r(Math.round(context.clock.t * 100) / 100), ends = runs[0]?.[0].seconds ?? 0;
     if (state.at !== null) { go({ ...state, at: null, changes: {} }); return; }
+    if (at >= ends) {
+      problem.hidden = false;
+      say(problem, `The first run ends at ${seconds(ends)}: nothing can change from here on. Move the slider to an earlier moment.`);
+      return;
+    }
     const straggler = `simulation.factors.${last()}`;
     go({ ...state, at, changes: { [straggler]: (state.settings[straggler] ?? 1) > 1 ? 1 : 6 } });
   }
@@ -251,13 +261,6 @@ export function playground(context) {
     return { element: h("div", { class: `card side ${prefix}` }, h("header", {}, title, words), h("div", { class: "scroll" }, lanes), prefix === "a" ? legend() : null), lanes, title, words };
   }
 
-  function title(place) {
-    if (!state) return "";
-    const settings = place === 0 ? state.settings : state.at !== null ? { ...state.settings, ...state.changes } : resolve(state.settings, state.other ?? {});
-    const own = Object.entries(settings).filter(([key]) => key.startsWith("policy.") && key !== "policy.name").map(([key, value]) => `${key.slice(7)} ${value}`);
-    return `${settings["policy.name"] ?? "sync"}${own.length ? ` (${own.join(", ")})` : ""}${place && state.at !== null ? `, changed at ${number(state.at)} s` : ""}`;
-  }
-
   function update({ clock }) {
     const shown = runs.map((run, place) => run && (place === 0 || state.other || state.at !== null) ? run[0] : null);
     const span = (shown[0] ? Math.max(usualSpan(shown[0]), (clock.end - clock.begin) / 40) : 1) * factor;
@@ -266,31 +269,38 @@ export function playground(context) {
       const model = shown[place];
       made.element.hidden = !model;
       if (!model) return;
+      const [, told, name, refused] = runs[place], over = clock.t >= model.seconds - 1e-9;
+      made.element.classList.toggle("refused", refused);
       made.lanes.style.height = `${laneHeight(model.workers.length, model.workers.length > 16 ? 13 : 22)}px`;
       drawLanes(made.lanes, model, { t: clock.t, span, start });
-      const found = model.figures(clock.t), limited = runs[place][1].limited;
-      say(made.title, title(place));
-      put(made.words, "version ", h("b", {}, number(found.version, 6)), " · loss ", h("b", {}, number(found.loss)), " · staleness ", h("b", {}, number(found.staleness)), " · dropped ", h("b", {}, number(found.dropped, 6)),
-        clock.t >= model.seconds - 1e-9 && limited ? ` · ended: ${limited}` : "", clock.t >= model.seconds - 1e-9 && !runs[place][1].success ? ` · ${runs[place][1].reason}` : "");
+      const found = model.figures(clock.t), measured = model.lossAt(clock.t);
+      say(made.title, name);
+      put(made.words, "version ", h("b", {}, number(found.version, 6)), " · loss ", h("b", {}, number(measured ?? found.loss)), " · staleness mean ", h("b", {}, number(found.staleness)), ", most ", h("b", {}, number(found.most)), " · dropped ", h("b", {}, number(found.dropped, 6)),
+        over ? ` · ended at ${seconds(model.seconds)}${told.limited ? `: ${told.limited}` : told.ended.success ? "" : `: ${told.ended.reason}`}` : "");
     });
-    const curves = [];
-    shown.forEach((model, place) => {
-      if (!model) return;
-      const rows = model.updates.slice(0, upTo(model.updates, clock.t)).map((row) => [row[0], row[5] ?? NaN]);
-      curves.push({ points: rows, colour: place ? "--b" : "--a", faint: true, width: 1 }, { points: smooth(rows, 12), colour: place ? "--b" : "--a", dash: place ? [7, 4] : [], width: 2.2 });
-      say(versus.querySelector(place ? ".name-b" : ".name-a"), title(place));
-    });
+    plot(shown.filter(Boolean), clock);
+    shown.forEach((model, place) => model && say(versus.querySelector(place ? ".name-b" : ".name-a"), runs[place][2]));
     versus.querySelectorAll(".legend li")[1].hidden = !shown[1];
-    const learns = curves.some((curve) => curve.points.some(([, y]) => Number.isFinite(y)));
-    const titled = learns ? "Loss" : "Versions";
-    say(versus.querySelector("h2"), titled);
-    if (!learns) {
-      curves.length = 0;
-      shown.forEach((model, place) => model && curves.push({ points: [[0, 0], ...model.updates.slice(0, upTo(model.updates, clock.t)).map((row) => [row[0], row[1]])], colour: place ? "--b" : "--a", dash: place ? [7, 4] : [] }));
-    }
+  }
+
+  /** The whole of each run: pale behind the moment. The loss of the model where it is measured, else that of the updates. */
+  function plot(models, clock) {
+    const measured = models.every((model) => model.evals.some((row) => "loss" in row[2]));
+    const rows = models.map((model) => measured ? model.losses() : model.updates.map((row) => [row[0], row[5] ?? NaN]));
+    const learns = rows.some((points) => points.some(([, y]) => Number.isFinite(y)));
+    say(versus.querySelector("h2"), !learns ? "Versions" : measured ? "Loss of the model" : "Loss of the updates");
+    const curves = models.flatMap((model, place) => {
+      const colour = place ? "--b" : "--a", dash = place ? [7, 4] : [];
+      const points = learns ? rows[place] : [[0, 0], ...model.updates.map((row) => [row[0], row[1]])];
+      const drawn = measured || !learns ? points : smooth(points, 12), until = upTo(drawn, clock.t);
+      return [
+        ...(measured || !learns ? [] : [{ points: points.slice(0, upTo(points, clock.t)), colour, faint: true, width: 1 }]),
+        { points: drawn.slice(0, until), colour, dash, width: 2.2 }, { points: drawn.slice(Math.max(0, until - 1)), colour, dash, faint: true, width: 2.2 },
+      ];
+    });
     drawChart(chart, curves, { xLabel: "virtual seconds", log: learns, zero: !learns, range: [0, clock.end], at: clock.t });
   }
 
   return { element, update, navigated, zoom: (by) => { factor = Math.min(Math.max(factor * by, 1 / 32), 8); context.changed(); }, hasClock: () => runs.some(Boolean),
-    close: () => { closed = true; asked += 1; clearTimeout(timer); if (context.clock.owner === element) { context.clock.owner = null; context.clock.footer.hidden = true; if (context.about.kind === "live") context.clock.live = true; else if (context.model.seconds) context.show(context.model, context.told); } } };
+    close: () => { closed = true; asked += 1; clearTimeout(timer); if (context.clock.owner === element) { context.clock.owner = null; context.clock.footer.hidden = true; context.resume(); } } };
 }
