@@ -39,8 +39,25 @@ class Place:
     transport: str = ""
 
 
-def find_servers(hosts: str | Sequence[Address] | None, environment: Mapping[str, str]) -> Place | None:
-    """`hosts`, else PS_HOSTS, else TF_CONFIG; None when nobody says anything. Raises AddressError."""
+def find_servers(
+    hosts: str | Sequence[Address] | None, environment: Mapping[str, str], **own: object
+) -> Place | None:
+    """`hosts`, else PS_HOSTS, else TF_CONFIG; None when nobody says anything.
+
+    `own`: what the caller said of the server that is started where there are none; None for what was not said. Raises
+    AddressError, and ValueError where servers run that would not hear it.
+    """
+    place = _said(hosts, environment)
+    for name, value in own.items():
+        if place is not None and value is not None:
+            raise ValueError(
+                f"{name}={value!r} is for a server that is started here, and servers run already, at "
+                f"{','.join(map(str, place.hosts))}: expected no {name} here; give it to ps-server or ps-lab run"
+            )
+    return place
+
+
+def _said(hosts: str | Sequence[Address] | None, environment: Mapping[str, str]) -> Place | None:
     if hosts is not None:
         return Place(parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts))
     if environment.get("PS_HOSTS"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ def distribute(
     model: Any,
     hosts: str | Sequence[Address] | None = None,
     *,
-    policy: str = "sync",
-    seed: int = 0,
+    policy: str | None = None,
+    seed: int | None = None,
     out: str | Path | None = None,
     name: str | None = None,
     task_index: int | None = None,
@@ -46,11 +46,12 @@ def distribute(
     `hosts` ("host:port,...", in task order) are running servers, whose job
     this worker joins; else those of PS_HOSTS or TF_CONFIG. Where nothing says
     where servers are, one is started on loopback, for this process alone, at
-    the first batch: with `policy`, `seed` and, if `out` is given, a run folder
-    there. `name`, `task_index`, `wire_dtype` ("float32" by default), `transport`
-    ("auto") and `server_timeout` are those of `psworker.connect`; a run that
-    started this process may have said the defaults (PS_TASK_INDEX,
-    PS_WIRE_DTYPE, PS_TRANSPORT).
+    the first batch: with `policy` ("sync" by default), `seed` (0) and, if `out`
+    is given, a run folder there. Servers that run already have their own: with
+    them the three are refused. `name`, `task_index`, `wire_dtype` ("float32" by
+    default), `transport` ("auto") and `server_timeout` are those of
+    `psworker.connect`; a run that started this process may have said the
+    defaults (PS_TASK_INDEX, PS_WIRE_DTYPE, PS_TRANSPORT).
 
     `stay`: the job stays open after `fit`, for another one; `close` ends it.
     The default for a server of one's own. On a cluster the end of `fit` is by
@@ -69,8 +70,9 @@ def distribute(
     environment; a server of one's own, on loopback, needs none.
 
     Raises TranslationError for an optimizer that servers do not have,
-    FitError for a model that is not compiled, Untrusted for certificates that are not good, AddressError and
-    ValueError for addresses that make no sense.
+    FitError for a model that is not compiled or cannot be trained so,
+    Untrusted for certificates that are not good, AddressError and ValueError
+    for addresses that make no sense and arguments that do not go together.
     """
     require_tensorflow_backend()
     if not isinstance(model, keras.Model) or getattr(model, "optimizer", None) is None:
@@ -81,7 +83,8 @@ def distribute(
         raise ValueError(f'sharding: expected "none" or "units", got {sharding!r}')
     if metrics not in ("all", "own"):
         raise ValueError(f'metrics: expected "all" or "own", got {metrics!r}')
-    place = find_servers(hosts, os.environ)
+    place = find_servers(hosts, os.environ, policy=policy, seed=seed, out=out)
+    _check_model(model, alone=place is None)
     credentials = NO_TLS if place is None else worker_credentials(tls_ca, tls_cert, tls_key, token_file)
     if sharding == "units" and place is not None and stay:
         raise ValueError('sharding="units" is for one fit per job: expected stay=False')
@@ -91,7 +94,7 @@ def distribute(
     own = (
         None
         if place is not None
-        else functools.partial(EmbeddedServer, policy=policy, seed=seed, out=_path(out))
+        else functools.partial(EmbeddedServer, policy=policy or "sync", seed=seed or 0, out=_path(out))
     )
     wire_dtype = wire_dtype or (place.wire_dtype if place is not None else "") or "float32"
     transport = transport or (place.transport if place is not None else "") or "auto"
@@ -117,6 +120,28 @@ def distribute(
 
 
 _DISTRIBUTED: weakref.WeakKeyDictionary[Any, Distributed] = weakref.WeakKeyDictionary()
+
+
+def _check_model(model: Any, *, alone: bool) -> None:
+    """Raises FitError for what would have no effect, or fail in the first batch. `alone`: a server of its own."""
+    for name, value in vars(model).items():
+        if name.startswith("_"):
+            continue
+        held = value.values() if isinstance(value, Mapping) else value
+        several = list(held) if isinstance(held, Iterable) and not isinstance(held, str | bytes) else [held]
+        if any(isinstance(one, keras.optimizers.Optimizer) and one is not model.optimizer for one in several):
+            raise FitError(
+                f"model.{name} holds another optimizer than model.optimizer, and the servers of a job run one: put a "
+                "psworker.keras.RemoteOptimizer, with servers of its own, in the place of each (examples/fit_gan.py "
+                "shows it), or train all variables with model.optimizer"
+            )
+    for layer in model._flatten_layers():
+        if not alone and getattr(layer, "synchronized", False):
+            raise FitError(
+                f"layer {layer.name!r} has synchronized=True, which needs the activations of all workers in each step, "
+                "and workers exchange gradients: expected synchronized=False, with which each worker normalizes its "
+                "own batch and all share the moving averages, or another layer, such as GroupNormalization"
+            )
 
 
 def _path(out: str | Path | None) -> Path | None:

@@ -51,8 +51,8 @@ class Remote:
         optimizer: Any,
         hosts: str | Sequence[Address] | None = None,
         *,
-        policy: str = "sync",
-        seed: int = 0,
+        policy: str | None = None,
+        seed: int | None = None,
         out: str | Path | None = None,
         name: str | None = None,
         task_index: int | None = None,
@@ -66,9 +66,9 @@ class Remote:
         self._variables = collect(model)
         trained = zip(model.trainable_variables, self._variables.specs, strict=False)
         config = translate(self._optimizer, [(variable, spec.name) for variable, spec in trained])
-        place = find_servers(hosts, os.environ)
+        place = find_servers(hosts, os.environ, policy=policy, seed=seed, out=out)
         self._server = (
-            EmbeddedServer(config, policy, seed, None if out is None else Path(out))
+            EmbeddedServer(config, policy or "sync", seed or 0, None if out is None else Path(out))
             if place is None
             else None
         )

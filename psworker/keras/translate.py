@@ -18,6 +18,7 @@ import numpy as np
 from psworker.errors import Unsupported
 
 Config = dict[str, Any]
+LEAST = float(np.finfo(np.float32).tiny)
 
 
 class TranslationError(Unsupported, ValueError):
@@ -70,6 +71,12 @@ def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = ()) -> Config
                 "hold parts: use a regularizer, or weight_decay"
             )
     return config
+
+
+def beginning(rate: float) -> float:
+    """The rate that a job begins with. A later one is a multiple of it, so that 0, the beginning of a warm-up, is the
+    least normal number of float32 here: it moves nothing."""
+    return rate or LEAST
 
 
 def unwrapped(optimizer: Any) -> Any:
@@ -159,7 +166,7 @@ def _rate(optimizer: Any) -> float | Config:
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return _schedule(rate)
     if isinstance(rate, keras.Variable):
-        return float(_number(float(rate.numpy())))
+        return float(_number(beginning(float(rate.numpy()))))
     raise TranslationError(
         f"learning_rate is a function of yours ({rate!r}), which the servers cannot run: use a number or one of "
         "keras.optimizers.schedules"

@@ -31,6 +31,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 from psworker.keras.fit.around.epochs import EpochMetrics  # noqa: E402
+from psworker.keras.fit.sums import MetricSums  # noqa: E402
 
 BATCH = 16
 X = np.random.default_rng(0).normal(size=(96, 8)).astype(np.float32)
@@ -344,7 +345,8 @@ def test_a_worker_whose_validation_does_not_come_says_so_once(
             assert not values  # it is not this worker that validates
             return EpochTotals(1, sums, {"val_loss": 0.5} if from_worker_0 else {})
 
-    epochs = EpochMetrics(build("sgd"))
+    model = build("sgd")
+    epochs = EpochMetrics(model, MetricSums(model))
     with caplog.at_level("WARNING", logger="ps-worker"):
         for _ in range(2):
             logs: dict[str, Any] = {"loss": 1.0}
@@ -448,6 +450,110 @@ def test_averages_move_while_gradients_are_accumulated() -> None:
         assert job.version == 3
 
 
+def test_accumulated_batches_all_move_the_averages() -> None:
+    """Not the last one of an update only."""
+    make = lambda: build(  # noqa: E731
+        keras.optimizers.SGD(0.1, gradient_accumulation_steps=3),
+        keras.layers.BatchNormalization(momentum=0.5),
+    )
+    plain, expected, ours, got = both(
+        make, lambda model: model.fit(**FIT, validation_split=0.25).history, count=2
+    )
+    np.testing.assert_allclose(got["val_loss"], expected["val_loss"], rtol=1e-5)
+    assert_same(plain, ours, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_warm_up_from_zero_that_a_callback_makes(count: int) -> None:
+    """In the first epoch nothing moves."""
+    warm = keras.callbacks.LearningRateScheduler(lambda epoch: 0.05 * epoch)
+    script = lambda model: model.fit(**FIT, epochs=3, callbacks=[warm]).history["loss"]  # noqa: E731
+    plain, expected, ours, got = both(lambda: build(keras.optimizers.SGD(0.1, momentum=0.5)), script, count)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert_same(plain, ours, atol=1e-6)
+
+
+@pytest.mark.parametrize("said", [{"policy": "async"}, {"seed": 3}, {"out": "somewhere"}])
+def test_what_is_said_of_a_server_of_ones_own_is_refused_where_servers_run(
+    said: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=rf"{next(iter(said))}=.* servers run already, at h:7070"):
+        pk.distribute(build(), "h:7070", **said)
+    monkeypatch.setenv("PS_HOSTS", "h:7070")
+    with pytest.raises(ValueError, match="servers run already"):
+        pk.Remote(build(), "sgd", **said)
+
+
+def test_normalization_over_all_workers_is_refused_on_a_cluster() -> None:
+    """One worker has all the batch there is."""
+    model = build("adam", keras.layers.BatchNormalization(synchronized=True, name="over_all"))
+    with pytest.raises(pk.FitError, match="'over_all' has synchronized=True.*expected synchronized=False"):
+        pk.distribute(model, "h:7070")
+    pk.distribute(model).close()
+
+
+def test_a_second_optimizer_is_refused_by_name() -> None:
+    for held in (keras.optimizers.SGD(), [keras.optimizers.SGD()], {"g": keras.optimizers.SGD()}):
+        model = build()
+        model.g_optimizer = held
+        with pytest.raises(pk.FitError, match=r"model\.g_optimizer holds another optimizer.*RemoteOptimizer"):
+            pk.distribute(model)
+
+
+class Teacher(keras.Model):  # type: ignore[misc]
+    """A mean teacher: a copy, not trained, that follows what is trained; `first`: from the weights as a step finds
+    them."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.first = first
+        self.student, self.teacher = keras.layers.Dense(1), keras.layers.Dense(1, trainable=False)
+
+    def build(self, shape: Any) -> None:
+        self.student.build(shape)
+        self.teacher.build(shape)
+
+    def call(self, x: Any) -> Any:
+        return self.student(x)
+
+    def follow(self) -> None:
+        for mean, weight in zip(self.teacher.weights, self.student.weights, strict=True):
+            mean.assign(0.5 * mean + 0.5 * weight)
+
+    def train_step(self, data: Any) -> Any:
+        if self.first:
+            self.follow()
+        x, _ = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - 1.0) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        if not self.first:
+            self.follow()
+        return {"loss": loss, "taken": self.optimizer.iterations}
+
+
+def teacher(first: bool, eager: bool = False) -> Any:
+    keras.utils.set_random_seed(5)
+    model = Teacher(first)
+    model.build((None, 8))
+    model.compile(keras.optimizers.SGD(0.1), loss="mse", run_eagerly=eager)
+    return model
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+def test_weights_that_a_step_reads_behind_their_update_are_refused(eager: bool) -> None:
+    with servers() as hosts, pk.distribute(teacher(False, eager), hosts) as job:
+        with pytest.raises(Exception, match=r"reads '\S*kernel:0' after it has applied .* at the beginning"):
+            job.model.fit(**FIT)
+
+
+def test_a_mean_teacher_follows_at_the_beginning_of_a_step() -> None:
+    plain, expected, ours, got = both(lambda: teacher(True), lambda model: model.fit(**FIT).history, count=2)
+    assert_same(plain, ours, atol=1e-6)
+    # Counted as soon as gradients are applied.
+    assert got["taken"] == expected["taken"] == [len(X) // BATCH]
+
+
 class Assigning(keras.Model):  # type: ignore[misc]
     """Clips its weights in its step, as in a WGAN; `how`: at once, in a branch, or in a function."""
 
@@ -492,6 +598,54 @@ def test_a_layer_that_assigns_its_weights_is_refused() -> None:
     with servers() as hosts, pk.distribute(model, hosts):
         with pytest.raises(Exception, match="a layer in it, assigns a value to"):
             model.fit(**FIT)
+
+
+class Peak(keras.metrics.Metric):  # type: ignore[misc]
+    """A maximum, which does not say that it is none of Keras' sums."""
+
+    def __init__(self) -> None:
+        super().__init__(name="peak")
+        self.most = self.add_variable((), "zeros", name="most")
+
+    def update_state(self, true: Any, predicted: Any, sample_weight: Any = None) -> None:
+        self.most.assign(tf.maximum(self.most, tf.reduce_max(tf.cast(true, tf.float32))))
+
+    def result(self) -> Any:
+        return self.most.value
+
+
+class Positive(Peak):
+    """A sum of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "positive"
+
+    def update_state(self, true: Any, predicted: Any, sample_weight: Any = None) -> None:
+        self.most.assign_add(tf.reduce_sum(tf.cast(true, tf.float32)))
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+def test_a_metric_that_is_no_sum_stays_each_workers_own(
+    eager: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two workers, whose labels are of different sizes; sums of one's own are added up."""
+    labels = np.where(np.arange(len(X)) % 2, 3, 1)
+    models = [build("sgd", metrics=[Peak(), Positive(), "accuracy"], run_eagerly=eager) for _ in range(2)]
+
+    def fit(index: int) -> Any:
+        own = slice(index, None, 2)
+        return models[index].fit(X[own], labels[own], batch_size=BATCH, verbose=0).history
+
+    with servers(workers=2) as hosts, ThreadPoolExecutor(2) as pool:
+        jobs = [pk.distribute(model, hosts, task_index=index) for index, model in enumerate(models)]
+        found = list(pool.map(fit, range(2)))
+        for job in jobs:
+            job.close()
+    assert [history["peak"] for history in found] == [[1.0], [3.0]]
+    assert [history["positive"] for history in found] == [[float(labels.sum())]] * 2
+    assert found[0]["accuracy"] == found[1]["accuracy"] and found[0]["loss"] == found[1]["loss"]
+    assert [getattr(record, "event", "") for record in caplog.records].count("metric_own") == 2
 
 
 # The optimizer's state comes back

@@ -42,7 +42,7 @@ class Distributed:
         # workers.
         self._stay, self._deals, self._shares = stay, deals, shares
         self._dealt_epochs = DealtEpochs(self._steps)
-        self._metrics = EpochMetrics(model)
+        self._metrics = EpochMetrics(model, self._steps.sums)
         self._epoch = 0
         self._plain = {"fit": model.fit, "make_train_function": model.make_train_function, "save": model.save}
         model.fit = self._fit

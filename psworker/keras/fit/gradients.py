@@ -9,6 +9,7 @@ gradients, they are caught, processed as Keras would before its update
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ import tensorflow as tf
 from pswire.model.plan import Plan
 from pswire.transport.codecs import codec_named
 from psworker.data.payloads import Payload
+from psworker.keras.fit.sums import MetricSums
 from psworker.keras.translate import unwrapped
 from psworker.tensorflow.casts import payload_of, tensor_of
 from psworker.tensorflow.flats import FlatLayout
@@ -42,17 +44,22 @@ class BatchResult:
 class GradientStep:
     """One batch on the model's present weights, and new weights into the model; two traced functions."""
 
-    def __init__(self, model: Any, variables: ModelVariables, plan: Plan, wire_dtype: str) -> None:
+    def __init__(
+        self, model: Any, variables: ModelVariables, plan: Plan, wire_dtype: str, sums: MetricSums | None
+    ) -> None:
+        """`sums`: watches the metrics; None where nobody adds them up."""
         self._model = model
+        self._sums_of_metrics = sums
         self._variables = variables
         self._layout = FlatLayout(plan, variables)
         self._dtypes = [tensor_of(np.empty(0, codec_named(wire_dtype).array_dtype)).dtype] * len(plan.shards)
         self._optimizer = unwrapped(model.optimizer)
-        trained = variables.variables[: variables.trainable]
         self._every = self._optimizer.gradient_accumulation_steps or 1
-        # Sums over the batches of one update.
+        # Sums over the batches of one update, of gradients and of how averages have moved.
         self._sums = (
-            [tf.Variable(tf.zeros(v.shape), trainable=False) for v in trained] if self._every > 1 else []
+            [tf.Variable(tf.zeros(v.shape), trainable=False) for v in variables.variables]
+            if self._every > 1
+            else []
         )
         self._taken = self._samples = 0
         self._version = 0
@@ -68,10 +75,12 @@ class GradientStep:
 
     def prepare(self, data: Any) -> None:
         """Trace the step for batches such as `data`; nothing runs."""
+        self._begin()
         if not self._eager:
             self._function().get_concrete_function(data)
 
     def __call__(self, data: Any) -> BatchResult:
+        self._begin()
         last = self._taken == self._every - 1
         self._samples += count_samples(data)
         if not last:
@@ -82,6 +91,10 @@ class GradientStep:
         samples, self._taken, self._samples = self._samples, 0, 0
         payloads = [payload_of(parts) for parts in flats]
         return BatchResult(logs, payloads, float(loss), None if norm is None else float(norm), samples)
+
+    def _begin(self) -> None:
+        if self._sums_of_metrics is not None:
+            self._sums_of_metrics.begin()
 
     def assign(self, flats: list[Any], version: int) -> list[Any]:
         """Payloads of `version` into the model. Returns them as tensors."""
@@ -130,37 +143,44 @@ class GradientStep:
 
     # Traced
 
-    def _run(self, data: Any) -> tuple[Any, list[Any], Any]:
-        """Keras' own step: logs, one float32 gradient per trained variable (zeros where none), the loss."""
+    def _run(self, data: Any) -> tuple[Any, list[Any], list[Any], Any]:
+        """Keras' own step: logs, one float32 gradient per trained variable (zeros where none), by how much each other
+        variable has moved, the loss."""
         trained = self._variables.variables[: self._variables.trainable]
-        return caught_step(self._model, trained, data)
-
-    def _accumulate(self, data: Any) -> Any:
-        logs, gradients, _ = self._run(data)
-        for total, gradient in zip(self._sums, gradients, strict=True):
-            total.assign(gradient + total)
-        return logs
-
-    def _gradients(self, data: Any) -> tuple[Any, list[list[Any]], Any, Any]:
         state = self._variables.variables[self._variables.trainable :]
         before = [tf.identity(variable.read_value()) for variable in state]
-        logs, gradients, loss = self._run(data)
-        if self._every > 1:
-            steps = self._optimizer.gradient_accumulation_steps
-            gradients = [(g + total) / steps for g, total in zip(gradients, self._sums, strict=True)]
-            for total in self._sums:
-                total.assign(tf.zeros(total.shape))
-        gradients = self._optimizer._clip_gradients(gradients)
+        with nullcontext() if self._sums_of_metrics is None else self._sums_of_metrics.watch():
+            logs, gradients, loss = caught_step(self._model, trained, data)
         deltas = [
             tf.cast(variable.read_value(), tf.float32) - tf.cast(value, tf.float32)
             for variable, value in zip(state, before, strict=True)
         ]
+        return logs, gradients, deltas, loss
+
+    def _accumulate(self, data: Any) -> Any:
+        logs, gradients, deltas, _ = self._run(data)
+        for total, one in zip(self._sums, [*gradients, *deltas], strict=True):
+            total.assign(one + total)
+        return logs
+
+    def _gradients(self, data: Any) -> tuple[Any, list[list[Any]], Any, Any]:
+        logs, gradients, deltas, loss = self._run(data)
+        if self._every > 1:
+            steps, trained = self._optimizer.gradient_accumulation_steps, len(gradients)
+            gradients = [
+                (g + total) / steps for g, total in zip(gradients, self._sums[:trained], strict=True)
+            ]
+            deltas = [moved + total for moved, total in zip(deltas, self._sums[trained:], strict=True)]
+            for total in self._sums:
+                total.assign(tf.zeros(total.shape))
+        gradients = self._optimizer._clip_gradients(gradients)
         norm = tf.linalg.global_norm(gradients) if self._scales else None
         return logs, self._layout.join([*gradients, *deltas], self._dtypes), loss, norm
 
     def _take_new(self, flats: list[Any], version: Any) -> None:
         self._place(flats)
         # Keras' averages ask `iterations` whether this is the first update: it is counted behind them.
+        self._count(version - 1)
         if self._optimizer.use_ema:
             self._optimizer._update_model_variables_moving_average(self._optimizer._trainable_variables)
         self._count(version)

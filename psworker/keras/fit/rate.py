@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from psworker.keras.errors import FitError
-from psworker.keras.translate import unwrapped
+from psworker.keras.translate import beginning, unwrapped
 
 
 class SetRate:
@@ -18,16 +18,16 @@ class SetRate:
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         # The one that the servers have, or will have with the next contribution.
-        self._sent = self._began_with = 0.0
+        self._sent = 0.0
         self.begin()
 
     def begin(self) -> None:
         """A rate that was set before the job begins is the one that it begins with."""
-        self._began_with = self._sent = _rate(self._optimizer) or 0.0
+        self._sent = _rate(self._optimizer) or 0.0
 
     def joined(self, present: float | None) -> None:
         """The job goes on, at the rate `present`: callbacks begin with that one, too."""
-        if present is not None and np.float32(present) != np.float32(self._sent):
+        if present is not None and np.float32(present) != np.float32(beginning(self._sent)):
             unwrapped(self._optimizer)._learning_rate.assign(present)
             self._sent = _rate(self._optimizer) or 0.0
 
@@ -39,11 +39,8 @@ class SetRate:
         rate = _rate(self._optimizer)
         if rate is None or rate == self._sent:
             return None
-        if not (math.isfinite(rate) and rate >= 0 and self._began_with > 0):
-            raise FitError(
-                f"the learning rate was set to {rate:g}, where the job began with {self._began_with:g}: servers take "
-                "any number from 0 in place of one above 0"
-            )
+        if not (math.isfinite(rate) and rate >= 0):
+            raise FitError(f"the learning rate was set to {rate:g}: expected a number from 0")
         return rate
 
     def sent(self, rate: float | None) -> None:

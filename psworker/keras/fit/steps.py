@@ -23,6 +23,7 @@ from psworker.keras.fit.fates import Fates
 from psworker.keras.fit.gradients import GradientStep
 from psworker.keras.fit.membership import Membership, named
 from psworker.keras.fit.rate import SetRate
+from psworker.keras.fit.sums import MetricSums
 from psworker.keras.fit.unchanged import Unchanged
 from psworker.keras.slots import assign_slots, slot_lists
 from psworker.keras.translate import translate, unwrapped
@@ -54,6 +55,7 @@ class Steps:
         # Of which version the model's optimizer has what the servers' one remembers.
         self._slots_of = 0
         self.unchanged, self.backups = Unchanged(), Backups()
+        self.sums = MetricSums(model)
         # The data of the present fit, where it is dealt.
         self._deals = deals
         self.dealt: DealtData | None = None
@@ -87,7 +89,9 @@ class Steps:
         self._variables = variables = collect(model)
         dealt = {} if self.dealt is None else {"work": self.dealt.work, "epochs": self.dealt.epochs}
         session = self.membership.open(variables, self.optimizer, dealt)
-        self._step = GradientStep(model, variables, session.plan, self._wire_dtype)
+        self._step = GradientStep(
+            model, variables, session.plan, self._wire_dtype, self.sums if session.worker_count > 1 else None
+        )
         self.contributions.begin(session)
         self._rate.joined(session.learning_rate)
         self.duties.joined(session)

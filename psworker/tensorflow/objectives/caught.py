@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,12 +24,15 @@ class Caught:
 
     gradients: dict[int, Any] = field(default_factory=dict)
     loss: Any = None
+    # Variables that were read after their gradient was applied: by then plain Keras has new values.
+    stale: list[Any] = field(default_factory=list)
 
 
 def caught_step(model: Any, trained: Sequence[Any], data: Any) -> tuple[Mapping[str, Any], list[Any], Any]:
     """One `train_step`: logs, one float32 gradient per variable of `trained` (zeros where none), the loss.
 
-    Raises StepError where it applies gradients not at all, twice, or to other variables, or assigns one of `trained`.
+    Raises StepError where it applies gradients not at all, twice, or to other variables, and where it assigns one of
+    `trained`, or reads one behind its update.
     """
     with watching(trained) as written, catching(model.optimizer) as caught:
         logs = model.train_step(without_optionals(data))
@@ -38,6 +41,12 @@ def caught_step(model: Any, trained: Sequence[Any], data: Any) -> tuple[Mapping[
             f"train_step, or a layer in it, assigns a value to {written[0].name!r}, which is "
             "trained: on parameter servers the next version overwrites it. Use a regularizer or weight_decay "
             "instead, and trainable=False for a copy that is not trained"
+        )
+    if caught.stale:
+        raise StepError(
+            f"train_step reads {caught.stale[0].name!r} after it has applied the gradients, and parameter servers make "
+            "the new weights after the step: do at the beginning of train_step, where they are in the model, what you "
+            "do with them (a mean teacher or a target network then follows them as before)"
         )
     if not caught.gradients:
         raise StepError(
@@ -62,6 +71,9 @@ def catching(optimizer: Any) -> Iterator[Caught]:
     """While it lasts, `optimizer.apply` and `apply_gradients` keep what they are given instead of updating."""
     caught = Caught()
     scaling = optimizer.scale_loss
+    # Of each apply, from there to the end: they see which variables are read.
+    behind = ExitStack()
+    tapes: list[tuple[Any, set[int]]] = []
 
     def apply(grads: Any, trainable_variables: Any = None) -> None:
         variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
@@ -78,6 +90,9 @@ def catching(optimizer: Any) -> Iterator[Caught]:
                 caught.gradients[key] = (
                     gradient if scale is None else gradient / tf.cast(scale, gradient.dtype)
                 )
+        # As Keras counts; what the version says comes in its place.
+        (optimizer.inner_optimizer if _scales(optimizer) else optimizer)._iterations.assign_add(1)
+        tapes.append((behind.enter_context(tf.GradientTape()), set(caught.gradients)))
 
     def scale_loss(loss: Any) -> Any:
         caught.loss = loss
@@ -87,7 +102,10 @@ def catching(optimizer: Any) -> Iterator[Caught]:
     for name, function in own.items():
         object.__setattr__(optimizer, name, function)
     try:
-        yield caught
+        with behind:
+            yield caught
+        for tape, applied in tapes:
+            caught.stale += [variable for variable in tape.watched_variables() if id(variable) in applied]
     finally:
         for name in own:
             object.__delattr__(optimizer, name)
@@ -95,9 +113,11 @@ def catching(optimizer: Any) -> Iterator[Caught]:
 
 def _scale(optimizer: Any) -> Any:
     """What the loss was multiplied by; None for nothing."""
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        return optimizer.dynamic_scale
-    return optimizer.loss_scale_factor
+    return optimizer.dynamic_scale if _scales(optimizer) else optimizer.loss_scale_factor
+
+
+def _scales(optimizer: Any) -> bool:
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 
 def without_optionals(data: Any) -> Any:

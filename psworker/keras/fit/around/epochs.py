@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pswire.logs.events import event
+from psworker.keras.fit.sums import MetricSums
 from psworker.session import Session
 
 log = logging.getLogger("ps-worker")
@@ -25,8 +26,8 @@ MOST_SUMS = 2**16
 class EpochMetrics:
     """The metrics of a model while `fit` runs."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, sums: MetricSums) -> None:
+        self._model, self._sums = model, sums
         self._number = 0
         # What the training metrics have counted, taken before a validation begins to count.
         self._counted: list[np.ndarray[Any, Any]] | None = None
@@ -79,11 +80,10 @@ class EpochMetrics:
         """Those that add up, as many as fit; a metric of another kind stays each worker's own."""
         found: list[Any] = []
         size = 0
-        for metric in self._model.metrics:
+        for metric in self._sums.metrics():
             own = list(metric.variables)
             elements = sum(int(np.prod(variable.shape)) for variable in own)
-            additive = all(variable.aggregation == "sum" for variable in own)
-            if own and additive and size + elements <= MOST_SUMS:
+            if own and self._sums.adds_up(metric) and size + elements <= MOST_SUMS:
                 found += own
                 size += elements
         return found
@@ -105,10 +105,13 @@ class EpochMetrics:
         for variable, array in zip(variables, counted, strict=True):
             variable.assign(sums[start : start + array.size].reshape(array.shape).astype(array.dtype))
             start += array.size
-        found = self._model.get_metrics_result()
+        # A result may be a variable itself: it is read before that is as it was.
+        found = {
+            name: _plain(value) for name, value in self._model.get_metrics_result().items() if name in logs
+        }
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
-        return {name: _plain(value) for name, value in found.items() if name in logs}
+        return found
 
 
 def _plain(value: Any) -> Any:
