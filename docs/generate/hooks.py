@@ -10,6 +10,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from docs.generate import api, commands, experiments, logs, optimizers, policies
+from docs.generate.pictures import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Pages that lie at the top of the repository, by their place on the site.
@@ -51,6 +52,8 @@ def _titled(page: str) -> Any:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, markdown in generated().items():
         files.append(File.generated(config, path, content=markdown))
+    for path, picture in pictures().items():
+        files.append(File.generated(config, path, content=picture))
     for path, source in TOP.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, path, content=_moved(text)))

@@ -1,6 +1,7 @@
 """Policies: an overview, and one page for each, from the data beside their code.
 
-A page asks for the table of their compositions with the line ``<!-- compositions -->``.
+A page asks for the table of their compositions with the line ``<!-- compositions -->``, and for all of them in brief,
+with a picture of each, with ``<!-- which policy -->``.
 """
 
 import inspect
@@ -18,7 +19,7 @@ from psworker.local.registry import KINDS
 # A job's workers, where a policy's parts depend on their number.
 WORKERS = 8
 CHOICES = ("gate", "trigger", "staleness rule", "weight", "learning rate", "cancel rule")
-ASKED = "<!-- compositions -->"
+ASKED, CHOICE = "<!-- compositions -->", "<!-- which policy -->"
 # Staleness at which weights are shown, in versions.
 TAUS = (0, 1, 2, 4, 8, 16)
 
@@ -29,8 +30,34 @@ def pages() -> dict[str, str]:
 
 
 def filled(markdown: str) -> str:
-    """The page with the table of compositions behind the line that asks for it."""
-    return markdown.replace(ASKED, f"{ASKED}\n\n{compositions()}") if ASKED in markdown else markdown
+    """The page with what is asked for behind the line that asks for it."""
+    for line, made in ((ASKED, compositions), (CHOICE, _all)):
+        if line in markdown:
+            markdown = markdown.replace(line, f"{line}\n\n{made()}")
+    return markdown
+
+
+def _all() -> str:
+    """Every policy with its picture, and when to use it."""
+    return "\n\n".join(
+        "\n\n".join(
+            [
+                f"## {title.partition(':')[0].rstrip('.')}",
+                *(_in_brief(name, entry) for name, entry in family.items()),
+            ]
+        )
+        for title, family in FAMILIES.items()
+    )
+
+
+def _in_brief(name: str, entry: type[PolicySpec]) -> str:
+    when = f"{_rule(entry)[0]} **Use it when** {escaped(entry.use_when)}"
+    return f"### [{code(name)}](../policies/{name}.md)\n\n{when}\n\n{_picture(name, '../policies')}"
+
+
+def _picture(name: str, folder: str) -> str:
+    shown = f"Five workers under {name}, one of them slow: who computes, who waits, what is applied"
+    return f"![{shown}]({folder}/{name}.svg)"
 
 
 def compositions() -> str:
@@ -47,7 +74,8 @@ def _overview() -> str:
         "# Policies\n\n"
         "A policy decides which worker may start, which gradients make an update, and what becomes of a late one.\n"
         "These are built in. `--policy NAME` chooses one for `ps-server`, `[policy] name` in an experiment file;\n"
-        "`ps-lab policies NAME` explains it in the terminal. [Your own](../guides/policy.md) is a few lines.\n\n"
+        "`ps-lab policies NAME` explains it in the terminal. [Which policy?](../guides/which-policy.md) helps\n"
+        "to choose, with a picture of each. [Your own](../guides/policy.md) is a few lines.\n\n"
         + "\n".join(_family(title, family) for title, family in FAMILIES.items())
         + "\nWhat each is composed of (gate, trigger, staleness rule, and more) is in "
         "[Policies decide](../design/policy.md).\n\n" + _weights() + "\n" + _local_rules()
@@ -56,10 +84,10 @@ def _overview() -> str:
 
 def _family(title: str, family: Mapping[str, type[PolicySpec]]) -> str:
     rows = [
-        (f"[`{name}`]({name}.md)", _rule(entry)[0], escaped(entry.guarantee))
+        (f"[`{name}`]({name}.md)", _rule(entry)[0], escaped(entry.use_when), escaped(entry.guarantee))
         for name, entry in family.items()
     ]
-    return f"{title}\n\n" + table(("policy", "rule", "guarantee"), rows)
+    return f"{title}\n\n" + table(("policy", "rule", "use it when", "guarantee"), rows)
 
 
 def _weights() -> str:
@@ -91,6 +119,7 @@ def _local_rules() -> str:
 def _page(name: str, entry: type[PolicySpec]) -> str:
     rule, details = _rule(entry)
     facts = (
+        ("Use it when", escaped(entry.use_when)),
         ("Guarantee", escaped(entry.guarantee)),
         ("Made of", _parts(entry)),
         ("Source", entry.source),
@@ -109,6 +138,7 @@ def _page(name: str, entry: type[PolicySpec]) -> str:
         f"# {code(name)}",
         rule,
         *details,
+        _picture(name, "."),
         "\n".join(f"- **{title}**: {text}" for title, text in facts if text),
         "## Knobs",
         table(("knob", "default", "range", "meaning"), rows) or "It has no knobs.",

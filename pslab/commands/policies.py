@@ -24,7 +24,7 @@ from pswire.knobs import Knob, knobs_of, toml
 def policies(name: str | None, as_json: bool) -> None:
     """The built-in policies; with NAME, one of them explained.
 
-    Without NAME: each policy's rule in one line, and what it guarantees. With NAME: rule, guarantee,
+    Without NAME: each policy's rule in one line, and when to use it. With NAME: rule, guarantee,
     every knob with its default, range and meaning, the paper, and what it costs. A knob is set by
     `--set policy.KNOB=VALUE`, or stands under [policy] in an experiment file.
     """
@@ -38,8 +38,8 @@ def policies(name: str | None, as_json: bool) -> None:
     elif name:
         console().print(_policy_explained(name, chosen[name]), soft_wrap=False)
     else:
-        rows = [(each, rule_of(spec)[0], spec.guarantee) for each, spec in chosen.items()]
-        console().print(_table(("policy", "rule", "guarantee"), rows), soft_wrap=False)
+        rows = [(each, rule_of(spec)[0], spec.use_when) for each, spec in chosen.items()]
+        console().print(_table(("policy", "rule", "use it when"), rows), soft_wrap=False)
 
 
 @click.command(epilog=EPILOG)
@@ -105,6 +105,7 @@ def _policy_explained(name: str, spec: type[PolicySpec]) -> Group:
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
     for title, text in (
+        ("use it when", spec.use_when),
         ("guarantee", spec.guarantee),
         ("source", spec.source),
         ("servers keep", spec.cost.stores),
@@ -136,6 +137,7 @@ def _policy_facts(name: str, spec: type[PolicySpec]) -> dict[str, Any]:
     return {
         "name": name,
         "rule": " ".join(f"{first} {rest}".split()),
+        "use_when": spec.use_when,
         "guarantee": spec.guarantee,
         "source": spec.source,
         "cost": {"stores": spec.cost.stores, "work": spec.cost.work, "waste": spec.cost.waste},

@@ -1,14 +1,19 @@
 """Pages that come from the code say all that the code has; nothing public is undocumented."""
 
 import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import click
 
-from docs.generate import api, commands, experiments, optimizers, policies
+from docs.generate import api, commands, experiments, optimizers, pictures, policies
 from psserver import optimizers as rules
 from psserver import policies as built_in
+from psserver.policies.builtin import BUILTIN
 from pswire.exits import ExitCode
 from tests.docs.markdown import ROOT, text_of
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_every_policy_has_a_page() -> None:
@@ -25,6 +30,28 @@ def test_the_table_of_compositions_has_every_policy() -> None:
     page = policies.filled(text_of(ROOT / "docs" / "design" / "policy.md"))
     rows = re.findall(r"^\| \[`([\w-]+)`\].*`.+`.*`.+`.*`.+`", page, re.M)
     assert rows == list(built_in.names())
+
+
+def test_the_page_that_helps_to_choose_has_every_policy_with_a_picture() -> None:
+    page = policies.filled(text_of(ROOT / "docs" / "guides" / "which-policy.md"))
+    assert re.findall(r"^### \[`([\w-]+)`\]", page, re.M) == list(built_in.names())
+    assert re.findall(r"\]\(\.\./policies/([\w-]+)\.svg\)", page) == list(built_in.names())
+    assert page.count("**Use it when** ") == len(built_in.names())
+
+
+def test_a_picture_shows_who_waits_what_is_dropped_and_how_much_a_gradient_counts(tmp_path: Path) -> None:
+    drawn = {
+        name: ET.fromstring(pictures.picture(BUILTIN[name], tmp_path / name))
+        for name in ("sync", "ringmaster", "softsync")
+    }
+
+    def radii(name: str) -> set[str]:
+        return {dot.attrib["r"] for dot in drawn[name].iter(f"{SVG}circle")}
+
+    waiting = [box for box in drawn["sync"].iter(f"{SVG}rect") if box.get("fill") == "url(#waiting)"]
+    assert len(waiting) >= 8 and not list(drawn["sync"].iterfind(f"./{SVG}path"))
+    assert len(list(drawn["ringmaster"].iterfind(f"./{SVG}path"))) >= 3
+    assert len(radii("sync")) == 1 and len(radii("softsync")) > 1
 
 
 def test_every_optimizer_and_schedule_has_a_section() -> None:

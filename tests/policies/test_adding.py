@@ -34,6 +34,7 @@ class Example(PolicySpec):
     """Every update is the mean of the next `many` gradients."""
 
     name: ClassVar[str] = "example"
+    use_when: ClassVar[str] = "it is an example"
     guarantee: ClassVar[str] = "no waiting; mean staleness (n - 1) / K"
     source: ClassVar[str] = "nobody et al. 2030"
     cost: ClassVar[Cost] = Cost("one sum", "one addition", "nothing at all")

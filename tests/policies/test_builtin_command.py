@@ -28,7 +28,7 @@ def test_all_of_them_in_brief() -> None:
     assert result.exit_code == 0
     for name in names():
         assert f"{name} " in result.output
-    assert "staleness 0" in result.output
+    assert "Begin here." in text(result)
 
 
 @pytest.mark.parametrize("name", names())
@@ -37,7 +37,14 @@ def test_one_explained(name: str) -> None:
     assert result.exit_code == 0
     entry, shown = BUILTIN[name], text(result)
     assert shown.startswith(f"{name}: ")
-    for fact in (entry.guarantee, entry.source, entry.cost.stores, entry.cost.work, entry.cost.waste):
+    for fact in (
+        entry.use_when,
+        entry.guarantee,
+        entry.source,
+        entry.cost.stores,
+        entry.cost.work,
+        entry.cost.waste,
+    ):
         assert fact in shown
     for knob in knobs_of(entry):
         assert knob.name in shown
@@ -57,7 +64,7 @@ def test_as_json() -> None:
     facts = json.loads(line)
     threshold = {"default": 4, "type": "integer", "at_least": 1, "range": ">= 1"}
     assert facts["knobs"]["threshold"].items() >= threshold.items()
-    assert set(facts) == {"name", "rule", "guarantee", "source", "cost", "optimizer", "knobs"}
+    assert set(facts) == {"name", "rule", "use_when", "guarantee", "source", "cost", "optimizer", "knobs"}
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:

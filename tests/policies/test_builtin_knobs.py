@@ -125,7 +125,14 @@ def test_every_entry_is_documented(name: str) -> None:
     entry = BUILTIN[name]
     first = (entry.__doc__ or "").splitlines()[0]
     assert first.endswith(".") and len(first) < 120
-    for text in (entry.guarantee, entry.source, entry.cost.stores, entry.cost.work, entry.cost.waste):
+    for text in (
+        entry.use_when,
+        entry.guarantee,
+        entry.source,
+        entry.cost.stores,
+        entry.cost.work,
+        entry.cost.waste,
+    ):
         assert text
     for knob in knobs_of(entry):
         assert knob.meaning and knob.domain.describe()

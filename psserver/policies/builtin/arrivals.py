@@ -19,6 +19,9 @@ class Async(PolicySpec):
     """Every gradient is applied as it comes, whatever version it was computed from."""
 
     name: ClassVar[str] = "async"
+    use_when: ClassVar[str] = (
+        "workers differ in speed, and there are few of them or the learning rate is small. Nobody ever waits."
+    )
     guarantee: ClassVar[str] = "no waiting; mean staleness n - 1 with n workers; no bound on the maximum"
     source: ClassVar[str] = "Downpour SGD: Dean et al. 2012, Large Scale Distributed Deep Networks"
     cost: ClassVar[Cost] = Cost("nothing", "one step of the optimizer", "nothing")
@@ -39,6 +42,7 @@ class KAsync(PolicySpec):
     """
 
     name: ClassVar[str] = "k-async"
+    use_when: ClassVar[str] = "async is too unsteady for you, and no worker may be in an update twice."
     guarantee: ClassVar[str] = (
         "every update has `aggregate` different workers (all, when fewer are left); mean staleness "
         "(n - K) / K; nothing is dropped"
@@ -66,6 +70,10 @@ class KBatchAsync(PolicySpec):
     """Every update is the mean of the next `aggregate` gradients of any workers, however old."""
 
     name: ClassVar[str] = "k-batch-async"
+    use_when: ClassVar[str] = (
+        "async is too unsteady, or makes more versions than the servers can publish: updates of several "
+        "gradients, and still nobody waits."
+    )
     guarantee: ClassVar[str] = "no waiting; mean staleness (n - 1) / K; nothing is dropped"
     source: ClassVar[str] = f"K-batch-async SGD: {DUTTA}"
     cost: ClassVar[Cost] = Cost("one sum", "one addition; a step of the optimizer per K", "nothing")
@@ -89,6 +97,9 @@ class Softsync(PolicySpec):
     """
 
     name: ClassVar[str] = "softsync"
+    use_when: ClassVar[str] = (
+        "async diverges at your learning rate because there are many workers: stale gradients count for less."
+    )
     guarantee: ClassVar[str] = (
         "no waiting; weight 1 / max(1, staleness); mean staleness about n (and hardly ever above 2 n "
         "while workers are equally fast)"
@@ -129,6 +140,9 @@ class FedBuff(PolicySpec):
     """
 
     name: ClassVar[str] = "fedbuff"
+    use_when: ClassVar[str] = (
+        "many workers come and go at very different speeds, and you want to choose how fast old work fades."
+    )
     guarantee: ClassVar[str] = "no waiting; mean staleness (n - 1) / K; nothing is dropped"
     source: ClassVar[str] = (
         "FedBuff: Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation; "

@@ -25,6 +25,10 @@ class Sync(PolicySpec):
     """
 
     name: ClassVar[str] = "sync"
+    use_when: ClassVar[str] = (
+        "workers are about equally fast, or the result has to equal one process or to repeat to the bit. "
+        "Begin here."
+    )
     guarantee: ClassVar[str] = "staleness 0; equals single-process training on the combined batch"
     source: ClassVar[str] = "BSP; backup workers: Chen et al. 2016, Revisiting Distributed Synchronous SGD"
     cost: ClassVar[Cost] = Cost(
@@ -80,6 +84,10 @@ class KSync(PolicySpec):
     """
 
     name: ClassVar[str] = "k-sync"
+    use_when: ClassVar[str] = (
+        "any worker may be late now and then, and gradients have to be fresh. A worker that is always "
+        "among the last is never used, and neither are its data."
+    )
     guarantee: ClassVar[str] = (
         "staleness 0; every update has `aggregate` different workers (all, when fewer are left)"
     )
@@ -115,6 +123,9 @@ class KBatchSync(PolicySpec):
     """
 
     name: ClassVar[str] = "k-batch-sync"
+    use_when: ClassVar[str] = (
+        "workers differ in speed, gradients have to be fresh, and every worker has the same kind of data."
+    )
     guarantee: ClassVar[str] = "staleness 0; nobody waits; every update has `aggregate` gradients"
     source: ClassVar[str] = f"K-batch-sync SGD: {DUTTA}"
     cost: ClassVar[Cost] = Cost(
@@ -141,6 +152,7 @@ class Rennala(PolicySpec):
     """
 
     name: ClassVar[str] = "rennala"
+    use_when: ClassVar[str] = "k-batch-sync suits you, but a step that has begun cannot be interrupted."
     guarantee: ClassVar[str] = "staleness 0; nobody waits and nobody is cancelled"
     source: ClassVar[str] = (
         "Rennala SGD: Tyurin and Richtarik 2023, Optimal Time Complexities of Parallel Stochastic Optimization"

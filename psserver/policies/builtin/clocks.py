@@ -22,6 +22,10 @@ class Ssp(PolicySpec):
     """
 
     name: ClassVar[str] = "ssp"
+    use_when: ClassVar[str] = (
+        "every worker stalls now and then, but none is always slow: the others go on meanwhile, up to "
+        "`slack` steps."
+    )
     guarantee: ClassVar[str] = "executing gap <= slack, in clocks (version staleness has no such bound)"
     source: ClassVar[str] = (
         "Ho et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel PS"
@@ -53,6 +57,7 @@ class Dssp(PolicySpec):
     """
 
     name: ClassVar[str] = "dssp"
+    use_when: ClassVar[str] = "ssp suits you, but you do not know which slack is right."
     guarantee: ClassVar[str] = "executing gap <= upper, in clocks; none with literal = true"
     source: ClassVar[str] = (
         "Zhao et al. 2019, Dynamic Stale Synchronous Parallel Distributed Training for Deep Learning, "

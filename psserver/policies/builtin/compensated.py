@@ -25,6 +25,9 @@ class DcAsgdA(PolicySpec):
     """
 
     name: ClassVar[str] = "dc-asgd-a"
+    use_when: ClassVar[str] = (
+        "dc-asgd corrects too little, because gradients are small or differ in size from layer to layer."
+    )
     guarantee: ClassVar[str] = "no waiting; every gradient is compensated with `compensation`; 0 is async"
     source: ClassVar[str] = (
         "DC-ASGD-a: Zheng et al. 2017, Asynchronous SGD with Delay Compensation, section 5 (adaptive lambda)"
@@ -59,6 +62,10 @@ class GapAware(PolicySpec):
     """
 
     name: ClassVar[str] = "gap-aware"
+    use_when: ClassVar[str] = (
+        "async diverges at a large learning rate, and you do not want to look for a constant such as "
+        "that of dc-asgd."
+    )
     guarantee: ClassVar[str] = "no waiting; every gradient is compensated; without a gap it is left as it is"
     source: ClassVar[str] = (
         "Gap-Aware: Barkai, Hakimi and Schuster 2020, Gap-Aware Mitigation of Gradient Staleness"

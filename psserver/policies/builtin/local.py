@@ -24,6 +24,10 @@ class LocalSgd(PolicySpec):
     """
 
     name: ClassVar[str] = "local-sgd"
+    use_when: ClassVar[str] = (
+        "messages take longer than steps, and every worker has the same kind of data: one message for "
+        "`steps` batches."
+    )
     guarantee: ClassVar[str] = (
         "staleness 0; a ticket has `steps` batches (the last one of a worker's data may have fewer); with data "
         "that differ between workers, more steps move the fixed point away from the optimum"
@@ -58,6 +62,10 @@ class DiLoCo(PolicySpec):
     """
 
     name: ClassVar[str] = "diloco"
+    use_when: ClassVar[str] = (
+        "links are very slow, between sites say, and AdamW trains your model well: one message for "
+        "hundreds of batches."
+    )
     guarantee: ClassVar[str] = (
         "staleness 0; a ticket has `steps` batches (the last one of a worker's data may have fewer); one "
         "payload in `steps` batches"
@@ -95,6 +103,7 @@ class LocalAsync(PolicySpec):
     """
 
     name: ClassVar[str] = "local-async"
+    use_when: ClassVar[str] = "local-sgd or diloco suits you, but workers differ in speed."
     guarantee: ClassVar[str] = (
         "no waiting; mean staleness n - 1 with n workers, no bound on the maximum; a ticket has `steps` batches"
     )
@@ -135,6 +144,9 @@ class Easgd(PolicySpec):
     """
 
     name: ClassVar[str] = "easgd"
+    use_when: ClassVar[str] = (
+        "messages take longer than steps, workers differ in speed, and they may explore on their own."
+    )
     guarantee: ClassVar[str] = (
         "no waiting; an exchange conserves centre + sum of all x_i, and with a fresh centre none ever takes workers "
         "and centre further from a common optimum, in whatever order they come"
@@ -179,6 +191,9 @@ class DanaSlim(PolicySpec):
     """
 
     name: ClassVar[str] = "dana-slim"
+    use_when: ClassVar[str] = (
+        "you want momentum and nobody to wait: one momentum for all diverges with many asynchronous workers."
+    )
     guarantee: ClassVar[str] = (
         "no waiting; mean staleness n - 1; momentum stays stable where one shared momentum diverges"
     )

@@ -32,6 +32,9 @@ class Median(PolicySpec):
     """
 
     name: ClassVar[str] = "median"
+    use_when: ClassVar[str] = (
+        "fewer than half of the workers may send wrong gradients: bad data, broken memory, an attacker."
+    )
     guarantee: ClassVar[str] = (
         "staleness 0; every coordinate lies among the honest ones while more than half of an update's "
         "gradients are honest; no update has fewer than `fewest`"
@@ -66,6 +69,10 @@ class TrimmedMean(PolicySpec):
     """
 
     name: ClassVar[str] = "trimmed-mean"
+    use_when: ClassVar[str] = (
+        "you know how many workers may be wrong at most, and want more of the others' gradients to count "
+        "than with median."
+    )
     guarantee: ClassVar[str] = (
         "staleness 0; every coordinate lies among the honest ones while at most `trim` gradients of an "
         "update are not; no update has fewer than 2 `trim` + 1"
@@ -103,6 +110,9 @@ class Krum(PolicySpec):
     """
 
     name: ClassVar[str] = "krum"
+    use_when: ClassVar[str] = (
+        "wrong workers may agree among themselves, and they are far fewer than the others."
+    )
     guarantee: ClassVar[str] = (
         "staleness 0; an update lies near the honest mean while at most `byzantine` of its gradients are not "
         "honest; no update has fewer than 2 `byzantine` + 3"

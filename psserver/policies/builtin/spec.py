@@ -62,12 +62,13 @@ class PolicySpec:
     The first line of the docstring is the rule in one sentence. Every subclass in a module of
     `psserver.policies.builtin` is a built-in policy under its `name`; one of your own is loaded as "module:Class".
 
-    `guarantee`: what holds, in words. `source`: the paper. `optimizer`: keys of [optimizer] that the rule is meant
-    for; empty when any will do. `label`: what tells runs of this policy apart, with knobs in braces; "": the knobs
-    that are not at their defaults.
+    `use_when`: ends the sentence "use it when ...". `guarantee`: what holds, in words. `source`: the paper.
+    `optimizer`: keys of [optimizer] that the rule is meant for; empty when any will do. `label`: what tells runs of
+    this policy apart, with knobs in braces; "": the knobs that are not at their defaults.
     """
 
     name: ClassVar[str] = ""
+    use_when: ClassVar[str] = ""
     guarantee: ClassVar[str] = ""
     source: ClassVar[str] = ""
     cost: ClassVar[Cost] = Cost("", "", "")

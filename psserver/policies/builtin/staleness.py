@@ -33,6 +33,10 @@ class Bounded(PolicySpec):
     """
 
     name: ClassVar[str] = "bounded"
+    use_when: ClassVar[str] = (
+        "you want to say how many gradients make an update and how old they may be, and what becomes of "
+        "older ones."
+    )
     guarantee: ClassVar[str] = (
         "on_stale drop and block: staleness <= max_staleness for every applied gradient; "
         "block drops nothing, drop holds nobody up"
@@ -84,6 +88,9 @@ class DelayAdaptive(PolicySpec):
     """
 
     name: ClassVar[str] = "delay-adaptive"
+    use_when: ClassVar[str] = (
+        "async does well until a worker comes back very late: only what is later than usual is made smaller."
+    )
     guarantee: ClassVar[str] = (
         "no waiting; lr_scale = M / max(M, staleness): the same as async while staleness <= M"
     )
@@ -113,6 +120,9 @@ class Ringmaster(PolicySpec):
     """
 
     name: ClassVar[str] = "ringmaster"
+    use_when: ClassVar[str] = (
+        "some workers are so slow that their gradients do harm, and every worker has the same kind of data."
+    )
     guarantee: ClassVar[str] = "no waiting; staleness <= threshold - 1 for every applied gradient"
     source: ClassVar[str] = (
         "Maranjyan, Tyurin and Richtarik 2025, Ringmaster ASGD: The First Asynchronous SGD with "
@@ -149,6 +159,9 @@ class DcAsgd(PolicySpec):
     """
 
     name: ClassVar[str] = "dc-asgd"
+    use_when: ClassVar[str] = (
+        "async loses accuracy by staleness, the loss is a cross-entropy, and the servers run sgd."
+    )
     guarantee: ClassVar[str] = (
         "no waiting; every stale gradient is compensated with `compensation`; 0 is async"
     )
