@@ -100,6 +100,7 @@ class Session:
         Session.opened += 1
         self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
         self._servers.explain, self._servers.void = self._control.explained, self._control.void
+        self._servers.on_transport = self._control.tell_carriers
         self._epoch_backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing, contact)
         self._watch = Stopwatch()
         self._reader = WeightReader(self._servers, self._control, self._watch, prefetch)

@@ -131,6 +131,7 @@ def status_view(status: pb.StatusReply, rate: float | None = None) -> Renderable
         parts.append(_servers(status))
     if rate is None:
         parts += [Text(sentence) for sentence in memory_sentences(status)]
+        parts += [Text(sentence) for sentence in carrier_sentences(status)]
     if status.security == "insecure":
         parts.append(Text(INSECURE, style="red"))
     if status.note:
@@ -212,6 +213,17 @@ def memory_sentences(status: pb.StatusReply) -> list[str]:
     return found
 
 
+def carrier_sentences(status: pb.StatusReply) -> list[str]:
+    """How workers' payloads travel, for each way that there is; over gRPC, where a data port is out of reach."""
+    found: dict[str, list[str]] = {}
+    for worker in status.workers:
+        ways = dict.fromkeys(pb.Carrier.Name(number) for number in worker.carriers)
+        if ways:
+            way = " and ".join(name.removeprefix("CARRIER_").lower().replace("_", " ") for name in ways)
+            found.setdefault(way.replace("grpc", "gRPC"), []).append(worker.name)
+    return [f"payloads of {', '.join(names)}: {way}" for way, names in found.items()]
+
+
 def holder(member: str) -> str:
     """Before what is held: whose it is. The model's needs no word."""
     return {"": "", "*": "strangers' "}.get(member, f"{member}'s ")
@@ -238,4 +250,4 @@ def _value(value: Any) -> Any:
         return _plain(value)
     if isinstance(value, Mapping):
         return {name: _value(item) for name, item in value.items()}
-    return [item if isinstance(item, str) else _plain(item) for item in value]
+    return [_value(item) for item in value]

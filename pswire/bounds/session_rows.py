@@ -89,7 +89,17 @@ ROWS: Final[tuple[Row, ...]] = (
         "SessionRequest",
         *(
             (name, SUB, PART)
-            for name in ("hello", "ready", "commit", "abandon", "done", "leave", "report", "extent")
+            for name in (
+                "hello",
+                "ready",
+                "commit",
+                "abandon",
+                "done",
+                "leave",
+                "report",
+                "extent",
+                "carriers",
+            )
         ),
     ),
     *rows(
@@ -156,6 +166,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("metrics", Many(100, Real(), Text(128)), "one line of metrics.jsonl; finite, so that it is JSON"),
     ),
     *rows("Extent", ("epochs", COUNTER, COUNTED), ("batches", COUNTER, COUNTED)),
+    *rows("Carriers", ("carriers", Many(SERVERS, Whole(3)), "one for each server, of the enum's numbers")),
     # coordinator.proto: what workers receive
     *rows(
         "JoinReply",
@@ -260,6 +271,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("mean_staleness", Real(1e15, 0.0), "versions"),
         ("max_staleness", COUNTER, COUNTED),
         ("releasers", Many(WORKERS, NAME), "workers by name"),
+        ("carriers", Many(SERVERS, Whole(3)), "one for each server, of the enum's numbers"),
     ),
     *rows(
         "ServerStatus",

@@ -11,6 +11,7 @@ stream. Any other code ends the stream; the frame then holds the reason in
 UTF-8. How the two ends connect: `pswire.transport.socket_handshake`.
 """
 
+import math
 import select
 import socket
 import ssl
@@ -42,6 +43,11 @@ LARGE: Final = 1 << 16
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 # The rest follows at once. Not every system has it.
 MORE: Final = getattr(socket, "MSG_MORE", 0)
+
+
+# Of Linux' struct tcp_info: retransmissions and probes without an answer, at bytes 2 and 3; milliseconds since data
+# and since an acknowledgement came, at bytes 52 and 56.
+_TCP_INFO: Final = struct.Struct("<2xBB48xII")
 
 
 class SocketError(OSError):
@@ -225,6 +231,31 @@ class FramedSocket:
         except ValueError:
             return False
         return not watch.poll(0)
+
+    def probe(self, seconds: float) -> None:
+        """Have the system ask an idle peer for a sign of life, so often that `silent` can tell within `seconds`."""
+        if self._socket.family == socket.AF_UNIX:
+            return
+        for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
+            if hasattr(socket, name):
+                value = max(1, math.ceil(seconds / 3))
+                self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def silent(self, seconds: float) -> bool:
+        """The other end's system has acknowledged nothing for so long, though it was asked several times: it is gone,
+        or something on the way drops what is sent. False where that cannot be known. From any thread."""
+        with self._guard:
+            if self._closed or self._socket.family == socket.AF_UNIX or not hasattr(socket, "TCP_INFO"):
+                return False
+            try:
+                plain = self._socket.plain if isinstance(self._socket, TlsSocket) else self._socket
+                told = plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+            except OSError:
+                return False
+        if len(told) < _TCP_INFO.size:
+            return False
+        retransmitted, probed, data, acknowledged = _TCP_INFO.unpack(told)
+        return bool(max(retransmitted, probed) > 1 and min(data, acknowledged) > 1000 * seconds)
 
     def cut(self) -> None:
         """End the stream for both ends; a `receive` or `send` that waits returns or raises. Any number of times."""

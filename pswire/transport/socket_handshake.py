@@ -93,11 +93,17 @@ def connect_unix(name: str, token: bytes) -> FramedSocket:
     return _accepted(made, token)
 
 
-def connect_tcp(host: str, port: int, token: bytes, context: ssl.SSLContext | None = None) -> FramedSocket:
-    """To the process that listens there; with TLS where there is a `context`. Raises SocketError as `connect_unix`,
-    and for a server that has no certificate for `host`."""
+def connect_tcp(
+    host: str,
+    port: int,
+    token: bytes,
+    context: ssl.SSLContext | None = None,
+    timeout: float = HANDSHAKE_TIMEOUT,
+) -> FramedSocket:
+    """To the process that listens there, within `timeout` seconds; with TLS where there is a `context`. Raises
+    SocketError as `connect_unix`, and for a server that has no certificate for `host`."""
     try:
-        made = socket.create_connection((host, port), timeout=HANDSHAKE_TIMEOUT)
+        made = socket.create_connection((host, port), timeout=min(timeout, HANDSHAKE_TIMEOUT))
     except OSError as error:
         raise SocketError(f"no connection to {host}:{port}: {error.strerror or error}") from error
     return _accepted(made if context is None else _secured(made, context, host, port), token)

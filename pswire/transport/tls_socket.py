@@ -162,6 +162,11 @@ class TlsSocket:
 
     # Of the plain socket
 
+    @property
+    def plain(self) -> socket.socket:
+        """What it runs on, to be looked at."""
+        return self._socket
+
     def fileno(self) -> int:
         return self._socket.fileno()
 

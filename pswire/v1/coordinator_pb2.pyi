@@ -21,6 +21,25 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Carrier:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CarrierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Carrier.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CARRIER_UNSPECIFIED: _Carrier.ValueType  # 0
+    CARRIER_GRPC: _Carrier.ValueType  # 1
+    CARRIER_SOCKET: _Carrier.ValueType  # 2
+    CARRIER_SHARED_MEMORY: _Carrier.ValueType  # 3
+
+class Carrier(_Carrier, metaclass=_CarrierEnumTypeWrapper): ...
+
+CARRIER_UNSPECIFIED: Carrier.ValueType  # 0
+CARRIER_GRPC: Carrier.ValueType  # 1
+CARRIER_SOCKET: Carrier.ValueType  # 2
+CARRIER_SHARED_MEMORY: Carrier.ValueType  # 3
+Global___Carrier: _TypeAlias = Carrier  # noqa: Y015
+
 @_typing.final
 class JoinRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -284,6 +303,7 @@ class SessionRequest(_message.Message):
     LEAVE_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     EXTENT_FIELD_NUMBER: _builtins.int
+    CARRIERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -300,6 +320,8 @@ class SessionRequest(_message.Message):
     def report(self) -> Global___Report: ...
     @_builtins.property
     def extent(self) -> Global___Extent: ...
+    @_builtins.property
+    def carriers(self) -> Global___Carriers: ...
     def __init__(
         self,
         *,
@@ -311,12 +333,13 @@ class SessionRequest(_message.Message):
         leave: Global___Leave | None = ...,
         report: Global___Report | None = ...,
         extent: Global___Extent | None = ...,
+        carriers: Global___Carriers | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "commit", "abandon", "done", "leave", "report", "extent"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "commit", "abandon", "done", "leave", "report", "extent", "carriers"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -607,6 +630,30 @@ class Extent(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Extent: _TypeAlias = Extent  # noqa: Y015
+
+@_typing.final
+class Carriers(_message.Message):
+    """How this worker's payloads travel now, whenever that changes; for people who look at the status."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CARRIERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def carriers(self) -> _containers.RepeatedScalarFieldContainer[Global___Carrier.ValueType]:
+        """One for each server, in task order."""
+
+    def __init__(
+        self,
+        *,
+        carriers: _abc.Iterable[Global___Carrier.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["carriers", b"carriers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Carriers: _TypeAlias = Carriers  # noqa: Y015
 
 @_typing.final
 class SessionReply(_message.Message):
@@ -1297,6 +1344,7 @@ class WorkerStatus(_message.Message):
     MEAN_STALENESS_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     RELEASERS_FIELD_NUMBER: _builtins.int
+    CARRIERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     incarnation: _builtins.int
     state: _builtins.str
@@ -1314,6 +1362,10 @@ class WorkerStatus(_message.Message):
     max_staleness: _builtins.int
     @_builtins.property
     def releasers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def carriers(self) -> _containers.RepeatedScalarFieldContainer[Global___Carrier.ValueType]:
+        """How its payloads travel, one for each server; empty before it has said so."""
+
     def __init__(
         self,
         *,
@@ -1330,10 +1382,11 @@ class WorkerStatus(_message.Message):
         mean_staleness: _builtins.float = ...,
         max_staleness: _builtins.int = ...,
         releasers: _abc.Iterable[_builtins.str] | None = ...,
+        carriers: _abc.Iterable[Global___Carrier.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "base_version", b"base_version", "committed", b"committed", "dropped", b"dropped", "incarnation", b"incarnation", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "name", b"name", "releasers", b"releasers", "seconds", b"seconds", "state", b"state", "ticket", b"ticket", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "base_version", b"base_version", "carriers", b"carriers", "committed", b"committed", "dropped", b"dropped", "incarnation", b"incarnation", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "name", b"name", "releasers", b"releasers", "seconds", b"seconds", "state", b"state", "ticket", b"ticket", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

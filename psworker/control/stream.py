@@ -30,7 +30,7 @@ class Control:
     reconnection. A new incarnation (the coordinator had given this worker up)
     remembers nothing of the one before.
 
-    `_lock` guards the engine, `_sender`, `_extent`, `_failure`, `_leaving` and `_waiting`. What is `joined` and the
+    `_lock` guards the engine, `_sender`, `_told`, `_failure`, `_leaving` and `_waiting`. What is `joined` and the
     engine's `stop` are replaced whole by one thread, and read by any. The session's thread alone joins again and uses
     `_ever_opened`.
     """
@@ -63,8 +63,8 @@ class Control:
         self._engine = ClientEngine()
         # Of the stream that stands; None while there is none.
         self._sender: Sender | None = None
-        # What it has said last of its data, if anything.
-        self._extent: pb.SessionRequest | None = None
+        # What it has said last of itself, for the status.
+        self._told: dict[str, pb.SessionRequest] = {}
         # Why this end gave up, if it did.
         self._failure: SessionError | None = None
         self._ever_opened = False
@@ -157,11 +157,19 @@ class Control:
             self._send(self._engine.report(version, metrics))
 
     def tell_extent(self, epochs: int, batches: int) -> None:
+        self._tell("extent", pb.SessionRequest(extent=pb.Extent(epochs=epochs, batches=batches)))
+
+    def tell_carriers(self, kinds: Iterable[str]) -> None:
+        """How payloads travel to each server: of `psworker.data.transport.TRANSPORTS`."""
+        numbers = [pb.Carrier.Value("CARRIER_" + kind.upper().replace("-", "_")) for kind in kinds]
+        self._tell("carriers", pb.SessionRequest(carriers=pb.Carriers(carriers=numbers)))
+
+    def _tell(self, what: str, request: pb.SessionRequest) -> None:
         """For the status: now, and on every later stream."""
         with self._lock:
-            self._extent = pb.SessionRequest(extent=pb.Extent(epochs=epochs, batches=batches))
+            self._told[what] = request
             if self._sender is not None:
-                self._sender.put(self._extent)
+                self._sender.put(request)
 
     def leave(self, reason: str) -> None:
         """Send the last message and close the stream. Threads that wait here are woken."""
@@ -320,8 +328,8 @@ class Control:
                 self._engine.receive(event)
             elif message.HasField("welcome"):
                 self._sender = sender
-                if self._extent is not None:
-                    sender.put(self._extent)
+                for told in self._told.values():
+                    sender.put(told)
                 self._backoff.reset()
                 self._send(self._engine.owed())
         self._after_events()

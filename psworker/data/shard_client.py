@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import Plan
+from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Codec
@@ -69,8 +70,10 @@ class ShardClient:
         transport: str = "auto",
         void: Callable[[int], str | None] = lambda ticket: None,
         credentials: Credentials = NO_TLS,
+        silence: float = ping_interval(UNKNOWN_TIMEOUT),
     ) -> None:
-        """`void`: why a ticket is, if it is. `credentials`: what this process shows of itself."""
+        """`void`: why a ticket is, if it is. `credentials`: what this process shows of itself. `silence`: as of
+        `Transport`."""
         # Whoever could join without TLS knows that none is spoken here.
         self._trust: Callable[[Address], Contact | None] = lambda address: (
             Contact(address, credentials) if credentials.encrypted else None
@@ -94,7 +97,7 @@ class ShardClient:
         kind = transport if self.elements or transport == "grpc" else "auto"
         newest = credentials.live.now if credentials.live is not None else None
         self._carried: Callable[[Address, grpc.Channel], Transport] = lambda address, channel: Transport(
-            server, address, channel, self._plan, kind, codec, newest
+            server, address, channel, self._plan, kind, codec, newest, silence
         )
         # The newest is replaced by the thread that joins, where the server has moved; who holds the turn takes it up.
         self._transport = self._newest = self._carried(address, channel)
@@ -332,6 +335,10 @@ class ShardClient:
                 f"got {values.dtype} of shape {values.shape}"
             )
         return values
+
+    def look(self) -> None:
+        """As `Transport.look`."""
+        self._transport.look()
 
     def cut(self) -> None:
         """What is under way ends, as where the connection breaks. From any thread."""

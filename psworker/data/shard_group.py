@@ -11,7 +11,7 @@ import grpc
 from pswire.addresses import Address, AddressError, parse_address
 from pswire.logs.events import event
 from pswire.model.plan import Plan
-from pswire.patience import UNKNOWN_TIMEOUT
+from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.codecs import Codec
@@ -56,7 +56,10 @@ class ShardGroup:
         # As the coordinator said last.
         self._hosts = hosts
 
-        def connect(hosts: tuple[Address, ...], options: Options) -> None:
+        # Told how payloads travel to each server, whenever that has changed.
+        self.on_transport: Callable[[Sequence[str]], object] = lambda kinds: None
+
+        def connect(hosts: tuple[Address, ...], options: Options, silence: float) -> None:
             for server, address in enumerate(hosts):
                 channel = _channel(address, options, credentials)
                 self._channels.append(channel)
@@ -72,8 +75,10 @@ class ShardGroup:
                         transport,
                         lambda ticket: self.void(ticket),
                         credentials,
+                        silence,
                     )
                 )
+            threading.Thread(target=self._watch, args=(silence,), name="transports", daemon=True).start()
 
         self._connect = connect
         # Twice as many: a version may be on its way in while a gradient is on its way out.
@@ -105,7 +110,7 @@ class ShardGroup:
         options = CHANNEL_OPTIONS(reply.worker_timeout or UNKNOWN_TIMEOUT, payloads=True)
         hosts = self._located(reply.moved)
         if not self.shards:
-            self._connect(hosts, options)
+            self._connect(hosts, options, ping_interval(reply.worker_timeout or UNKNOWN_TIMEOUT))
         for shard, address in zip(self.shards, hosts, strict=True):
             if shard.address != address:
                 told = event("server_moved", server=shard.server, address=str(address))
@@ -127,6 +132,17 @@ class ShardGroup:
         except AddressError as error:
             raise SessionError(f"the coordinator told where a server is, and {error}") from error
         return tuple(hosts)
+
+    def _watch(self, silence: float) -> None:
+        """In a thread of its own, until the session ends."""
+        said: list[str] = []
+        while not self.closing.wait(silence / 3):
+            for shard in self.shards:
+                shard.look()
+            kinds = [shard.transport for shard in self.shards]
+            if kinds != said and "undecided" not in kinds:
+                said = kinds
+                self.on_transport(kinds)
 
     def give_up(self) -> None:
         """No more payload is of use: whoever waits for a server, which may hang, waits no more. From any thread."""

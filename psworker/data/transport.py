@@ -7,6 +7,7 @@ import grpc
 
 from pswire.addresses import Address
 from pswire.logs.events import event
+from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.security.identity import Identity as TlsIdentity
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.codecs import Codec
@@ -44,10 +45,12 @@ class Transport:
         kind: str,
         codec: Codec,
         newest: Callable[[], TlsIdentity] | None = None,
+        silence: float = ping_interval(UNKNOWN_TIMEOUT),
     ):
         """`kind`: of TRANSPORTS; `codec`: that of messages. Shared memory is float32, and rounding that was asked for
         must not depend on which machine the worker is on. `newest`: what this process shows of itself; None without
-        TLS. With it, nothing leaves this machine unencrypted, whatever is available."""
+        TLS. With it, nothing leaves this machine unencrypted, whatever is available. `silence`: seconds without a sign
+        of life after which a connection to another machine is given up."""
         self.attachment: Attachment | None = None
         self._where = f"server {server} at {address}"
         self._host = address.host
@@ -55,6 +58,7 @@ class Transport:
         self._newest = newest
         # What the gRPC stream was opened with: the server takes its token from the same certificate only.
         self._shown: TlsIdentity | None = None
+        self._silence = silence
         self._plan = plan
         self._required = kind if kind in ("socket", "shared-memory") else None
         self._memory = kind == "shared-memory" or (kind == "auto" and codec.exact)
@@ -65,6 +69,8 @@ class Transport:
         self.socket_stream: SocketStream | None = None
         self.liveness_stream: GrpcStream | None = None
         self._agreed = kind == "grpc"
+        # A socket was in use once.
+        self._carried = False
 
     @property
     def exchange(self) -> Exchange:
@@ -93,6 +99,19 @@ class Transport:
                 self._dial(identity, after)
             self._agreed = True
         return self.attachment
+
+    def look(self) -> None:
+        """From time to time, from any thread: whether the data port still answers. The pings of the gRPC stream, on
+        another connection, do not tell."""
+        stream = self.socket_stream
+        if stream is not None and stream.connection.silent(self._silence):
+            told = event("data_port_silent", server=self._where)
+            log.warning(
+                "the data port of %s has not answered for %g s; connecting again",
+                *(self._where, self._silence),
+                extra=told,
+            )
+            stream.connection.cut()
 
     def cut(self) -> None:
         """What is under way ends; a socket ends with its gRPC stream. From any thread."""
@@ -139,7 +158,7 @@ class Transport:
             if not offer.port:
                 raise SocketError("it listens on none" if offer.token else offer.refusal)
             context = None if self._shown is None else self._shown.line_context
-            self._use(handshake.connect_tcp(self._host, offer.port, offer.token, context))
+            self._use(handshake.connect_tcp(self._host, offer.port, offer.token, context, self._silence))
         except SocketError as error:
             # Raises, and all this is tried again, if the server has gone meanwhile. This one says what is available.
             self._asked(identity, after, ask=True)
@@ -154,7 +173,9 @@ class Transport:
                 f"{what} was asked for, but is not available with {self._where}: {error}"
             ) from error
         told = event("transport_unavailable", server=self._where)
-        log.info("%s is not available with %s: %s", what, self._where, error, extra=told)
+        # A surprise where it has carried payloads before.
+        level = logging.WARNING if self._carried else logging.INFO
+        log.log(level, "%s is not available with %s: %s", what, self._where, error, extra=told)
 
     def _asked(self, identity: MemberId, after: int, *, ask: bool) -> shard_pb2.Attached:
         request = shard_pb2.Attach(
@@ -179,8 +200,10 @@ class Transport:
 
     def _use(self, connection: FramedSocket) -> None:
         """`connection` carries requests from now on, for as long as the gRPC stream on which it was agreed."""
+        connection.probe(self._silence)
         assert self.liveness_stream is not None, "a socket is agreed on a gRPC stream"
         stream = self.socket_stream = SocketStream(connection, self.liveness_stream)
+        self._carried = True
         self._over_socket = Exchange(lambda: stream, stream)
 
     def _let_go(self) -> None:

@@ -213,6 +213,11 @@ class Machines:
         """Pull the cable of a machine."""
         _do("ip", "-n", self._switch, "link", "set", f"port{place}", "down")
 
+    def drop(self, place: int, port: int) -> None:
+        """What a machine sends from that TCP port is lost from now on, also of connections that stand: a firewall."""
+        there = self.machines[place].namespace
+        _do("ip", "-n", there, "rule", "add", "ipproto", "tcp", "sport", str(port), "blackhole")
+
     def mend(self, place: int) -> None:
         """Put it back."""
         _do("ip", "-n", self._switch, "link", "set", f"port{place}", "up")

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,38 @@ def test_a_machine_whose_cable_is_pulled_is_lost_and_the_other_goes_on(two: Mach
     run = ended(tmp_path, server, here)
     there.send(signal.SIGKILL)
     assert run.summary.versions > 5
+
+
+def test_a_data_port_that_is_dropped_is_noticed_and_named(two: Machines, tmp_path: Path) -> None:
+    """The worker keeps its session: nobody else would notice. Its payloads go over gRPC from then on."""
+    bound = ("--bind", two[0].address, "--insecure", "--ps-hosts", f"{two[0].address}:0")
+    # Nobody is given up for it.
+    server, address = start_server(
+        two[0], tmp_path, *bound, "--policy", "sync", "--workers", "1", "--worker-timeout", "6"
+    )
+    until = ("--until", str(tmp_path / "end"), "--seconds", "0.02")
+    worker = two[1].python("w0", tmp_path / "0.log", *WORKER, "--ps-hosts", address, *until)
+    assert carriers(two[0], address, "socket") == ["socket"]
+    port = int(server.errors.partition("payloads on port ")[2].split()[0])
+    two.drop(0, port)
+    assert carriers(two[0], address, "gRPC") == ["gRPC"]
+    (tmp_path / "end").touch()
+    run = ended(tmp_path, server, worker)
+    assert run.summary.contributions["w0"].dropped == 0
+    assert "has not answered for 1.8 s" in worker.errors and "a socket is not available" in worker.errors
+
+
+def carriers(machine: Machine, address: str, wanted: str) -> list[str]:
+    """How the status says that payloads travel, once it is as wanted."""
+    found: list[str] = []
+
+    def there() -> bool:
+        asked = [*machine.host.prefix, sys.executable, "-m", "pslab", "status", address]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+        found[:] = [
+            line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("payloads of")
+        ]
+        return wanted in found
+
+    wait_until(there, f"payloads go by {wanted}")
+    return found

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -65,6 +65,8 @@ class Job:
         self._model = JobModel(decider, announce)
         self.joining = Joining(decider, self._model, self.capacity)
         self._memory, self._progress = JobMemory(decider), Progress()
+        # By worker, as it has said last; for people, nothing is decided by it.
+        self.carriers: dict[str, Sequence[str]] = {}
         # Entries that were put aside, where it goes on from a checkpoint.
         self._rolled_back: int | None = None
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
@@ -208,6 +210,12 @@ class Job:
         member = self.coordinator.roster.present.get(worker)
         if member is not None and member.incarnation == incarnation:
             self._progress.told(worker, extent)
+
+    def tell_carriers(self, worker: str, incarnation: int, carriers: Sequence[str]) -> None:
+        """How a member's payloads travel to each server, as the wire names it. Nobody else's are taken."""
+        member = self.coordinator.roster.present.get(worker)
+        if member is not None and member.incarnation == incarnation:
+            self.carriers[worker] = carriers[: self.terms.servers]
 
     # Time and the outside world
 

@@ -225,6 +225,8 @@ class CoordinatorRpc:
     async def status(self, request: pb.StatusRequest, call: Call) -> pb.StatusReply:
         job = self._job
         reply = report_to_wire(job.report())
+        for worker in reply.workers:
+            worker.carriers.extend(map(pb.Carrier.Value, job.carriers.get(worker.name, ())))
         progress = job.progress()
         if progress is not None:
             reply.progress.CopyFrom(progress_to_wire(progress))

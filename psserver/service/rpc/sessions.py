@@ -124,10 +124,15 @@ class SessionRpc:
             case "extent":
                 extent = Extent(request.extent.epochs, request.extent.batches)
                 job.tell_extent(worker, incarnation, extent)
+            case "carriers":
+                job.tell_carriers(
+                    worker, incarnation, [pb.Carrier.Name(each) for each in request.carriers.carriers]
+                )
             case "report":
                 self._report(request.report, hello, outbox)
             case other:
-                message = f"expected ready, commit, abandon, done, leave, report or extent, got {other or 'nothing'}"
+                kinds = "ready, commit, abandon, done, leave, report, extent or carriers"
+                message = f"expected {kinds}, got {other or 'nothing'}"
                 outbox.put(RefusalNotice(message))
 
     def _commit(self, commit: pb.Commit, hello: pb.Hello, outbox: Outbox) -> None:
