@@ -1,13 +1,14 @@
 """Which processes of a run are started again: pure, without processes or clocks.
 
-- What dies of something passing, a few times in all; a server only where its state is saved, and while it is of use.
+- What dies of something passing, a few times each; a server only where its state is saved, and while it is of use.
 - With server 0 those servers that have ended for want of it.
 - A worker that has ended well, where the job went back to a checkpoint from before that end.
 """
 
 import signal
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pslab.launch.exits import ExitTracker
 from pswire.exits import ExitCode
@@ -20,27 +21,45 @@ BEFORE_THE_END = ("waiting for workers", "initialising", "training")
 
 # More often than anything dies.
 NO_LIMIT = 10**6
+# Seconds: a process that has lived so long had begun well.
+SETTLED = 10.0
+# Seconds before a process is started again that did not begin well at the second try, and at any later one.
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
 
 
 @dataclass(slots=True)
 class Restarts:
-    """How often processes may be started again, all together; `NO_LIMIT` for as often as they die."""
+    """How often each process may be started again; `NO_LIMIT` for as often as it dies, without pauses.
 
-    left: int
-    used: int = 0
+    A process that ends soon again is started later each time, so that a machine that is off for a minute has time to
+    come back.
+    """
 
-    def take(self, code: int) -> bool:
-        """A process has ended with that `Popen.returncode`: whether it is started again."""
-        if self.left <= 0 or not _may_pass(code):
+    most: int
+    _used: Counter[str] = field(default_factory=Counter)
+    # Starts in a row that did not go well.
+    _failed: Counter[str] = field(default_factory=Counter)
+
+    def take(self, name: str, code: int, lived: float = 0.0) -> bool:
+        """The process has ended with that `Popen.returncode`, `lived` seconds after its start: whether it is started
+        again."""
+        if self._used[name] >= self.most or not _may_pass(code):
             return False
-        self.left, self.used = self.left - 1, self.used + 1
+        self._used[name] += 1
+        self._failed[name] = 1 if lived >= SETTLED else self._failed[name] + 1
         return True
 
-    @property
-    def count(self) -> str:
+    def pause(self, name: str) -> float:
+        """Seconds to wait before it is started again."""
+        failed = self._failed[name]
+        if failed <= 1 or self.most >= NO_LIMIT:
+            return 0.0
+        return min(FIRST_PAUSE * 2.0 ** (failed - 2), LONGEST_PAUSE)
+
+    def count(self, name: str) -> str:
         """'1 of at most 3 times'; without a limit 'restart 1'."""
-        most = self.used + self.left
-        return f"{self.used} of at most {most} times" if most < NO_LIMIT else f"restart {self.used}"
+        used = self._used[name]
+        return f"{used} of at most {self.most} times" if self.most < NO_LIMIT else f"restart {used}"
 
 
 def _may_pass(code: int) -> bool:
@@ -64,8 +83,9 @@ class RestartRules:
         # Answers in a row by which the job goes on, although a worker has ended well.
         self._early = 0
 
-    def after_exit(self, name: str, code: int) -> list[str]:
-        """The process has ended, which `exits` has not been told: it and who comes back with it, or nobody."""
+    def after_exit(self, name: str, code: int, lived: float = 0.0) -> list[str]:
+        """The process has ended, which `exits` has not been told, `lived` seconds after its start: it and who comes
+        back with it, or nobody."""
         first = self._servers[0]
         if self._exits.verdict is not None:
             return []
@@ -75,7 +95,7 @@ class RestartRules:
             late = self._exits.workers_over and name != first
             if not self._saves or late or self._exits.ended(first):
                 return []
-        if not self._restarts.take(code):
+        if not self._restarts.take(name, code, lived):
             return []
         self.again.add(name)
         lost = [other for other in self._servers[1:] if self._exits.ended(other)] if name == first else []

@@ -37,8 +37,8 @@ from pswire.config.experiment import Experiment
 from pswire.config.run_sections import RECOVER
 from pswire.exits import ExitCode
 
-# Of a run that loses nothing by them.
-RESTARTS = 3
+# Of each process, of a run that loses nothing by them: on this machine, and on others, which may be off for a minute.
+RESTARTS, RESTARTS_ON_NODES = 3, 6
 
 
 class RealRun:
@@ -79,9 +79,13 @@ class RealRun:
         self._stopping = False
         self._saves = bool(experiment.run.checkpoint_every)
         # Nodes come and go; on one machine a worker that dies mostly does so again.
-        usual = RESTARTS if self._saves or launcher.remote else 0
+        usual = RESTARTS_ON_NODES if launcher.remote else RESTARTS if self._saves else 0
         self._restarts = Restarts(usual if self._daemons.restarts is None else self._daemons.restarts)
         self._rules = RestartRules(self._servers, self._exits, self._restarts, saves=self._saves)
+        # Of the monotonic clock: when each process was started, and when those that died are started again, with the
+        # codes that they ended with.
+        self._started: dict[str, float] = {}
+        self._due: dict[str, tuple[float, int]] = {}
         # Answers in a row that show a start which waits for nobody who can come.
         self._too_few = 0
         self._poller: StatusPoller | None = None
@@ -152,6 +156,7 @@ class RealRun:
 
     def _start_task(self, task: Task) -> None:
         log = self._folder / LOGS / f"{task.name}.log"
+        self._started[task.name] = time.monotonic()
         self._processes[task.name] = self._launcher.start(task, log, self._events)
 
     def _until_ready(self, names: Sequence[str]) -> Verdict | None:
@@ -203,13 +208,19 @@ class RealRun:
 
     def _settle(self, verdict: Verdict) -> None:
         """Let the others end by themselves: workers after a success, servers that report the cause."""
+        self._start_nothing_more()
         waits = self._daemons.farewell if verdict.code == ExitCode.OK else self._daemons.linger
         waits = 0.0 if self._signals else waits
         self._take_until(time.monotonic() + waits, self._running)
 
     def _step(self, deadline: float) -> Verdict | None:
         """Take one event, or none until `deadline` (at most a second); a verdict when the run is over."""
-        self._take_one(min(deadline, time.monotonic() + 1.0))
+        now = time.monotonic()
+        for name in [name for name, (when, _) in self._due.items() if when <= now]:
+            del self._due[name]
+            self._start_again(name)
+        soonest = min((when for when, _ in self._due.values()), default=deadline)
+        self._take_one(min(deadline, soonest, now + 1.0))
         if self._signals:
             number = self._signals[0]
             return Verdict(128 + number, f"stopped by {signal.Signals(number).name}")
@@ -238,6 +249,7 @@ class RealRun:
                 self._reserved = event
             case Unplaced(name, reason):
                 # One that is started again may find its place at the next time.
+                self._started[name] = time.monotonic()
                 if name not in self._rules.again:
                     self._unplaced[name] = reason
             case Exited(name, code):
@@ -263,18 +275,32 @@ class RealRun:
         """A process that died of something passing, once all were there."""
         if self._poller is None or self._stopping or self._signals:
             return False
-        again = self._rules.after_exit(name, code)
+        now = time.monotonic()
+        again = self._rules.after_exit(name, code, now - self._started[name])
         if not again:
             return False
-        warning = f"{name} {end_text(code)}; started again ({self._restarts.count})"
+        pause = self._restarts.pause(name)
+        later = f" in {pause:g} s" if pause else ""
+        warning = f"{name} {end_text(code)}; started again{later} ({self._restarts.count(name)})"
         self._warnings.append(warning)
         self._display.warning(warning, self.tail(name))
         for each in again:
-            if each in self._servers:
-                self._start_server(each, "auto")
+            if pause:
+                self._due[each] = (now + pause, code)
             else:
-                self._start_worker(each)
+                self._start_again(each)
         return True
+
+    def _start_again(self, name: str) -> None:
+        if name in self._servers:
+            self._start_server(name, "auto")
+        else:
+            self._start_worker(name)
+
+    def _start_nothing_more(self) -> None:
+        for name, (_, code) in self._due.items():
+            self._exits.exited(name, code)
+        self._due.clear()
 
     def _recall_workers(self, phase: str) -> None:
         if self._stopping or self._signals:
@@ -323,6 +349,7 @@ class RealRun:
         """SIGTERM to all that run; SIGKILL to what does not end in time, or at a second Ctrl-C. Servers that save
         their last version have more time for it."""
         self._stopping, received, patience = True, len(self._signals), self._daemons.patience
+        self._start_nothing_more()
         self._send(signal.SIGTERM, self._running())
         self._take_until(time.monotonic() + patience, self._running)
         if self._saves and len(self._signals) == received:

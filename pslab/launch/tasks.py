@@ -32,7 +32,7 @@ class Daemons:
     saving: float = 60.0
     # Servers end by themselves once no worker is left; beyond worker_timeout, they get this.
     farewell: float = 30.0
-    # Of processes that die, all together; None: RESTARTS where the run takes checkpoints, else none.
+    # Of each process that dies; None: as `pslab.launch.run` has it for the engine.
     restarts: int | None = None
     # Of the processes' logs, one of pswire.logs.events.FORMATS.
     log_format: str = "text"

@@ -145,10 +145,11 @@ EVENTS: Final[Mapping[str, Event]] = {
     "server_moved": Event(WORKER, ("server", "address"), "a server is at another address since it came back"),
     "joined_again": Event(WORKER, ("incarnation", "job"), "as a new incarnation"),
     "rolled_back": Event(
-        WORKER, ("batch",), "the job went back to a checkpoint; the next batch of this worker"
+        WORKER, ("batch",), "commits of this worker are undone, and it goes back to this batch"
     ),
     "commits_undone": Event(WORKER, ("batches",), "by a rollback, and this loop cannot work on them again"),
     "server_silent": Event(WORKER, ("server", "pause"), "a server does not answer; seconds to the next try"),
+    "data_port_silent": Event(WORKER, ("server",), "what is sent there is not acknowledged; connects again"),
     "transport_unavailable": Event(WORKER, ("server",), "a faster way of travelling is not to be had"),
     "version_cut_off": Event(WORKER, (), "the version that came with a grant; it is pulled again"),
     "ticket_settled": Event(WORKER, ("ticket",), "its fate was decided while an answer was lost"),

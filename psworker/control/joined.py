@@ -22,6 +22,8 @@ class Joined:
         # The loop can go back to the batch that is the next one to count.
         self.goes_back = False
         self.renewals = 0
+        # Of the newest renewal.
+        self.reason = ""
         self.take(reply)
 
     def take(self, reply: pb.JoinReply) -> None:
@@ -45,7 +47,7 @@ class Joined:
         """The engine goes on as that other member: tickets are void, and some batches may not count."""
         restarted = reply.job != self.reply.job
         cause = ("the coordinator had given this worker up", "the servers began again from a checkpoint")
-        reason = cause[restarted]
+        reason = self.reason = cause[restarted]
         told = event("joined_again", incarnation=reply.incarnation, job=reply.job)
         log.warning("joined again as incarnation %d: %s", reply.incarnation, reason, extra=told)
         self.renewals += 1

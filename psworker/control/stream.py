@@ -220,9 +220,7 @@ class Control:
     def _raise_rolled_back(self) -> None:
         if self._engine.take_rollback():
             reply = self.joined.reply
-            raise RolledBack(
-                f"the job went back to a checkpoint: {reply.worker} goes on at batch {reply.next_batch}"
-            )
+            raise RolledBack(f"{self.joined.reason}: {reply.worker} goes on at batch {reply.next_batch}")
 
     @property
     def _job_failed(self) -> bool:

@@ -55,5 +55,8 @@ def test_every_batch_counts_once_and_the_bits_are_those_of_a_run_in_which_nobody
     for index, worker in enumerate(cluster.workers):
         assert len(worker.events("joined")) == 1
         for batch in back:
-            assert f"the job went back to a checkpoint: w{index} goes on at batch {batch}" in worker.errors
+            assert (
+                f"the servers began again from a checkpoint: w{index} goes on at batch {batch}"
+                in worker.errors
+            )
     assert run.summary.weights_sha256 == undisturbed(tmp_path / "undisturbed").summary.weights_sha256

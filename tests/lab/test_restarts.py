@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pslab.launch.exits import ExitTracker
-from pslab.launch.restarts import AGREEING, NO_LIMIT, RestartRules, Restarts
+from pslab.launch.restarts import AGREEING, NO_LIMIT, SETTLED, RestartRules, Restarts
+from pslab.launch.run import RESTARTS_ON_NODES
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
 
@@ -15,25 +16,39 @@ PASSING = {1, 3, 4, 12}
 
 @pytest.mark.parametrize("code", [int(code) for code in ExitCode])
 def test_an_exit_code_says_whether_a_restart_makes_sense(code: int) -> None:
-    assert Restarts(1).take(code) is (code in PASSING) is ExitCode(code).restart
+    assert Restarts(1).take("w", code) is (code in PASSING) is ExitCode(code).restart
 
 
 def test_what_was_killed_is_started_again_unless_somebody_asked_for_its_end() -> None:
-    assert Restarts(1).take(-signal.SIGKILL) and Restarts(1).take(-signal.SIGSEGV)
-    assert not Restarts(1).take(-signal.SIGTERM) and not Restarts(1).take(-signal.SIGINT)
-    assert not Restarts(1).take(77)
+    assert Restarts(1).take("w", -signal.SIGKILL) and Restarts(1).take("w", -signal.SIGSEGV)
+    assert not Restarts(1).take("w", -signal.SIGTERM) and not Restarts(1).take("w", -signal.SIGINT)
+    assert not Restarts(1).take("w", 77)
 
 
-def test_a_few_times_in_all() -> None:
+def test_a_few_times_each() -> None:
     restarts = Restarts(2)
-    assert [restarts.take(-signal.SIGKILL) for _ in range(4)] == [True, True, False, False]
-    assert (restarts.used, restarts.left) == (2, 0)
-    assert restarts.count == "2 of at most 2 times"
+    assert [restarts.take("w0", -signal.SIGKILL) for _ in range(4)] == [True, True, False, False]
+    assert restarts.count("w0") == "2 of at most 2 times"
+    assert restarts.take("w1", -signal.SIGKILL) and restarts.count("w1") == "1 of at most 2 times"
+
+
+def test_what_does_not_begin_well_is_started_later_each_time() -> None:
+    """On machines that are off for a minute, say. What had begun well is started at once."""
+    restarts = Restarts(RESTARTS_ON_NODES)
+    pauses = []
+    for _ in range(RESTARTS_ON_NODES):
+        restarts.take("w0", ExitCode.UNREACHABLE)
+        pauses.append(restarts.pause("w0"))
+    assert pauses == [0.0, 2.0, 4.0, 8.0, 16.0, 32.0] and sum(pauses) > 60
+    restarts = Restarts(9)
+    for lived, pause in ((0.0, 0.0), (0.0, 2.0), (SETTLED, 0.0), (0.0, 2.0)):
+        restarts.take("w0", ExitCode.UNREACHABLE, lived)
+        assert restarts.pause("w0") == pause
 
 
 def test_without_a_limit_none_is_told() -> None:
     restarts = Restarts(NO_LIMIT)
-    assert restarts.take(-signal.SIGKILL) and restarts.count == "restart 1"
+    assert restarts.take("w0", KILLED) and restarts.count("w0") == "restart 1"
 
 
 def test_a_killed_worker_takes_part_again(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import psworker
+from pswire.v1 import coordinator_pb2 as pb
 from psworker.control import stream
+from psworker.control.joined import Joined
+from psworker.engine import ClientEngine
 from psworker.errors import SessionError
 from tests.patience import PATIENCE
 from tests.service.serving import serving
@@ -54,3 +57,18 @@ def test_a_fault_in_it_ends_the_session(
                     assert "the session failed: RuntimeError: a fault" in str(error)
     [said] = [record for record in caplog.records if getattr(record, "event", "") == "session_failed"]
     assert said.exc_info is not None
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        ("job", "the coordinator had given this worker up"),
+        ("job.1", "the servers began again from a checkpoint"),
+    ],
+)
+def test_why_a_worker_goes_back_in_its_data(job: str, reason: str) -> None:
+    """Where there is no checkpoint nobody is told of one."""
+    joined = Joined(pb.JoinReply(job="job", worker="w0"), "session", numbered=True)
+    joined.goes_back = True
+    joined.renew(ClientEngine(), pb.JoinReply(job=job, worker="w0", incarnation=1))
+    assert joined.reason == reason

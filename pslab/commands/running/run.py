@@ -82,8 +82,8 @@ from psworker.job.errors import JobError
     "--restarts",
     type=click.IntRange(0),
     metavar="N",
-    help="Start processes that die again, so many times in all; servers only where checkpoints are taken.  [default: "
-    "3 where they are, and on engines with nodes; else 0]",
+    help="Start a process that dies again, each so many times, later each time; servers only where checkpoints are "
+    "taken.  [default: 6 on engines with nodes, 3 where checkpoints are taken, else 0]",
 )
 @click.option(
     "--initial",
