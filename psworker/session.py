@@ -335,7 +335,12 @@ class Session:
     # Epochs
 
     def gather_epoch(
-        self, number: int, layout: str, sums: Sequence[float], values: Mapping[str, float]
+        self,
+        number: int,
+        layout: str,
+        sums: Sequence[float],
+        values: Mapping[str, float],
+        yields: Callable[[], object] | None = None,
     ) -> "EpochTotals | None":
         """The sums over all workers of their epoch; waits until all have told theirs. None: the job is over.
 
@@ -343,9 +348,14 @@ class Session:
         128 letters and digits, the same for all workers. `values`: what one worker measures for all. Workers
         that leave, or have no more data, are not waited for, nor are those who themselves wait for this one's
         ticket, and nobody for ever: `EpochTotals.workers` says how many are in the sums, which are of those with the
-        same layout. Raises Refused, Unreachable.
+        same layout. `yields` is called where others wait for a ticket that this worker holds, under a policy that
+        counts samples: it commits a contribution of no samples, and takes the next ticket; without it the epoch ends
+        without those others. A job of work units is gathered behind its stop, too, until all have left.
+        Raises Refused, Unreachable.
         """
-        return gather(self._control, self._servers.control, self._epoch_backoff, number, layout, sums, values)
+        behind = self.work is not None and self.stop is not None
+        told = (self._epoch_backoff, number, layout, sums, values, yields)
+        return gather(self._control, self._servers.control, *told, behind=behind)
 
     def tell_extent(self, epochs: int, batches: int) -> None:
         """How many batches, as `commit` numbers them, this worker has in all its epochs. `ps-lab status` then shows how

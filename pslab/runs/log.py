@@ -40,6 +40,7 @@ class Work:
     epochs: int
     length: int = 0
     data: str = ""
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,33 +26,39 @@ class EpochError(ValueError):
 class Report:
     """One worker's epoch. `number`: of its epochs since it joined, from 0. `layout`: what its sums are of.
 
-    `sums`: added up over workers. `values`: of those who name them, the first worker's count.
+    `sums`: added up over workers. `values`: of those who name them, the first worker's count. `yields`: it can
+    contribute nothing under a ticket that it holds.
     """
 
     number: int
     layout: str
     sums: Sequence[float]
     values: Mapping[str, float]
+    yields: bool = False
 
 
 @dataclass(slots=True)
 class Totals:
     """Of those in one round whose sums are of the same things. `workers`: whose sums are in it; `complete`: nobody
-    else is waited for; `differing`: workers of the round whose sums are of other things."""
+    else is waited for; `differing`: workers of the round whose sums are of other things; `held_up`: who asked holds a
+    ticket that those who have not ended the epoch wait for."""
 
     sums: list[float]
     values: dict[str, float] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
     complete: bool = False
     differing: frozenset[str] = frozenset()
+    held_up: bool = False
 
 
 @dataclass(slots=True)
 class Round:
-    """`came`: who has reported, and when, in their order. `begins`: when the former round was complete."""
+    """`came`: who has reported, and when, in their order. `begins`: when the former round was complete. `yield_`: who
+    of them can contribute nothing."""
 
     begins: float
     came: dict[str, float] = field(default_factory=dict)
+    yield_: set[str] = field(default_factory=set)
     complete: bool = False
     parts: dict[tuple[str, int], Totals] = field(default_factory=dict)
 
@@ -82,13 +88,17 @@ class EpochSums:
         self._rounds: dict[int, Round] = {}
         self._places: dict[str, Place] = {}
         self._next = 0
+        self._over = False
         #: The worker that validates and writes files for all; empty: worker 0, and nobody had to take over yet.
         self.chief = ""
 
-    def add(self, member: Member, report: Report, roster: Roster, now: float) -> Totals:
+    def add(
+        self, member: Member, report: Report, roster: Roster, now: float, *, over: bool = False
+    ) -> Totals:
         """The member's report, once however often it is sent, and the totals of its round as they are now.
 
-        A report out of turn is answered with its own sums. Raises EpochError, with no sum changed.
+        `over`: the job's data has come to its end, and everybody who is here may report. A report out of turn is
+        answered with its own sums. Raises EpochError, with no sum changed.
         """
         if len(report.sums) > MOST_SUMS:
             raise EpochError(f"expected at most {MOST_SUMS} sums of an epoch, got {len(report.sums)}")
@@ -97,14 +107,20 @@ class EpochSums:
         key = report.layout, len(report.sums)
         if found is not None and member.worker not in found.came:
             found.came[member.worker] = now
+            if report.yields:
+                found.yield_.add(member.worker)
             _count(found, key, member, report)
         part = found.parts.get(key) if found is not None else None
         if found is None or part is None or member.worker not in part.workers:
             # Long past, out of turn, or of another kind than all that there is room for.
             return Totals(list(report.sums), dict(report.values), {member.worker}, True)
+        self._over = over
         self._look(found, roster, now)
-        complete = found.complete or self._in_vain(found, member.worker, roster, now)
-        return replace(part, complete=complete, differing=frozenset(found.came.keys() - part.workers))
+        holders = self._holders(found, roster)
+        complete = found.complete or (not holders and self._in_vain(found, member.worker, roster, now))
+        differing = frozenset(found.came.keys() - part.workers)
+        held_up = not complete and member.worker in holders
+        return replace(part, complete=complete, differing=differing, held_up=held_up)
 
     def awaited(self, roster: Roster, now: float) -> tuple[str, float, float] | None:
         """Whose epoch is waited for, since when, and for how many seconds at most. None: nobody's, or by nobody."""
@@ -112,7 +128,7 @@ class EpochSums:
         if number is None:
             return None
         waiting = self._rounds[number]
-        missing = [each for each in self._missing(waiting, roster) if each.requested is None]
+        missing = self._silent(waiting, roster)
         here = [w for w in waiting.came if w in roster.present and not self._in_vain(waiting, w, roster, now)]
         if not missing or not here:
             return None
@@ -175,10 +191,21 @@ class EpochSums:
             each
             for each in roster.by_rank()
             if each.ever_connected
-            and each.state != "done"
+            and (each.state != "done" or self._over)
             and each.worker not in found.came
             and not (each.worker in self._places and self._places[each.worker].missed)
         ]
+
+    def _silent(self, found: Round, roster: Roster) -> list[Member]:
+        """Of those who may come yet, who does not wait for a ticket."""
+        return [each for each in self._missing(found, roster) if each.requested is None or self._over]
+
+    def _holders(self, found: Round, roster: Roster) -> set[str]:
+        """Who has come and holds what all that are missing wait for, as far as it can yield."""
+        if found.complete or self._over or self._silent(found, roster) or not self._missing(found, roster):
+            return set()
+        present = roster.present
+        return {name for name in found.yield_ if name in present and present[name].state == "computing"}
 
     def _end(self, found: Round, worker: str, other: Member, roster: Roster) -> float:
         """Until when the worker waits for the other: while that one works, within reason."""
@@ -188,7 +215,7 @@ class EpochSums:
 
     def _in_vain(self, found: Round, worker: str, roster: Roster, now: float) -> bool:
         """The worker has waited as long as it does."""
-        missing = [each for each in self._missing(found, roster) if each.requested is None]
+        missing = self._silent(found, roster)
         return all(self._end(found, worker, each, roster) <= now for each in missing)
 
     def _look(self, found: Round, roster: Roster, now: float) -> None:
@@ -196,8 +223,10 @@ class EpochSums:
         if found.complete:
             return
         missing = self._missing(found, roster)
-        silent = [each for each in missing if each.requested is None]
+        silent = self._silent(found, roster)
         vain = sum(self._in_vain(found, worker, roster, now) for worker in found.came) if silent else 0
+        if not silent and self._holders(found, roster):
+            return
         if not silent or 2 * vain >= len(found.came) + len(missing):
             found.complete, self._ended = True, now
             for each in silent:

@@ -12,6 +12,7 @@ from psserver.coordinator.outputs import DispositionNotice
 from psserver.coordinator.pending_trial import PendingTrial, Refusals
 from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket, TicketError
+from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import (
     Apply,
     Cancel,
@@ -238,9 +239,11 @@ class PolicyDriver:
             case _:
                 raise PolicyError(f"expected Grant, Fold, Apply, Drop, Cancel or Stop, got {decision!r}")
 
-    def _at_work(self) -> list[str]:
-        """Workers that will need a work unit, by rank."""
-        return [m.worker for m in self._ledger.roster.by_rank() if m.ever_connected and m.state != "done"]
+    def _at_work(self, work: WorkQueue) -> list[str]:
+        """Workers that will need a work unit, by rank: also those who stand by for the next epoch, as it begins."""
+        due = work.standby if work.between_epochs else ()
+        present = self._ledger.roster.by_rank()
+        return [m.worker for m in present if m.ever_connected and (m.state != "done" or m.worker in due)]
 
     def _grant(self, grant: Grant, now: float) -> None:
         ledger = self._ledger
@@ -254,7 +257,7 @@ class PolicyDriver:
         part = None
         if ledger.work is not None:
             if self.policy.by_rank:
-                ledger.work.deal_round(version, self._at_work())
+                ledger.work.deal_round(version, self._at_work(ledger.work))
             part = ledger.work.deal(grant.worker)
         dealt = (None, None, None) if part is None else (part.epoch, part.unit, part.part)
         entry = entries.Grant(grant.worker, grant.ticket, version, grant.turn, ahead, *dealt)

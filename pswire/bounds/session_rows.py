@@ -78,6 +78,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("epochs", Whole(2**20), "passes over the data"),
         ("batches", Whole(2**32), "of one unit"),
         ("data", Text(1024), "a sentence; stands in the log"),
+        ("apart", FLAG, TYPED),
     ),
     *rows(
         "UnitPart",
@@ -138,6 +139,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("layout", FINGERPRINT, HASHED),
         ("sums", Many(2**16, Real(nonfinite=True)), "of metrics; a loss may be NaN"),
         ("values", Many(1000, Real(1e300, -1e300, nonfinite=True), Text(128)), "metrics of one evaluation"),
+        ("yields", FLAG, TYPED),
     ),
     *rows(
         "GatherEpochReply",
@@ -146,6 +148,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("sums", Many(2**16, Real(nonfinite=True)), "of metrics; a loss may be NaN"),
         ("values", Many(1000, Real(1e300, -1e300, nonfinite=True), Text(128)), "metrics of one evaluation"),
         ("chief", NAME, NAMED),
+        ("held_up", FLAG, TYPED),
     ),
     *rows(
         "LocateRequest",

@@ -118,12 +118,15 @@ class WorkUnits(_message.Message):
     EPOCHS_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    APART_FIELD_NUMBER: _builtins.int
     units: _builtins.int
     epochs: _builtins.int
     batches: _builtins.int
     """Of each unit; 0: the data shows it (see Commit.unit_ends)."""
     data: _builtins.str
     """What the units are made of, for people and for comparing workers."""
+    apart: _builtins.bool
+    """An epoch's units are dealt when those of the epoch before have counted."""
     def __init__(
         self,
         *,
@@ -131,10 +134,11 @@ class WorkUnits(_message.Message):
         epochs: _builtins.int = ...,
         batches: _builtins.int = ...,
         data: _builtins.str = ...,
+        apart: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "data", b"data", "epochs", b"epochs", "units", b"units"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "batches", b"batches", "data", b"data", "epochs", b"epochs", "units", b"units"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -947,6 +951,7 @@ class GatherEpochRequest(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     SUMS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    YIELDS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     worker: _builtins.str
     incarnation: _builtins.int
@@ -956,6 +961,8 @@ class GatherEpochRequest(_message.Message):
     """Of this worker's epochs, from 0; the same again is counted once."""
     layout: _builtins.str
     """What the sums are of; the same for all workers."""
+    yields: _builtins.bool
+    """It can contribute nothing under a ticket that others wait for; see `held_up`."""
     @_builtins.property
     def sums(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
     @_builtins.property
@@ -973,10 +980,11 @@ class GatherEpochRequest(_message.Message):
         layout: _builtins.str = ...,
         sums: _abc.Iterable[_builtins.float] | None = ...,
         values: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        yields: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "layout", b"layout", "membership_token", b"membership_token", "number", b"number", "sums", b"sums", "values", b"values", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "layout", b"layout", "membership_token", b"membership_token", "number", b"number", "sums", b"sums", "values", b"values", "worker", b"worker", "yields", b"yields"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1011,6 +1019,7 @@ class GatherEpochReply(_message.Message):
     SUMS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     CHIEF_FIELD_NUMBER: _builtins.int
+    HELD_UP_FIELD_NUMBER: _builtins.int
     complete: _builtins.bool
     """Nobody else is waited for."""
     workers: _builtins.int
@@ -1018,6 +1027,10 @@ class GatherEpochReply(_message.Message):
     chief: _builtins.str
     """The worker that validates and writes files for all from the next epoch on.
     Empty while the epoch is not complete.
+    """
+    held_up: _builtins.bool
+    """Others wait for the ticket that this worker holds: it is to commit a
+    contribution of no samples, and to take the next ticket.
     """
     @_builtins.property
     def sums(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
@@ -1031,10 +1044,11 @@ class GatherEpochReply(_message.Message):
         sums: _abc.Iterable[_builtins.float] | None = ...,
         values: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         chief: _builtins.str = ...,
+        held_up: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "complete", b"complete", "sums", b"sums", "values", b"values", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "complete", b"complete", "held_up", b"held_up", "sums", b"sums", "values", b"values", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -79,7 +79,9 @@ def fill_commit(message: pb.Commit, commit: Commit) -> None:
 
 
 def work_to_wire(work: WorkUnits, epochs: int) -> pb.WorkUnits:
-    return pb.WorkUnits(units=work.count, epochs=epochs, batches=work.batches_each, data=str(work))
+    return pb.WorkUnits(
+        units=work.count, epochs=epochs, batches=work.batches_each, data=str(work), apart=work.apart
+    )
 
 
 def bounded(reply: M) -> M:

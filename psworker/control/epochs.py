@@ -1,6 +1,7 @@
 """The end of an epoch: this worker's sums to the coordinator, the sums over all workers back."""
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -35,8 +36,15 @@ def gather(
     layout: str,
     sums: Sequence[float],
     values: Mapping[str, float],
+    yields: Callable[[], object] | None = None,
+    *,
+    behind: bool = False,
 ) -> EpochTotals | None:
-    """Ask until all workers have told theirs; None when the job is over. Raises SessionError."""
+    """Ask until all workers have told theirs; None when the job is over. Raises SessionError.
+
+    `yields` is called where others wait for a ticket that this worker holds. `behind`: the end of the job is waited
+    for by nobody, and all gather behind it.
+    """
     stub = coordinator_pb2_grpc.CoordinatorStub(channel)
 
     def ask() -> pb.GatherEpochReply:
@@ -52,15 +60,17 @@ def gather(
                 layout=layout,
                 sums=sums,
                 values=values,
+                yields=yields is not None,
             )
         )
 
     pause, over = FIRST_PAUSE, False
+    idle = threading.Event()
     while True:
         try:
             reply = bounded(insist(ask, backoff))
         except Unreachable:
-            if over:
+            if over or behind:
                 return None
             raise
         backoff.reset()
@@ -68,6 +78,12 @@ def gather(
             return EpochTotals(reply.workers, list(reply.sums), dict(reply.values), reply.chief)
         if over:
             return None
+        if reply.held_up and yields is not None:
+            yields()
+        if behind:
+            idle.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            continue
         # Another one may have ended the job because of this very epoch: then it is complete, and asked for once more.
         over = control.over_within(pause)
         pause = min(2 * pause, LONGEST_PAUSE)

@@ -55,7 +55,8 @@ class WorkUnits:
 
     `shuffle`: True draws a new order in each epoch, of samples, files or units; "units" leaves samples together that
     stand together and draws the order of the units; False keeps the order. It is drawn from `seed`, by default the
-    job's. Raises ValueError for numbers that make no sense.
+    job's. `apart`: no unit of an epoch is dealt before all of the epoch before have counted; who has none waits.
+    Raises ValueError for numbers that make no sense.
     """
 
     samples: int = 0
@@ -66,6 +67,7 @@ class WorkUnits:
     batches: int = 0
     shuffle: bool | Literal["units"] = True
     seed: int | None = None
+    apart: bool = False
     _orders: dict[tuple[int, int], Indices] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

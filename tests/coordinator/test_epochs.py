@@ -30,11 +30,18 @@ class Epochs:
         return found and found[0]
 
     def report(
-        self, worker: str, number: int = 0, *sums: float, layout: str = "m", **values: float
+        self,
+        worker: str,
+        number: int = 0,
+        *sums: float,
+        layout: str = "m",
+        yields: bool = False,
+        over: bool = False,
+        **values: float,
     ) -> Totals:
         roster = self.harness.coordinator.roster
-        told = Report(number, layout, sums or (1.0, 2.0), values)
-        return self.sums.add(roster.present[worker], told, roster, self.harness.now)
+        told = Report(number, layout, sums or (1.0, 2.0), values, yields)
+        return self.sums.add(roster.present[worker], told, roster, self.harness.now, over=over)
 
 
 def test_sums_are_of_all_workers_and_of_each_once() -> None:
@@ -68,6 +75,33 @@ def test_who_waits_for_a_ticket_that_is_held_here_is_not_waited_for() -> None:
     # The late one has the sums of both.
     late = epochs.report("w1")
     assert late.complete and late.workers == {"w0", "w1"} and late.sums == [2.0, 4.0]
+
+
+def test_who_can_yield_is_told_to_until_the_longer_epoch_is_over() -> None:
+    epochs = Epochs(3)
+    for worker in ("w0", "w1"):
+        assert not epochs.report(worker, yields=True).held_up
+    epochs.harness.commits("w2")
+    for worker in ("w0", "w1"):
+        totals = epochs.report(worker, yields=True)
+        assert totals.held_up and not totals.complete
+        epochs.harness.commits(worker, samples=0)
+    # A version is made, everybody has a ticket again, and w2 comes to its end.
+    assert epochs.harness.coordinator.version == 1
+    assert not epochs.report("w0", yields=True).held_up
+    totals = epochs.report("w2", yields=True)
+    assert totals.complete and not totals.held_up and totals.workers == {"w0", "w1", "w2"}
+
+
+def test_behind_the_end_those_who_are_done_are_waited_for_until_they_leave() -> None:
+    epochs = Epochs(3)
+    for worker in ("w0", "w1", "w2"):
+        epochs.harness.done(worker)
+    assert not epochs.report("w0", over=True).complete
+    assert not epochs.report("w1", over=True).complete
+    epochs.harness.leaves("w2")
+    assert epochs.report("w0", over=True).workers == {"w0", "w1"}
+    assert epochs.report("w0", over=True).complete
 
 
 def test_a_newcomer_takes_part_in_the_round_that_waits() -> None:

@@ -73,7 +73,7 @@ class Play:
         self.twin = Twin(self.lengths)
         self.policy, self.knobs, self.workers = policy, knobs, workers
         self.harness = CoordinatorHarness(
-            policy, knobs, workers, now=0.0, work=WorkTerms(units, epochs, batches)
+            policy, knobs, workers, now=0.0, work=WorkTerms(units, epochs, batches, apart=dice.random() < 0.4)
         )
         self.session = 0
         self.restores = self.restarts = 0
@@ -255,9 +255,12 @@ def dealt_by_version(
 
 @pytest.mark.parametrize("batches", [1, 3, 0])
 @pytest.mark.parametrize("units", [7, 9])
-def test_under_a_barrier_versions_hold_the_same_units_whoever_is_first(batches: int, units: int) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_under_a_barrier_versions_hold_the_same_units_whoever_is_first(
+    batches: int, units: int, apart: bool
+) -> None:
     lengths = [batches or 1 + unit % 3 for unit in range(units)]
-    terms = WorkTerms(units, 2, batches)
+    terms = WorkTerms(units, 2, batches, apart=apart)
     expected = dealt_by_version(lengths, terms, 0)
     for seed in seeds(20, soak=2000, fast=5):
         assert dealt_by_version(lengths, terms, seed) == expected, seed
@@ -314,6 +317,30 @@ def test_an_epoch_follows_without_waiting_for_stragglers() -> None:
     harness = started(units=2, epochs=2)
     harness.commits("w0")
     assert dealt(harness)[-1] == ("w0", 1, 0, 0)
+
+
+def test_epochs_apart_wait_for_what_is_left_of_the_one_before() -> None:
+    harness = started(units=3, epochs=2, apart=True)
+    harness.commits("w0")
+    harness.commits("w0")
+    # Nothing is left of the epoch: it stands by until w1 has counted, or takes over what w1 leaves.
+    assert harness.holds("w0") is None and harness.coordinator.roster.present["w0"].state == "done"
+    harness.leaves("w1")
+    assert dealt(harness)[-1] == ("w0", 0, 1, 0)
+    harness.commits("w0")
+    assert dealt(harness)[-1] == ("w0", 1, 0, 0)
+
+
+@pytest.mark.parametrize("first", ["w0", "w1", "w2"])
+def test_epochs_apart_under_a_barrier_begin_in_the_order_of_ranks(first: str) -> None:
+    harness = started("sync", 3, units=4, epochs=2, apart=True)
+    for worker in (first, *sorted({"w0", "w1", "w2"} - {first})):
+        harness.commits(worker)
+    assert harness.coordinator.version == 1 and dealt(harness)[-1] == ("w0", 0, 3, 0)
+    harness.commits("w0")
+    # An update of its own, of the one unit that was left; then all begin the next epoch.
+    assert len(harness.entries(entries.Apply)[-1].parts) == 1
+    assert dealt(harness)[-3:] == [("w0", 1, 0, 0), ("w1", 1, 1, 0), ("w2", 1, 2, 0)]
 
 
 def test_what_is_given_up_again_and_again_is_skipped() -> None:

@@ -341,7 +341,9 @@ def test_a_worker_whose_validation_does_not_come_says_so_once(
     """Worker 0 validates and saves for all; here it has left, in one case."""
 
     class Session:
-        def gather_epoch(self, number: int, layout: str, sums: list[float], values: Any) -> EpochTotals:
+        def gather_epoch(
+            self, number: int, layout: str, sums: list[float], values: Any, yields: Any
+        ) -> EpochTotals:
             assert not values  # it is not this worker that validates
             return EpochTotals(1, sums, {"val_loss": 0.5} if from_worker_0 else {})
 
@@ -350,8 +352,8 @@ def test_a_worker_whose_validation_does_not_come_says_so_once(
     with caplog.at_level("WARNING", logger="ps-worker"):
         for _ in range(2):
             logs: dict[str, Any] = {"loss": 1.0}
-            if validation:
-                epochs.remember()  # as when Keras asks for an evaluation
+            epochs.meet(Session(), None)
+            epochs.awaited = validation  # as when Keras asks for an evaluation
             assert epochs.exchange(Session(), logs, validates=False) == 1
             assert ("val_loss" in logs) == from_worker_0
     found = [each for each in caplog.records if getattr(each, "event", "") == "no_validation"]

@@ -74,6 +74,9 @@ class WorkUnits(LogCheck):
         if not (epoch < terms.epochs and unit < terms.units and (not terms.length or part < terms.length)):
             yield f"ticket {grant.ticket} takes {_named(epoch, unit, part)}, which there is not"
             return
+        early = min((other for other, _, _ in self._places.values()), default=epoch)
+        if terms.apart and early < epoch:
+            yield f"ticket {grant.ticket} takes {_named(epoch, unit, part)} before epoch {early} has counted"
         found = self._units.setdefault((epoch, unit), Unit(terms.length or None))
         if part in found.parts:
             yield f"ticket {grant.ticket} takes {_named(epoch, unit, part)}, which is {found.parts[part]} already"

@@ -79,4 +79,4 @@ def dealing(units: int, batches: int, epochs: int, trainer: Trainer | None, seed
 
 
 def _terms(work: WorkUnits, epochs: int) -> WorkTerms:
-    return WorkTerms(work.count, epochs, work.batches_each, str(work))
+    return WorkTerms(work.count, epochs, work.batches_each, str(work), work.apart)

@@ -54,13 +54,17 @@ CODEC: Final = "codec"
 
 @value
 class Work(Fields):
-    """The job deals work units: so many per epoch, of `length` parts (0: the data shows it). No units: it does not."""
+    """The job deals work units: so many per epoch, of `length` parts (0: the data shows it). No units: it does not.
+
+    `apart`: an epoch's units are dealt when those of the epoch before have counted.
+    """
 
     kind = "work"
     units: int
     epochs: int
     length: int
     data: str | None = None
+    apart: bool | None = None
 
 
 @value

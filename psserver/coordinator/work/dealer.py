@@ -14,7 +14,8 @@ class Dealer:
     """Stands between members' requests and the policy, in a job that deals work units.
 
     A member that asks when there is nothing *stands by*: the log says `done`, barriers shrink. When a part comes
-    back, the one that has stood by longest is taken up: the log says `resume`, and to the policy it is a newcomer.
+    back, or the next epoch begins, the one that has stood by longest is taken up (by rank: the first): the log says
+    `resume`, and to the policy it is a newcomer.
     """
 
     def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle) -> None:
@@ -32,13 +33,18 @@ class Dealer:
         ledger.work = None if terms is None else WorkQueue(terms, self._driver.batches)
         entry = entries.Work(0, 0, 0)
         if ledger.work is not None and terms is not None:
-            entry = entries.Work(terms.units, terms.epochs, ledger.work.parts, terms.data or None)
+            said = (terms.data or None, terms.apart or None)
+            entry = entries.Work(terms.units, terms.epochs, ledger.work.parts, *said)
         ledger.record(entry, now)
 
     def promise(self, member: Member, now: float) -> bool:
         """A part is kept for the member's request. If there is none it stands by, unless it holds a ticket."""
         queue = self._ledger.work
-        if queue is None or queue.promise(member.worker, self._before(queue, member)):
+        if queue is None:
+            return True
+        # Who ends an epoch begins the next one with those who stand by for it.
+        meets = queue.between_epochs and bool(queue.standby)
+        if not meets and queue.promise(member.worker, self._before(queue, member)):
             return True
         if member.worker not in self._ledger.tickets.opened:
             self._stand_by(queue, member, now)
@@ -73,11 +79,17 @@ class Dealer:
         ledger, queue = self._ledger, self._ledger.work
         if queue is None or ledger.stopped is not None:
             return
-        while queue.standby and queue.available > 0 and ledger.stopped is None:
-            member = ledger.roster.present[next(iter(queue.standby))]
-            # What came back is anybody's; fresh units are those of lower ranks, who will ask.
-            if not queue.lost and queue.available <= self._before(queue, member):
-                break
+        while queue.standby and ledger.stopped is None:
+            standby = [ledger.roster.present[worker] for worker in queue.standby]
+            if self._driver.policy.by_rank:
+                standby.sort(key=lambda each: each.rank)
+            # At the beginning of an epoch there is a unit for each already.
+            member = next((each for each in standby if each.worker in queue.held), standby[0])
+            if member.worker not in queue.held:
+                # What came back is anybody's; fresh units are those of lower ranks, who will ask.
+                before = 0 if queue.lost else self._before(queue, member)
+                if queue.available <= before:
+                    break
             self._resume(queue, member, now)
         if queue.complete and ledger.started:
             self._lifecycle.finish_work(now)

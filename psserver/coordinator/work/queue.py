@@ -35,7 +35,8 @@ class WorkQueue:
     A worker's request is promised a part before the policy hears of it, and dealt one when the policy grants it. A
     worker stays in its unit: it gets that unit's next part, so that it can read on where it is. Fresh units are dealt
     in order; what came back (`lose`, `depart`) is dealt behind the fresh units of its epoch and before the next
-    epoch's. Memory is O(workers): of fresh units only the next one's number is kept.
+    epoch's; where epochs are `apart`, that one waits until nothing of this one is left. Memory is O(workers): of
+    fresh units only the next one's number is kept.
 
     Where units are dealt by rank, `deal_round` gives each worker the unit that it will be dealt from, before it asks:
     then it does not matter who asks first.
@@ -71,9 +72,30 @@ class WorkQueue:
         return (self.terms.epochs - self.epoch) * self.terms.units - self.unit
 
     @property
+    def _dealt_out(self) -> bool:
+        """Epochs are apart: one was dealt, and nothing of the next one."""
+        return self.terms.apart and self.epoch > 0 and not self.unit
+
+    @property
+    def _under_way(self) -> bool:
+        return bool(self.outstanding or self.lost or self.held)
+
+    @property
+    def between_epochs(self) -> bool:
+        """Epochs are apart: one has counted, and the next one begins."""
+        return self._dealt_out and not self._under_way and self.fresh > 0
+
+    @property
+    def _open(self) -> int:
+        """Units that were never dealt and may be now."""
+        if not self.terms.apart:
+            return self.fresh
+        return 0 if self._dealt_out and self._under_way else min(self.fresh, self.terms.units - self.unit)
+
+    @property
     def available(self) -> int:
         """Items that nobody holds and nobody was promised."""
-        return self.fresh + len(self.lost) - self._reserved
+        return self._open + len(self.lost) - self._reserved
 
     @property
     def complete(self) -> bool:

@@ -24,13 +24,14 @@ class WorkTerms:
     """`units` per epoch, for `epochs` epochs. `batches`: of each unit, 0 where only the data shows it.
 
     `data`: what the units are made of, as the workers describe it; two workers that say different things
-    do not belong to one job.
+    do not belong to one job. `apart`: an epoch's units are dealt when those of the epoch before have counted.
     """
 
     units: int
     epochs: int = 1
     batches: int = 0
     data: str = ""
+    apart: bool = False
 
     def check(self) -> None:
         """Raises WorkError for numbers beyond their bounds."""
@@ -50,7 +51,8 @@ class WorkTerms:
     def __str__(self) -> str:
         each = f" of {self.batches} batches" if self.batches else ""
         said = f" ({self.data})" if self.data else ""
-        return f"{self.units} units{each} for {self.epochs} epochs{said}"
+        apart = ", one after the other" if self.apart else ""
+        return f"{self.units} units{each} for {self.epochs} epochs{apart}{said}"
 
 
 @value

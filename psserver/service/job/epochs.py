@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 
 import grpc
 
@@ -31,7 +32,12 @@ class Epochs:
             # The session finds out by itself, and comes back as another incarnation.
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{worker} is no member at present")
         before = self.chief
-        totals = self._sums.add(member, epoch, roster, time.monotonic())
+        coordinator = self._decider.coordinator
+        if not coordinator.policy.by_samples:
+            # A contribution of nothing would count.
+            epoch = replace(epoch, yields=False)
+        over = coordinator.stopped is not None and coordinator.work_terms is not None
+        totals = self._sums.add(member, epoch, roster, time.monotonic(), over=over)
         self._tell_of_chief(before)
         if totals.differing and not self._warned:
             self._warned = True

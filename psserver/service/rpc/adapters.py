@@ -83,7 +83,8 @@ def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:
     if not request.HasField("work"):
         return None
     sent = request.work
-    terms = WorkTerms(sent.units, sent.epochs, sent.batches, escaped(sent.data, MOST_DESCRIPTION))
+    data = escaped(sent.data, MOST_DESCRIPTION)
+    terms = WorkTerms(sent.units, sent.epochs, sent.batches, data, sent.apart)
     terms.check()
     return terms
 

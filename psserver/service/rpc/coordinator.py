@@ -200,7 +200,9 @@ class CoordinatorRpc:
                 grpc.StatusCode.PERMISSION_DENIED,
                 "expected a member of this job with its membership token: join",
             )
-        report = Report(request.number, request.layout, list(request.sums), dict(request.values))
+        report = Report(
+            request.number, request.layout, list(request.sums), dict(request.values), request.yields
+        )
         try:
             totals = self._job.epochs.gather(request.worker, request.incarnation, report)
         except EpochError as error:
@@ -211,6 +213,7 @@ class CoordinatorRpc:
             sums=totals.sums,
             values=totals.values,
             chief=self._job.epochs.chief if totals.complete else "",
+            held_up=totals.held_up,
         )
 
     # Servers on other addresses

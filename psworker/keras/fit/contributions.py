@@ -72,6 +72,16 @@ class Contributions:
             self._rate.sent(rate)
         self._batch += 1
 
+    def send_nothing(self, session: Session, grant: Grant) -> None:
+        """Commit zeros of no samples under `grant`: others wait for this worker, which has no batch for them."""
+        try:
+            flats = session.plan.scatter_by_name({})
+            # Not a batch of this worker's data: the number of its next one stays.
+            session.contribute(grant, flats, samples=0, batch=max(0, self._batch - 1), ready=True)
+        except Voided as reason:
+            log.info("%s", reason, extra=event("contribution_void"))
+            session.abandon(grant, "cancelled")
+
     def _finite(self, result: BatchResult) -> bool:
         """Is the gradient finite, as far as this is asked here? A dynamic loss scale follows from the answer, as in
         Keras."""

@@ -16,6 +16,8 @@ class DealtEpochs:
         self._steps = steps
         # Keras is told to stop only because the next part is one of another epoch.
         self._pausing = False
+        # This worker had a part of the epoch that Keras is in.
+        self.trained = False
 
     def begin(self) -> None:
         """Join the job before Keras counts its epochs: where others have gone through some, this fit, and its history,
@@ -40,6 +42,7 @@ class DealtEpochs:
                 break
             assert grant.part is not None
             if grant.part.epoch <= dealt.epoch:
+                self.trained = True
                 logs = steps(dealt.batch(steps.session.unit(grant)))
         grant = steps.grant
         if grant is not None and grant.part is not None and grant.part.epoch > dealt.epoch:

@@ -149,7 +149,7 @@ class Distributed:
     def _deal(self, arguments: MutableMapping[str, Any]) -> None:
         """Of the arguments of `fit` the data is taken, where the coordinator deals it."""
         if self._deals and self._membership.session is None and not self._steps.finished:
-            self._steps.dealt = DealtData(arguments)
+            self._steps.dealt = DealtData(arguments, apart=self._shares)
             if self.model.optimizer.gradient_accumulation_steps:
                 raise FitError(
                     'sharding="units" with gradient_accumulation_steps: expected larger batches instead'
@@ -171,7 +171,8 @@ class Distributed:
     def _evaluate(self, *args: Any, **keywords: Any) -> Any:
         """Keras' own; the validation of an epoch happens in one worker, for all: its weights are one version."""
         if keywords.get("_use_cached_eval_dataset") and self._shares:
-            self._metrics.remember()
+            self._meet()
+            self._metrics.awaited = True
             if not self._acts_for_all():
                 return {}
         return type(self.model).evaluate(self.model, *args, **keywords)
@@ -214,6 +215,7 @@ class Distributed:
     def _begin_epoch(self, epoch: int) -> None:
         self._steps.unchanged.due = True
         self._steps.duties.begin_epoch()
+        self._metrics.met = self._dealt_epochs.trained = False
         if self._steps.dealt is not None:
             self._steps.dealt.at(epoch)
 
@@ -228,12 +230,24 @@ class Distributed:
         """What callbacks see of an epoch is what all workers have counted in it."""
         self._dealt_epochs.end_epoch()
         self._epoch = epoch
-        session = self._membership.session
-        if self._shares and session is not None and session.worker_count > 1 and not self._steps.finished:
+        self._meet()
+        if self._metrics.met:
             duties = self._steps.duties
-            if not self._metrics.exchange(session, logs, validates=duties.mine):
+            if not self._metrics.exchange(self.session, logs, validates=duties.mine):
                 self.model.stop_training = True
             duties.told(self._metrics.chief)
+
+    def _meet(self) -> None:
+        """At the end of an epoch's batches, before validation: wait until all workers are there."""
+        session, steps = self._membership.session, self._steps
+        if self._metrics.met or not self._shares or session is None or session.worker_count == 1:
+            return
+        if steps.dealt is None:
+            if not steps.finished:
+                self._metrics.meet(session, steps.yield_ticket)
+        elif self._dealt_epochs.trained:
+            # Behind the last unit, too, when the job is over.
+            self._metrics.meet(session, None)
 
     def _end_fit(self) -> None:
         """On a cluster: the job's last version."""

@@ -191,6 +191,12 @@ class Steps:
         self.model.stop_training = True
         self._finish(session)
 
+    def yield_ticket(self) -> None:
+        """Others, who have batches left in this epoch, wait for the ticket that this worker holds."""
+        if self.grant is not None:
+            self.contributions.send_nothing(self.session, self.grant)
+            self._next()
+
     # End
 
     def end(self, reason: str) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 
 from pswire.logs.events import event
+from psworker.control.epochs import EpochTotals
 from psworker.keras.fit.sums import MetricSums
 from psworker.session import Session
 
@@ -29,43 +30,60 @@ class EpochMetrics:
     def __init__(self, model: Any, sums: MetricSums) -> None:
         self._model, self._sums = model, sums
         self._number = 0
-        # What the training metrics have counted, taken before a validation begins to count.
-        self._counted: list[np.ndarray[Any, Any]] | None = None
+        # Of this epoch: the metrics' variables, what they have counted here, and that over all workers; None before
+        # all have met, or where the job is over.
+        self._variables: list[Any] = []
+        self._counted: list[np.ndarray[Any, Any]] = []
+        self._totals: EpochTotals | None = None
+        #: The workers have met at the end of this epoch.
+        self.met = False
+        #: Keras has asked for a validation behind this epoch, which may be another worker's to make.
+        self.awaited = False
         self._told = False
         #: Who validates from the next epoch on; empty: as before.
         self.chief = ""
 
-    def remember(self) -> None:
-        """The epoch's batches are over."""
-        self._counted = [variable.numpy() for variable in self._variables()]
+    def meet(self, session: Session, yields: Callable[[], object] | None) -> None:
+        """The epoch's batches are over: add up what all workers have counted. Whoever has fewer batches than the others
+        waits here; `yields`: contributes nothing where they need its contribution to go on."""
+        self.met = True
+        self._variables = self._additive()
+        self._counted = [variable.numpy() for variable in self._variables]
+        flat = np.concatenate([np.zeros(0), *(each.ravel().astype(np.float64) for each in self._counted)])
+        self._totals = self._gather(session, self._layout(), flat.tolist(), {}, yields)
 
     def exchange(self, session: Session, logs: MutableMapping[str, Any], *, validates: bool) -> int:
-        """Put the values over all workers into an epoch's `logs`. Returns how many workers they are of, 0 when the
-        job is over. `validates`: the `val_` values of the logs are measured here, for all."""
-        # Keras wanted a validation behind this epoch, and it is another worker's to make.
-        awaits = self._counted is not None and not validates
-        if self._counted is None:
-            self.remember()
-        variables, counted = self._variables(), self._counted or []
-        self._counted = None
-        flat = np.concatenate([np.zeros(0), *(array.ravel().astype(np.float64) for array in counted)])
+        """Put the values over all workers into an epoch's `logs`, behind `meet`. Returns how many workers they are of,
+        0 when the job is over. `validates`: the `val_` values of the logs are measured here, for all."""
         # One number each; a metric of several, by class, stays its worker's own.
         own = {
             name: float(value)
             for name, value in logs.items()
             if validates and name.startswith("val_") and np.ndim(value) == 0
         }
-        totals = session.gather_epoch(self._number, self._layout(variables), flat.tolist(), own)
-        self._number += 1
-        if totals is None:
+        self.met, sums = False, self._totals
+        told = None if sums is None else self._gather(session, "validation", [], own, None)
+        if sums is None or told is None:
             return 0
-        self.chief = totals.chief
-        if awaits and not any(name.startswith("val_") for name in totals.values):
+        self.chief = told.chief
+        if self.awaited and not validates and not any(name.startswith("val_") for name in told.values):
             self._miss()
-        logs.update(totals.values)
-        if totals.workers > 1:
-            logs.update(self._results(variables, counted, np.array(totals.sums), logs))
-        return totals.workers
+        self.awaited = False
+        logs.update(told.values)
+        if sums.workers > 1:
+            logs.update(self._results(np.array(sums.sums), logs))
+        return sums.workers
+
+    def _gather(
+        self,
+        session: Session,
+        layout: str,
+        sums: list[float],
+        values: Mapping[str, float],
+        yields: Callable[[], object] | None,
+    ) -> EpochTotals | None:
+        self._number += 1
+        return session.gather_epoch(self._number - 1, layout, sums, values, yields)
 
     def _miss(self) -> None:
         if not self._told:
@@ -76,7 +94,7 @@ class EpochMetrics:
                 extra=event("no_validation"),
             )
 
-    def _variables(self) -> list[Any]:
+    def _additive(self) -> list[Any]:
         """Those that add up, as many as fit; a metric of another kind stays each worker's own."""
         found: list[Any] = []
         size = 0
@@ -88,28 +106,22 @@ class EpochMetrics:
                 size += elements
         return found
 
-    def _layout(self, variables: list[Any]) -> str:
-        said = [(variable.name, *variable.shape) for variable in variables]
+    def _layout(self) -> str:
+        said = [(variable.name, *variable.shape) for variable in self._variables]
         return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
 
-    def _results(
-        self,
-        variables: list[Any],
-        counted: list[np.ndarray[Any, Any]],
-        sums: np.ndarray[Any, Any],
-        logs: Mapping[str, Any],
-    ) -> dict[str, float]:
+    def _results(self, sums: np.ndarray[Any, Any], logs: Mapping[str, Any]) -> dict[str, float]:
         """The metrics' values where they have counted `sums`. They are as they were afterwards."""
-        before = [variable.numpy() for variable in variables]
+        before = [variable.numpy() for variable in self._variables]
         start = 0
-        for variable, array in zip(variables, counted, strict=True):
+        for variable, array in zip(self._variables, self._counted, strict=True):
             variable.assign(sums[start : start + array.size].reshape(array.shape).astype(array.dtype))
             start += array.size
         # A result may be a variable itself: it is read before that is as it was.
         found = {
             name: _plain(value) for name, value in self._model.get_metrics_result().items() if name in logs
         }
-        for variable, value in zip(variables, before, strict=True):
+        for variable, value in zip(self._variables, before, strict=True):
             variable.assign(value)
         return found
 

@@ -28,7 +28,8 @@ _REFUSED = {
 class DealtData:
     """Made of the arguments of `fit`, in which it puts what Keras sees. Raises FitError for what it cannot deal."""
 
-    def __init__(self, arguments: MutableMapping[str, Any]) -> None:
+    def __init__(self, arguments: MutableMapping[str, Any], *, apart: bool = False) -> None:
+        """`apart`: workers end their epochs together, so no unit of the next one is dealt before."""
         for name, instead in _REFUSED.items():
             if arguments.get(name):
                 raise FitError(f'fit({name}=...) with sharding="units": give {instead}')
@@ -44,12 +45,14 @@ class DealtData:
                 if arguments.get(name) is not None:
                     raise FitError(f"fit({name}=...): expected it in the {type(self._x).__name__} only")
         if isinstance(self._x, keras.utils.PyDataset):
-            self.work = WorkUnits(units=int(self._x.num_batches or 0), batches=1, shuffle=bool(shuffle))
+            self.work = WorkUnits(
+                units=int(self._x.num_batches or 0), batches=1, shuffle=bool(shuffle), apart=apart
+            )
         elif isinstance(self._x, tf.data.Dataset):
             self._read = DatasetBatches(self._x)
-            self.work = WorkUnits(units=self._read.count, batches=1, shuffle=False)
+            self.work = WorkUnits(units=self._read.count, batches=1, shuffle=False, apart=apart)
         else:
-            self._arrays(arguments, "units" if shuffle == "batch" else bool(shuffle))
+            self._arrays(arguments, "units" if shuffle == "batch" else bool(shuffle), apart)
         first = self.batch(self.work.of(0, 0, seed=0))
         arguments.setdefault("validation_batch_size", arguments.get("batch_size"))
         for name in ("y", "sample_weight", "batch_size"):
@@ -58,7 +61,9 @@ class DealtData:
         arguments["shuffle"] = False
         self.first = first
 
-    def _arrays(self, arguments: MutableMapping[str, Any], shuffle: bool | Literal["units"]) -> None:
+    def _arrays(
+        self, arguments: MutableMapping[str, Any], shuffle: bool | Literal["units"], apart: bool
+    ) -> None:
         parts = (self._x, arguments.get("y"), arguments.get("sample_weight"))
         # As Keras packs them: (x,), (x, y) or (x, y, sample_weight).
         self._data = parts if parts[2] is not None else parts[:2] if parts[1] is not None else parts[:1]
@@ -74,7 +79,7 @@ class DealtData:
         if len(counts) != 1 or not min(counts):
             raise FitError(f"expected arrays of equally many samples, at least one, got {sorted(counts)}")
         size = int(arguments.get("batch_size") or 32)
-        self.work = WorkUnits(samples=counts.pop(), batch_size=size, shuffle=shuffle)
+        self.work = WorkUnits(samples=counts.pop(), batch_size=size, shuffle=shuffle, apart=apart)
 
     def at(self, epoch: int) -> None:
         """Keras has begun an epoch."""
