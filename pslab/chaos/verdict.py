@@ -68,7 +68,8 @@ def _counted_twice(run: Run) -> Iterable[str]:
     for entry in run.decisions():
         if isinstance(entry.fact, e.Work):
             return
-        if isinstance(entry.fact, e.Commit):
+        # One without samples is of no batch: others waited for it.
+        if isinstance(entry.fact, e.Commit) and entry.fact.samples:
             commits[entry.fact.worker, entry.fact.batch] += 1
     for (worker, batch), count in commits.items():
         if count > 1:

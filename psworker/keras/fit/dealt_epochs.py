@@ -46,9 +46,13 @@ class DealtEpochs:
                 logs = steps(dealt.batch(steps.session.unit(grant)))
         grant = steps.grant
         if grant is not None and grant.part is not None and grant.part.epoch > dealt.epoch:
-            self._pausing = not model.stop_training
-            model.stop_training = True
+            self.pause()
         return logs
+
+    def pause(self) -> None:
+        """Keras is to end the epoch here, and goes on with the next one."""
+        self._pausing = not self._steps.model.stop_training
+        self._steps.model.stop_training = True
 
     def end_epoch(self) -> None:
         """Keras has ended an epoch, and goes on."""

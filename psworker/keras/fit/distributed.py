@@ -9,6 +9,7 @@ import atexit
 import functools
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +23,7 @@ from psworker.keras.fit.around.hooks import Hooks, Last, Moments
 from psworker.keras.fit.data.dealt import DealtData
 from psworker.keras.fit.dealt_epochs import DealtEpochs
 from psworker.keras.fit.membership import Membership
+from psworker.keras.fit.resuming import GoesOn, Resumption
 from psworker.keras.fit.steps import Steps
 from psworker.session import Session
 
@@ -43,6 +45,12 @@ class Distributed:
         self._stay, self._deals, self._shares = stay, deals, shares
         self._dealt_epochs = DealtEpochs(self._steps)
         self._metrics = EpochMetrics(model, self._steps.sums)
+        self._resumption = Resumption()
+        # Of the present fit: the first of its callbacks, and the epoch that it was told to begin with.
+        self._hooks: Hooks | None = None
+        self._first_epoch = 0
+        # `steps_per_epoch` ends its epochs, not its data.
+        self._counts_steps = False
         self._epoch = 0
         self._plain = {"fit": model.fit, "make_train_function": model.make_train_function, "save": model.save}
         model.fit = self._fit
@@ -122,8 +130,11 @@ class Distributed:
         else:
             bound.arguments["callbacks"] = around
         self.model.evaluate = self._evaluate
+        self._resumption.begin_fit()
+        self._first_epoch = int(bound.arguments.get("initial_epoch", 0))
+        self._counts_steps = bool(bound.arguments.get("steps_per_epoch"))
         try:
-            return self._plain["fit"](*bound.args, **bound.kwargs)
+            return self._run(bound)
         except BaseException as error:
             if self._membership.place is not None:
                 # Others must not wait for a contribution that will not come.
@@ -131,8 +142,9 @@ class Distributed:
             raise
         finally:
             self.model.__dict__.pop("evaluate", None)
-            if self._steps.dealt is not None:
+            if self._steps.dealt is not None or self._resumption.epochs:
                 self.model._initial_epoch = initial
+            self._hooks = None
             # Theirs, for another fit.
             theirs[:] = before
 
@@ -145,6 +157,17 @@ class Distributed:
             return save(*args, **keywords)
 
         return saved
+
+    def _run(self, bound: inspect.BoundArguments) -> Any:
+        """Keras' fit; begun a second time where this worker has worked for the job before."""
+        try:
+            return self._plain["fit"](*bound.args, **bound.kwargs)
+        except GoesOn:
+            self._metrics.met = False
+            with warnings.catch_warnings():
+                # Of the epoch that it goes on in, only the rest is trained.
+                warnings.filterwarnings("ignore", message="Your input ran out of data")
+                return self._plain["fit"](*bound.args, **bound.kwargs)
 
     def _deal(self, arguments: MutableMapping[str, Any]) -> None:
         """Of the arguments of `fit` the data is taken, where the coordinator deals it."""
@@ -166,7 +189,8 @@ class Distributed:
             self._end_fit,
         )
         guards = (guarded(each, self._acts_for_all) for each in theirs)
-        return [Hooks(moments), *guards, Last(self._dealt_epochs.begin)]
+        self._hooks = Hooks(moments)
+        return [self._hooks, *guards, Last(self._begin_epochs)]
 
     def _evaluate(self, *args: Any, **keywords: Any) -> Any:
         """Keras' own; the validation of an epoch happens in one worker, for all: its weights are one version."""
@@ -200,15 +224,40 @@ class Distributed:
         logs: Mapping[str, Any] | None = None
         for _ in range(self.model.steps_per_execution):
             try:
-                data = next(iterator)
+                data = self._resumption.next(iterator)
             except StopIteration:
                 break
+            if self._membership.place is not None:
+                self._place(data)
             logs = self._steps(data)
+            if self._resumption.ends_epoch() and self._counts_steps:
+                self._dealt_epochs.pause()
             if self.model.stop_training:
                 break
         if logs is None:
             raise StopIteration
         return logs
+
+    def _place(self, data: Any) -> None:
+        """At the first batch of a fit: begin where this worker's part of the job is. Raises GoesOn, FitError."""
+        if self._hooks is None or self._resumption.placed:
+            return
+        self._steps.prepare(data)
+        every = self.model.optimizer.gradient_accumulation_steps or 1
+        # A CallbackList that the caller made may have none.
+        params = self._hooks.params or {}
+        epochs = (params.get("epochs") or 0) - self._first_epoch
+        self._resumption.place(self.session.next_batch * every, params.get("steps"), epochs)
+
+    def _begin_epochs(self) -> None:
+        """Keras has yet to say which epoch is the first."""
+        self._dealt_epochs.begin()
+        first, present = self._first_epoch + self._resumption.epochs, self.model._initial_epoch or 0
+        if self._resumption.epochs and first > present:
+            self.model._initial_epoch = first
+        elif present > first:
+            # A backup knows of epochs before the job's.
+            self._resumption.end_epoch()
 
     # At the moments of `fit`, before other callbacks
 
@@ -229,6 +278,7 @@ class Distributed:
     def _end_epoch(self, epoch: int, logs: MutableMapping[str, Any]) -> None:
         """What callbacks see of an epoch is what all workers have counted in it."""
         self._dealt_epochs.end_epoch()
+        self._resumption.end_epoch()
         self._epoch = epoch
         self._meet()
         if self._metrics.met:

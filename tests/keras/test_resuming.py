@@ -1,0 +1,94 @@
+"""A worker that is started again begins at the epoch and batch where its part of the job is."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import psworker.keras as pk
+from psworker.keras.fit.resuming import GoesOn, Resumption
+from tests.keras.in_process import servers
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
+
+BATCH, STEPS, EPOCHS = 8, 10, 4
+X = np.arange(BATCH * STEPS, dtype=np.float32)[:, None] / 100
+Y = 2 * X
+
+
+class Dies(keras.callbacks.Callback):
+    """Raises behind so many batches."""
+
+    def __init__(self, batches: int) -> None:
+        super().__init__()
+        self.left = batches
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def model() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    made.compile(keras.optimizers.SGD(0.05), loss="mse")
+    return made
+
+
+def data(kind: str) -> dict[str, Any]:
+    if kind == "arrays":
+        return {"x": X, "y": Y, "batch_size": BATCH, "shuffle": False}
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
+    more = {} if kind == "dataset" else {"steps_per_epoch": STEPS}
+    return {"x": dataset.repeat() if more else dataset, "shuffle": False, **more}
+
+
+@pytest.mark.parametrize(
+    ("kind", "batches"), [("arrays", 13), ("arrays", 20), ("dataset", 39), ("steps_per_epoch", 13)]
+)
+def test_a_worker_that_was_killed_goes_on_at_the_batch_that_it_has_not_committed(
+    kind: str, batches: int
+) -> None:
+    plain = model()
+    plain.fit(**data(kind), epochs=EPOCHS, verbose=0)
+    with servers() as hosts:
+        killed, again = model(), model()
+        with pk.distribute(killed, hosts), pytest.raises(KeyboardInterrupt):
+            killed.fit(**data(kind), epochs=EPOCHS, verbose=0, callbacks=[Dies(batches)])
+        with pk.distribute(again, hosts) as job:
+            history = again.fit(**data(kind), epochs=EPOCHS, verbose=0)
+        assert job.version == EPOCHS * STEPS and history.epoch == list(range(batches // STEPS, EPOCHS))
+    for one, other in zip(again.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_what_has_no_length_cannot_be_gone_on_with() -> None:
+    with servers() as hosts:
+        killed, again = model(), model()
+        with pk.distribute(killed, hosts), pytest.raises(KeyboardInterrupt):
+            killed.fit(**data("arrays"), epochs=EPOCHS, verbose=0, callbacks=[Dies(3)])
+        batches = ((X[:BATCH], Y[:BATCH]) for _ in range(100))
+        with pk.distribute(again, hosts), pytest.raises(pk.FitError, match="give fit steps_per_epoch"):
+            again.fit(batches, epochs=EPOCHS, shuffle=False, verbose=0)
+
+
+def test_what_one_fit_does_not_pass_over_the_next_one_does() -> None:
+    found = Resumption()
+    for epochs, rest in ((2, 0), (3, 4), (3, 0)):
+        found.begin_fit()
+        if epochs == 3 and not rest:
+            found.place(24, 10, 3)  # the third fit begins with its first batch
+            assert found.epochs == 0 and next_of(found) == 0
+        else:
+            with pytest.raises(GoesOn):
+                found.place(24, 10, epochs)
+            if rest:
+                assert (found.epochs, next_of(found)) == (0, rest)
+
+
+def next_of(found: Resumption) -> int:
+    batch: int = found.next(iter(range(100)))
+    return batch
