@@ -11,7 +11,7 @@ from pslab.compare.charts.timeline import timeline_chart
 from pslab.compare.curves import curve
 from pslab.compare.groups import Group
 from pslab.compare.measure import Goals
-from pslab.compare.tables.groups import columns_for, measure_text, starving
+from pslab.compare.tables.groups import columns_for, drops, measure_text, starving
 from pslab.compare.tables.theory import HEAD, bounded, claims_by_group, rows
 from pslab.compare.timeline import Timeline, share_head, share_rows, timeline
 from pslab.runs.folder import RunError
@@ -43,6 +43,7 @@ def page(groups: Sequence[Group], goals: Goals) -> str:
         "<h1>Runs of a parameter server</h1>",
         _table(groups, goals),
         *(f'<p class="bad">{escape(line)}</p>' for line in starving(groups)),
+        *(f"<p class=note>{escape(line)}</p>" for line in drops(groups)),
         "<h2>Training loss</h2>",
         *_loss(groups),
         "<h2>Whose work was applied</h2>",
@@ -109,8 +110,16 @@ def _one(group: Group) -> list[str]:
         f"<p class=note>Run {escape(str(run.path))}. {_legend(found)}</p>",
         charts.svg(timeline_chart([group])),
         *([table] if lines else []),
-        charts.svg(many_workers.staleness([group])),
+        _staleness(group),
     ]
+
+
+def _staleness(group: Group) -> str:
+    found = group.runs[0].run.summary
+    ages = found.histogram
+    if len(ages) == 1 and len(found.staleness) > many_workers.MANY:
+        return f"<p class=note>Everything that was applied had staleness {next(iter(ages))}.</p>"
+    return charts.svg(many_workers.staleness([group]))
 
 
 def _legend(found: Timeline) -> str:

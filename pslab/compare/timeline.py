@@ -56,6 +56,12 @@ class Lane:
         return len(self.ends) >= KEPT
 
     @property
+    def pace(self) -> float:
+        """Seconds of work for each ticket, of those whose stretches are kept; infinite where none came to an end."""
+        worked = sum(s.end - s.begin for s in self.stretches if s.kind in (COMPUTING, WASTED, UNREPORTED))
+        return worked / len(self.commits) if self.commits else math.inf
+
+    @property
     def shares(self) -> dict[str, float]:
         """Of its time in the job, by kind; all 0 when it had none."""
         total = sum(self.seconds.values())

@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pslab.compare.curves import curve, spans
 from pslab.compare.groups import grouped
 from pslab.compare.html import page
 from pslab.compare.measure import Goals, measured
-from pslab.compare.tables.groups import NAMED, starving
+from pslab.compare.tables.groups import NAMED, drops, starving
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
 
@@ -93,6 +94,25 @@ def test_many_workers_are_one_map_and_one_curve(tmp_path: Path) -> None:
     # An image is part of the page, too.
     assert all(link.startswith(("#", "data:")) for link in re.findall(r'(?:href|src)="([^"]*)"', text))
     assert "staleness of w" not in text
+
+
+def test_where_all_staleness_is_the_same_it_is_said_and_so_is_why_something_was_dropped(
+    tmp_path: Path,
+) -> None:
+    run = simulate(
+        tmp_path / "run",
+        "bounded",
+        {"aggregate": 1, "max_staleness": 0, "on_stale": "drop"},
+        run={"versions": 40},
+        cluster={"workers": 2 * MANY},
+        simulation={"problem": "none"},
+    )
+    groups = grouped([measured(run, Goals())])
+    text = page(groups, Goals())
+    assert "Everything that was applied had staleness 0." in text and "<image" not in text
+    counted = sum(1 for entry in run.decisions() if entry.kind == "drop")
+    (line,) = drops(groups)
+    assert counted and f"{counted} dropped in run: " in line and escape(line) in text
 
 
 def test_a_map_has_few_rows_and_columns_and_loses_nothing() -> None:

@@ -224,6 +224,15 @@ def test_of_many_workers_some_are_shown(tmp_path: Path) -> None:
     assert [line[0] for line in share_rows(timeline(run))] == [f"{workers} workers"]
 
 
+def test_the_slowest_of_many_workers_are_always_shown(tmp_path: Path) -> None:
+    workers, slow = 2 * ROWS, [5, 40, 41, 42, 61]
+    factors = {str(worker): 4.0 for worker in slow}
+    timed = TIMED | {"batches": 3, "compute": "constant(1)", "factors": factors}
+    run = simulate(tmp_path / "run", "sync", cluster={"workers": workers}, simulation=timed)
+    words = drawn(timeline_chart(group(run)))
+    assert {f"w{worker}" for worker in slow} <= set(words)
+
+
 def without_times(commit: Record) -> None:
     """As of a release whose workers did not say what they did."""
     for key in ("pull", "compute", "before"):

@@ -14,7 +14,7 @@ from pslab.compare.charts import PLOTS, check_target, write_picture
 from pslab.compare.groups import Group, best_of_each, goal_of, grouped
 from pslab.compare.html import write_html
 from pslab.compare.measure import MEASURES, Goals, measured
-from pslab.compare.tables.groups import columns_for, compare_csv, compare_json, compare_table, starving
+from pslab.compare.tables.groups import columns_for, compare_csv, compare_json, compare_table, drops, starving
 from pslab.compare.tables.theory import theory_json, theory_tables
 from pslab.display.progress import print_json
 from pslab.runs.folder import Run, RunError
@@ -169,7 +169,7 @@ def _tables(groups: Sequence[Group], how: Show) -> None:
     screen.print(table, soft_wrap=False)
     if left_out:
         click.echo(f"no room for: {', '.join(left_out)} (--columns chooses, --csv has all)")
-    for line in starving(groups):
+    for line in (*starving(groups), *drops(groups)):
         click.echo(line)
     for each in theory_tables(groups) if how.theory else ():
         screen.print(each, soft_wrap=False)

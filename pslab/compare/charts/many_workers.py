@@ -48,6 +48,13 @@ def staleness_map(groups: Sequence[Group]) -> Any:
 
 def _map(figure: Any, axes: Any, workers: Mapping[str, Mapping[int, int]]) -> None:
     names = sorted(workers, key=worker_order)
+    found = {tau for counts in workers.values() for tau in counts}
+    if len(found) < 2:
+        # A map of one colour says nothing.
+        said = f"all had staleness {found.pop()}" if found else "nothing was applied"
+        axes.text(0.5, 0.5, said, ha="center", va="center", transform=axes.transAxes)
+        axes.set_axis_off()
+        return
     parts, width = histograms([workers[name] for name in names])
     picture = axes.imshow(
         100 * parts,

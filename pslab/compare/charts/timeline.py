@@ -28,8 +28,8 @@ MARKS: Mapping[str, Mapping[str, Any]] = {
 }
 # The most tickets of each worker in a timeline: more would be a grey band. And the fewest, of the slowest run.
 TICKETS, LEAST = 15, 3
-# The most rows.
-ROWS = 32
+# The most rows, and how many of them are for the slowest workers.
+ROWS, SLOWEST = 32, 8
 
 
 def timeline_chart(groups: Sequence[Group]) -> Any:
@@ -68,15 +68,20 @@ def _until(found: Sequence[tl.Timeline]) -> float:
 
 
 def _rows(found: tl.Timeline) -> list[tl.Lane]:
-    """All workers, or some from all over."""
+    """All workers, or the slowest and some from all over."""
     lanes = sorted(found.lanes, key=lambda lane: worker_order(lane.worker))
-    return [lanes[number * len(lanes) // ROWS] for number in range(ROWS)] if len(lanes) > ROWS else lanes
+    if len(lanes) <= ROWS:
+        return lanes
+    slowest = {lane.worker for lane in sorted(lanes, key=lambda lane: -lane.pace)[:SLOWEST]}
+    others, room = [lane for lane in lanes if lane.worker not in slowest], ROWS - SLOWEST
+    some = {others[number * len(others) // room].worker for number in range(room)}
+    return [lane for lane in lanes if lane.worker in slowest | some]
 
 
 def _title(label: str, found: tl.Timeline, lanes: Sequence[tl.Lane], until: float) -> str:
     parts = [label] if label else []
     if len(lanes) < len(found.lanes):
-        parts.append(f"{len(lanes)} of {len(found.lanes)} workers")
+        parts.append(f"{len(lanes)} of {len(found.lanes)} workers, with the {SLOWEST} slowest")
     # What is left of less than a hundredth is the end of the last ticket.
     if until < 0.99 * found.seconds:
         parts.append(f"first {_number(until)} of {_number(found.seconds)} s")

@@ -3,6 +3,8 @@
 import csv
 import io
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,7 @@ from rich.text import Text
 from pslab.compare.groups import Group, Spread
 from pslab.compare.measure import MEASURES, Goals
 from pslab.display.status import finite_or_none
+from pslab.runs.log import Drop
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ COLUMNS = (
     Column("least_share", "least worker %", 1, 100.0),
     Column("most_share", "most worker %", 1, 100.0),
 )
+# So many reasons for what was dropped are named.
+REASONS = 3
 # So many starving workers of a group have a line each.
 NAMED = 5
 # Characters of a group's label that a table keeps in one line, however little room there is.
@@ -143,6 +148,23 @@ def starving(groups: Sequence[Group], below: float = 0.25) -> list[str]:
         ]
         if len(starved) > NAMED:
             lines.append(f"{group.label}: {len(starved) - NAMED} more of {len(parts)} workers starve")
+    return lines
+
+
+def drops(groups: Sequence[Group]) -> list[str]:
+    """For each group of which something was dropped, why: of its first run. Raises RunError."""
+    lines = []
+    for group in groups:
+        if not group.spread("dropped_share").mean > 0:
+            continue
+        run = group.runs[0].run
+        reasons = [entry.fact.reason for entry in run.decisions() if isinstance(entry.fact, Drop)]
+        # One sentence for all versions and tickets.
+        counted = Counter(re.sub(r"\d+", "N", reason) for reason in reasons)
+        said = "; ".join(f"{reason} ({count})" for reason, count in counted.most_common(REASONS))
+        more = f"; {len(counted) - REASONS} more reasons" if len(counted) > REASONS else ""
+        if said:
+            lines.append(f"{group.label}: {len(reasons)} dropped in {run.name}: {said}{more}")
     return lines
 
 
