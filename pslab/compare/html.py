@@ -131,6 +131,7 @@ def _legend(found: Timeline) -> str:
         )
     return (
         "Who computed, communicated and waited when. Receiving is waiting for the weights, sending all that is left "
-        "between grant and commit: the push, and waiting to be let in. Wasted is a ticket that was cancelled or given "
-        "up. A line ends what was applied, a cross what was dropped. The table is of the whole run."
+        "between grant and commit. A gradient that is summed in a fixed order waits for its turn. Wasted is a ticket "
+        "that was cancelled or given up. A line ends what was applied, a cross what was dropped. The table is of the "
+        "whole run."
     )

@@ -3,13 +3,15 @@
 What a worker reported with its commits (see `Times` in the protocol) lies in order
 between the end of its ticket before and the commit: steps before it asked,
 waiting for the grant, the version on its way in, computing; what is left is
-the way out: the push, with whatever it waited for there, and the ways of grant
-and commit. With a ticket that was granted ahead there is no waiting for the
+the way out: the push, and the ways of grant and commit. Where an update is
+summed in a fixed order, a push may have to wait for its turn first (see
+`Turns`). With a ticket that was granted ahead there is no waiting for the
 grant, and coming in is what the training loop still had to wait for.
 """
 
 import math
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from statistics import fmean
 
 from pslab.compare.measure import first_grant
@@ -18,13 +20,17 @@ from pslab.runs.folder import Run
 from pslab.runs.table import worker_order
 
 COMPUTING, RECEIVING, SENDING, WAITING = "computing", "receiving", "sending", "waiting for a grant"
+# With a gradient that is ready, for those that are summed before it.
+TURN = "waiting for its turn"
 # Under a ticket that was cancelled or given up; after a cancel up to the next grant, for the worker may not
 # have stopped at once.
 WASTED = "wasted"
 # From grant to commit, of a worker that does not report what it did.
 UNREPORTED = "at work"
-KINDS = (COMPUTING, RECEIVING, SENDING, WAITING, WASTED, UNREPORTED)
+KINDS = (COMPUTING, RECEIVING, SENDING, WAITING, TURN, WASTED, UNREPORTED)
 
+# Seconds by which sums of a log's numbers may be off.
+ROUNDING = 1e-5
 # Tickets of each worker whose stretches are kept; shares are of all.
 KEPT = 200
 # Most workers that have a line each in the table of shares.
@@ -98,6 +104,55 @@ def timeline(run: Run) -> Timeline:
     return Timeline(tuple(reader.lanes.values()), reader.reported, reader.seconds)
 
 
+class Turns:
+    """When there was room for a payload, of tickets that are summed in a fixed order. Give it every fact of a log.
+
+    A server takes few payloads before their turn. One that finds no room comes in when it is the next, or when one
+    of those few is summed: so the log shows when that was, though not which servers had how much room.
+    """
+
+    def __init__(self) -> None:
+        # Tickets that are not summed yet: by turn, the next first; when each was committed, None before it is.
+        self._order: list[tuple[int, int]] = []
+        self._open: dict[int, float | None] = {}
+        self._held: dict[str, set[int]] = {}
+        # The next, since when it is the next, and when one was summed that had come before its turn.
+        self._next, self._since, self._freed = -1, 0.0, 0.0
+
+    def see(self, fact: facts.Fact, t: float) -> None:
+        match fact:
+            case facts.Grant(worker, ticket, _, turn) if turn is not None:
+                self._open[ticket] = None
+                self._held.setdefault(worker, set()).add(ticket)
+                heappush(self._order, (turn, ticket))
+            case facts.Commit(worker, ticket) if ticket in self._open:
+                self._open[ticket] = t
+                self._held[worker].discard(ticket)
+            case facts.Fold(ticket) | facts.Drop(_, ticket) if ticket in self._open:
+                committed = self._open.pop(ticket)
+                if committed is not None and committed < t:
+                    self._freed = t
+            case facts.Cancel(worker, ticket) | facts.Abandon(worker, ticket) if ticket in self._open:
+                self._held[worker].discard(ticket)
+                del self._open[ticket]
+            case facts.Leave(worker):
+                for ticket in self._held.pop(worker, ()):
+                    self._open.pop(ticket, None)
+            case _:
+                return
+        while self._order and self._order[0][1] not in self._open:
+            heappop(self._order)
+        following = self._order[0][1] if self._order else -1
+        if following != self._next:
+            self._next, self._since = following, t
+
+    def room(self, ticket: int) -> float:
+        """The last moment, of those before its commit, at which this ticket's payload may have come in."""
+        if ticket not in self._open:
+            return 0.0
+        return max(self._freed, self._since) if ticket == self._next else self._freed
+
+
 class _LogReader:
     """Reads a log once, in order."""
 
@@ -110,6 +165,7 @@ class _LogReader:
         self._held: dict[str, dict[int, float]] = {}
         # Its last ticket was cancelled: until the next grant it may still work on it.
         self._wasted: set[str] = set()
+        self._turns = Turns()
         # Kept commits without a fate: lane and number.
         self._pending: dict[int, tuple[Lane, int]] = {}
 
@@ -121,7 +177,7 @@ class _LogReader:
             case facts.Grant(worker, ticket):
                 self._granted(worker, ticket, now)
             case facts.Commit():
-                self._committed(fact, now)
+                self._committed(fact, now, self._turns.room(fact.ticket))
             case facts.Cancel(worker, ticket) | facts.Abandon(worker, ticket):
                 self._lost(worker, ticket, now, cancelled=isinstance(fact, facts.Cancel))
             case facts.Apply(_, _, _, parts):
@@ -133,6 +189,7 @@ class _LogReader:
                 # What it did without a ticket since its last one is not known.
                 self._free.pop(worker, None)
                 self._wasted.discard(worker)
+        self._turns.see(fact, now)
 
     def _granted(self, worker: str, ticket: int, now: float) -> None:
         self._held.setdefault(worker, {})[ticket] = now
@@ -141,12 +198,12 @@ class _LogReader:
             self._free[worker] = now
             self._wasted.discard(worker)
 
-    def _committed(self, commit: facts.Commit, now: float) -> None:
+    def _committed(self, commit: facts.Commit, now: float, room: float) -> None:
         lane = self.lanes.setdefault(commit.worker, Lane(commit.worker))
         granted = self._held.get(commit.worker, {}).pop(commit.ticket, now)
         since = self._free.get(commit.worker, granted)
         self.reported |= commit.pull is not None
-        self._add(lane, stretches_of(since, granted, now, commit))
+        self._add(lane, stretches_of(since, granted, now, commit, room))
         if not lane.full:
             self._pending[commit.ticket] = lane, len(lane.commits)
             lane.commits.append((now, "pending"))
@@ -184,8 +241,13 @@ class _LogReader:
             lane.commits[number] = lane.commits[number][0], fate
 
 
-def stretches_of(since: float, granted: float, now: float, commit: facts.Commit) -> list[Stretch]:
-    """From the end of the ticket before, `since`, to the commit. Clocks that differ a little are cut to fit."""
+def stretches_of(
+    since: float, granted: float, now: float, commit: facts.Commit, room: float = 0.0
+) -> list[Stretch]:
+    """From the end of the ticket before, `since`, to the commit. Clocks that differ a little are cut to fit.
+
+    `room`: see `Turns`.
+    """
     if commit.pull is None:
         return [Stretch(WAITING, since, granted), Stretch(UNREPORTED, max(since, granted), now)]
     compute = commit.compute or 0.0
@@ -193,12 +255,14 @@ def stretches_of(since: float, granted: float, now: float, commit: facts.Commit)
     here = max(ahead, granted)
     pulled = min(here + commit.pull, now)
     computed = min(pulled + compute, now)
+    let_in = min(room, now) if room > computed + ROUNDING else computed
     return [
         Stretch(COMPUTING, since, ahead),
         Stretch(WAITING, ahead, granted),
         Stretch(RECEIVING, here, pulled),
         Stretch(COMPUTING, pulled, computed),
-        Stretch(SENDING, computed, now),
+        Stretch(TURN, computed, let_in),
+        Stretch(SENDING, let_in, now),
     ]
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, UNREPORTED, WAITING, WASTED
+from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED
 from pslab.dashboard.words import sentence
 from pslab.observe.work import Work, WorkReader
 from pslab.runs import log as facts
@@ -21,6 +21,7 @@ KINDS: Mapping[str, int] = {
     RECEIVING: 1,
     SENDING: 2,
     WAITING: 3,
+    TURN: 3,
     WASTED: 4,
     UNREPORTED: 5,
 }

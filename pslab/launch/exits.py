@@ -47,11 +47,12 @@ class ExitTracker:
     def exited(self, name: str, code: int) -> str | None:
         """Record an end. Returns a warning when the run goes on without the process."""
         self._exits[name] = code
-        if name in self._workers and code != 0:
-            left = sum(worker not in self._exits for worker in self._workers)
-            going = f"{left} of {len(self._workers)} workers still run" if left else "no worker is left"
-            return f"{name} {end_text(code)}; {going}"
-        return None
+        return f"{name} {end_text(code)}" if name in self._workers and code != 0 else None
+
+    def going(self) -> str:
+        """How many workers there are at this moment, behind a warning."""
+        left = sum(worker not in self._exits for worker in self._workers)
+        return f"{left} of {len(self._workers)} workers still run" if left else "no worker is left"
 
     def ended(self, name: str) -> bool:
         """It does not run any more."""

@@ -318,8 +318,9 @@ class RealRun:
         before = self._duplicates.first_with(name, tail)
         if before is not None:
             warning, tail = f"{warning}; it printed the same as {before}", ""
+        # Of this moment only: not for those who read of it when the run is over.
         self._warnings.append(warning)
-        self._display.warning(warning, tail)
+        self._display.warning(f"{warning}; {self._exits.going()}", tail)
 
     def reported(self, name: str) -> bool:
         """The end of its output was shown with a warning."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, WAITING, WASTED, Stretch
+from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, TURN, WAITING, WASTED, Stretch
 from pslab.observe.work import Work, WorkReader
 from pslab.runs import log as facts
 from pslab.runs.folder import SIMULATED
@@ -27,6 +27,7 @@ NAMES = {
     RECEIVING: "pull",
     SENDING: "push",
     WAITING: "wait for grant",
+    TURN: "wait for turn",
     WASTED: "wasted",
 }
 

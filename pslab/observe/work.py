@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pslab.compare.timeline import WAITING, WASTED, Stretch, stretches_of
+from pslab.compare.timeline import WAITING, WASTED, Stretch, Turns, stretches_of
 from pslab.runs import log as facts
 
 
@@ -45,8 +45,14 @@ class WorkReader:
         self._held: dict[str, dict[int, tuple[int, float]]] = {}
         # Worker -> the cancelled ticket that it may still work on, until its next grant.
         self._wasted: dict[str, tuple[int, int]] = {}
+        self._turns = Turns()
 
     def see(self, fact: facts.Fact, t: float) -> Sequence[Work]:
+        found = self._ended(fact, t)
+        self._turns.see(fact, t)
+        return found
+
+    def _ended(self, fact: facts.Fact, t: float) -> Sequence[Work]:
         match fact:
             case facts.Join(worker):
                 self._free[worker], self._held[worker] = t, {}
@@ -76,7 +82,7 @@ class WorkReader:
         base, granted = self._held.get(worker, {}).pop(ticket, (0, t))
         since = self._free.get(worker, granted)
         self._free[worker] = t
-        stretches = stretches_of(since, granted, t, commit)
+        stretches = stretches_of(since, granted, t, commit, self._turns.room(ticket))
         first = 1 + [stretch.kind for stretch in stretches].index(WAITING)
         return Work(worker, ticket, base, tuple(stretches[:first]), tuple(stretches[first:]), commit)
 

@@ -22,6 +22,7 @@ from pslab.compare.timeline import (
     KEPT,
     RECEIVING,
     SENDING,
+    TURN,
     UNREPORTED,
     WAITING,
     WASTED,
@@ -135,7 +136,7 @@ def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
 def test_where_the_time_went(tmp_path: Path) -> None:
     found = timeline(three_commits(tmp_path / "run"))
     assert found.lanes[0].seconds == {
-        COMPUTING: 8.5, RECEIVING: 1.5, SENDING: 3.0, WAITING: 1.0, WASTED: 0.0, UNREPORTED: 0.0
+        COMPUTING: 8.5, RECEIVING: 1.5, SENDING: 3.0, WAITING: 1.0, TURN: 0.0, WASTED: 0.0, UNREPORTED: 0.0
     }  # fmt: skip
     assert sum(found.lanes[0].shares.values()) == pytest.approx(1)
     assert share_head(found)[1:3] == ["computing %", "receiving %"]
@@ -222,6 +223,26 @@ def test_of_many_workers_some_are_shown(tmp_path: Path) -> None:
     assert sum(word.startswith("w") and word[1:].isdigit() for word in words) == ROWS
     assert any(word.startswith(f"{ROWS} of {workers} workers") for word in words)
     assert [line[0] for line in share_rows(timeline(run))] == [f"{workers} workers"]
+
+
+def test_a_gradient_that_is_ready_waits_for_its_turn(tmp_path: Path) -> None:
+    """Of more workers than a server holds payloads of: nothing takes time here but computing."""
+    timed = {"problem": "quadratic", "compute": "exponential(1)"}
+    run = simulate(tmp_path / "run", "sync", run={"versions": 10}, cluster={"workers": 24}, simulation=timed)
+    found = timeline(run)
+    spent = {kind: sum(lane.seconds[kind] for lane in found.lanes) for kind in (TURN, SENDING, COMPUTING)}
+    assert spent[TURN] > 0.1 * spent[COMPUTING]
+    assert spent[SENDING] < 0.001 * spent[COMPUTING]
+
+
+def test_nobody_waits_for_a_turn_where_there_is_none(tmp_path: Path) -> None:
+    timed = TIMED | {"batches": 6, "compute": "exponential(1)"}
+    run = simulate(
+        tmp_path / "run", "async", cluster={"workers": 24}, simulation=timed, links={"latency": 0.2}
+    )
+    found = timeline(run)
+    assert sum(lane.seconds[TURN] for lane in found.lanes) == 0
+    assert all(lane.seconds[SENDING] > 0 for lane in found.lanes)
 
 
 def test_the_slowest_of_many_workers_are_always_shown(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ PALETTE = {
     tl.RECEIVING: "#56B4E9",
     tl.SENDING: "#E69F00",
     tl.WAITING: "#E4E4E4",
+    tl.TURN: "#C4C4C4",
     tl.WASTED: "#FFFFFF",
     tl.UNREPORTED: "#999999",
 }
