@@ -26,7 +26,7 @@ from psworker.job.errors import JobError
 
 
 @click.command(epilog=EPILOG)
-@click.argument("arguments", metavar="EXPERIMENT | -- ARGUMENT...", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", metavar="[EXPERIMENT] [-- ARGUMENT...]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--script",
     type=click.Path(path_type=Path, dir_okay=False),
