@@ -123,15 +123,15 @@ def test_what_is_killed_comes_back_and_the_run_succeeds(place: Site, tmp_path: P
     place.assert_nothing_left()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_however_ps_lab_ends(place: Site, tmp_path: Path, number: signal.Signals) -> None:
     command = place.run(endless(tmp_path), "--out", str(tmp_path / "run"))
     with running(command, place.environment) as run:
         pids = joined(run)
         run.process.send_signal(number)
-        if number == signal.SIGINT:
-            assert run.end()["reason"] == "stopped by SIGINT"
-            assert run.process.returncode == ExitCode.INTERRUPTED
+        if number == signal.SIGTERM:
+            assert run.end()["reason"] == "stopped by SIGTERM"
+            assert run.process.returncode == ExitCode.TERMINATED
         else:
             run.process.communicate(timeout=PATIENCE)
     assert_gone(pids)

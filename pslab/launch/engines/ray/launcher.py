@@ -17,6 +17,7 @@ from pslab.launch.engines.ray.options import RayOptions
 from pslab.launch.engines.ray.pipe import ActorPipe
 from pslab.launch.engines.ray.placing import bundle, shortage, total
 from pslab.launch.keeping.kept import Pipe
+from pslab.launch.signals import signals_kept
 
 # Calls to an actor at once: one that reads, one that writes, and those that take their place.
 CALLS = 4
@@ -127,7 +128,8 @@ class RayLauncher(NodesLauncher):
             worker._worker_logs_enabled = False
             try:
                 # Of its logs every line would come once per node, and not into the run's.
-                ray.init(address, log_to_driver=False, configure_logging=False)
+                with signals_kept():
+                    ray.init(address, log_to_driver=False, configure_logging=False)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise PlaceError(f"no Ray cluster at {address}: {error}") from error
             self._connected = True
