@@ -1,9 +1,9 @@
-# An image with ps-server, ps-worker and ps-lab, made of the wheel:
+# An image with ps-server, ps-worker and ps-lab, made of this folder:
 #
-#   python -m build --wheel
 #   docker build -t paramserver:0.1.0 .
 #
-# EXTRAS: "worker" has TensorFlow; "" is enough for servers and for workers without it. A job's module comes on top:
+# EXTRAS: "worker" has TensorFlow; "worker,examples" scikit-learn, too, for the README's job and the examples; "" is
+# enough for servers and for workers without TensorFlow. A job's module comes on top:
 #
 #   FROM paramserver:0.1.0
 #   COPY my_job.py /work/
@@ -12,9 +12,9 @@ ARG PYTHON=3.12
 FROM python:${PYTHON}-slim AS build
 ARG EXTRAS=worker
 RUN python -m venv /opt/paramserver
-COPY constraints.txt /tmp/
-COPY dist/*.whl /tmp/dist/
-RUN /opt/paramserver/bin/pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /tmp/dist/*.whl)${EXTRAS:+[$EXTRAS]}"
+COPY . /src
+WORKDIR /src
+RUN /opt/paramserver/bin/pip install --no-cache-dir -c constraints.txt ".${EXTRAS:+[$EXTRAS]}"
 
 FROM python:${PYTHON}-slim
 # The number that manifests name: Kubernetes cannot tell of a name whether it is root's.

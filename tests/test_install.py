@@ -92,9 +92,20 @@ def test_a_soak_names_tests_that_exist() -> None:
 
 
 def test_install_refuses_unknown_extra() -> None:
-    done = run(ROOT / "scripts/install", "wroker")
-    assert done.returncode == 1
-    assert "no extra named 'wroker'; known: worker, examples, docs, dev" in done.stderr
+    """It knows all of pyproject.toml, and no others."""
+    for unknown in ("wroker", ".*", ""):
+        done = run(ROOT / "scripts/install", "tls", unknown)
+        assert done.returncode == 1
+        assert (
+            f"no extra named '{unknown}'; known: {' '.join(PROJECT['optional-dependencies'])}" in done.stderr
+        )
+
+
+def test_every_extra_is_explained() -> None:
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8").partition("## Extras")[2]
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`([a-z-]+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(PROJECT["optional-dependencies"])
 
 
 def test_install_spares_a_folder_that_is_no_environment(tmp_path: Path) -> None:

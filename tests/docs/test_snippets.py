@@ -39,8 +39,8 @@ def test_it_is_known_how_each_snippet_is_tried(block: Block) -> None:
     elif block.kind == "run":
         assert block.language == "python"
     elif block.kind == "":
-        # tests/lessons runs what stands behind a $ on the pages of lessons; TOML is read below.
-        in_lesson = block.language == "console" and block.page.parent.parent == LESSONS
+        # tests/lessons runs the commands on the pages of lessons; TOML is read below.
+        in_lesson = block.language == "sh" and block.page.parent.parent == LESSONS
         assert block.language == "toml" or in_lesson, "mark it; CONTRIBUTING.md says how"
     else:
         assert block.kind == "output"
@@ -72,9 +72,9 @@ def test_an_experiment_file_loads(block: Block) -> None:
 
 def shown_commands() -> list[str]:
     lines = [
-        line.removeprefix("$ ")
+        line
         for block in BLOCKS
-        if block.language in ("sh", "console")
+        if block.language == "sh"
         for line in block.text.replace("\\\n", " ").splitlines()
     ]
     return [line for line in lines if line.startswith("ps-")]

@@ -70,8 +70,8 @@ def _runs(folder: Path, pattern: str) -> Iterator[Path]:
 
 
 def commands(text: str) -> list[str]:
-    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
-    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
 
 
 def taken(name: str, folder: Path) -> Lesson:

@@ -13,7 +13,8 @@ import pytest
 from pslab.manifests.pods import DATA_PORT, GRPC_PORT, USER
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = CONFIG["project"]
 KNOWN = ("ARG", "FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR", "EXPOSE", "CMD")
 
 
@@ -43,7 +44,7 @@ def test_it_does_not_run_as_root() -> None:
     assert names.index("USER") > max(index for index, name in enumerate(names) if name == "RUN")
 
 
-def test_the_command_is_in_exec_form_and_installed_by_the_wheel() -> None:
+def test_the_command_is_in_exec_form_and_installed_by_the_project() -> None:
     """No shell stands between the process and the signal that ends it."""
     [text] = of("CMD")
     command = json.loads(text)
@@ -59,20 +60,16 @@ def test_its_shell_lines_are_shell() -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("extras", "expected"), [("worker", "x.whl[worker]"), ("", "x.whl")])
-def test_the_extras_are_behind_the_wheel(tmp_path: Path, extras: str, expected: str) -> None:
-    """As pip gets it, with `ls` told where."""
-    (tmp_path / "x.whl").touch()
+@pytest.mark.parametrize(("extras", "expected"), [("worker,examples", ".[worker,examples]"), ("", ".")])
+def test_the_extras_are_behind_the_folder(extras: str, expected: str) -> None:
+    """As pip gets it."""
     [install] = [line for line in of("RUN") if "pip install" in line]
-    wheel = shlex.split(install, posix=False)[-1].replace("/tmp/dist/*.whl", f"{tmp_path}/*.whl")
+    what = shlex.split(install, posix=False)[-1]
+    environment = {"PATH": "/usr/bin:/bin", "EXTRAS": extras}
     done = subprocess.run(
-        ["sh", "-c", f"printf %s {wheel}"],
-        env={"PATH": "/usr/bin:/bin", "EXTRAS": extras},
-        capture_output=True,
-        text=True,
-        check=True,
+        ["sh", "-c", f"printf %s {what}"], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"{tmp_path}/{expected}"
+    assert done.stdout == expected
 
 
 def test_extra_and_python_are_ones_that_the_project_has() -> None:
@@ -95,17 +92,22 @@ def test_what_is_copied_is_sent_and_nothing_else_is() -> None:
                 ignored = not rule.startswith("!")
         return not ignored
 
-    assert sent("constraints.txt") and sent("dist/paramserver-0.1.0-py3-none-any.whl")
+    packages = [
+        pattern.rstrip("*") for pattern in CONFIG["tool"]["setuptools"]["packages"]["find"]["include"]
+    ]
+    files = ("pyproject.toml", "constraints.txt", "MANIFEST.in", PROJECT["readme"], *PROJECT["license-files"])
+    for path in (*files, *(f"{package}/__init__.py" for package in packages)):
+        assert sent(path) and (ROOT / path).is_file(), path
     for path in (
         "runs/digits/weights.safetensors",
         ".venv/bin/python",
         ".git/config",
         "certs/ca.key",
         "dist/x.tar.gz",
+        "psserver/__pycache__/cli.cpython-312.pyc",
     ):
         assert not sent(path), path
-    sources = [rest.split()[:-1] for rest in of("COPY") if not rest.startswith("--from")]
-    assert sources == [["constraints.txt"], ["dist/*.whl"]]
+    assert [rest for rest in of("COPY") if not rest.startswith("--from")] == [". /src"]
 
 
 def test_what_it_copies_from_the_first_stage_is_made_there() -> None:
