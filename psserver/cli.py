@@ -122,6 +122,12 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     help="Only workers of these names may join. Repeatable. Default: any. With certificates or tokens a name is "
     "that of one of them; without, it is no proof of who uses it.",
 )
+@click.option(
+    "--allow-missing",
+    is_flag=True,
+    default=None,
+    help="A job in which a worker has left for good before its data ended is a success. Default: exit code 13.",
+)
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
 @click.option(
     "--transport",

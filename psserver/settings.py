@@ -109,6 +109,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             checkpoint_versions=every.versions,
             checkpoint_seconds=every.seconds,
             nonfinite_limit=cluster.nonfinite_limit,
+            allow_missing=cluster.allow_missing,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
         ),
         policy=policy,

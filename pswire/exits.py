@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
     UNTRUSTED = 10
     STORAGE = 11
     RESOURCES = 12
+    MISSING = 13
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -48,6 +49,7 @@ _MEANINGS: Final = {
     ExitCode.UNTRUSTED: "a certificate, token, role or name is refused, or only one of the two ends speaks TLS",
     ExitCode.STORAGE: "the run folder cannot be written to: the disk is full, read-only or gone",
     ExitCode.RESOURCES: "the machine gives no thread or descriptor for a server to begin with",
+    ExitCode.MISSING: "a part of the data was not trained on; --allow-missing makes that a success",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C (SIGINT)",
     ExitCode.TERMINATED: "stopped by SIGTERM",
 }

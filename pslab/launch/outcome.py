@@ -35,6 +35,8 @@ def outcome_text(finished: FinishedRun) -> Text:
         text.append(f"failed (exit code {verdict.code})", style="bold red").append(f": {verdict.reason}\n")
         for line in _last_words(finished):
             text.append(f"  | {line}\n")
+    if summary is not None and summary.missing:
+        text.append(f"not trained on: {summary.missing_text}\n", style="yellow")
     if finished.result.ok:
         for warning in finished.result.warnings:
             text.append(f"on the way: {warning}\n", style="yellow")
@@ -91,4 +93,5 @@ def outcome_json(finished: FinishedRun) -> dict[str, Any]:
         "warnings": list(finished.result.warnings),
         "metrics": dict(summary.metrics) if summary else {},
         "versions": summary.versions if summary else None,
+        "missing": dict(summary.missing) if summary else {},
     }

@@ -85,6 +85,15 @@ class Summary:
     weights_sha256: str | None
     success: bool
     reason: str
+    missing: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def missing_text(self) -> str:
+        """What was not trained on, for people; empty if nothing."""
+        batches = {name: "?" if n is None else n for name, n in self.missing.get("batches", {}).items()}
+        found = [f"{n} batches of {name}" for name, n in batches.items()]
+        found += [f"{n} {unit} of the work" for unit, n in self.missing.items() if unit != "batches"]
+        return ", ".join(found)
 
     @property
     def histogram(self) -> Counter[int]:
@@ -313,6 +322,7 @@ def _summary(file: Path, record: Any) -> Summary:
             weights_sha256=record.get("weights_sha256"),
             success=bool(record["success"]),
             reason=str(record["reason"]),
+            missing=dict(record.get("missing", {})),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{file}: is no summary: {_short(error)}") from error

@@ -21,6 +21,7 @@ SHORTCUTS = {
     "checkpoint_every": "run.checkpoint_every",
     "keep": "run.keep",
     "rescue": "run.rescue",
+    "allow_missing": "cluster.allow_missing",
     "transport": "cluster.transport",
     "worker_timeout": "cluster.worker_timeout",
     "idle_timeout": "cluster.idle_timeout",

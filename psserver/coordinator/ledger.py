@@ -46,6 +46,8 @@ class Ledger:
         self.trying = False
         # When the job went on from a checkpoint, until it starts again.
         self.resumed_at: float | None = None
+        # When the first session of all stood.
+        self.first_session: float | None = None
         # The time of the newest entry.
         self._newest = now
         self._outputs: list[Output] = []
@@ -133,6 +135,14 @@ class Ledger:
         self.saved_version, self.saved_at = self.version, now
         self.record(entries.Checkpoint(self.version), now)
 
+    @property
+    def rejoin_limit(self) -> float:
+        """Seconds that a worker which was lost before its data ended has to come back at the end: what the first worker
+        took to start, beyond the time that any silent worker has. Servers by hand may have waited long for their first
+        worker, so there is a most."""
+        start = 0.0 if self.first_session is None else self.first_session - self.began
+        return self.terms.worker_timeout + min(start, self.terms.leave_limit)
+
     def reopen(self) -> None:
         """The job goes on in new processes: grants begin when as many workers have come as at its first start."""
         self.stopped, self.evaluator, self.stop_index = None, None, 0
@@ -196,10 +206,10 @@ class Ledger:
         for ticket in self.tickets.in_state("pending"):
             self.drop(ticket, "stopped", now)
         self.stop_index = self.record(entries.Stop(reason, self.version, success), now)
-        if success and self.terms.checkpoints and self.version > self.saved_version:
+        if self.stopped.in_order and self.terms.checkpoints and self.version > self.saved_version:
             self._due = True
         connected = [m for m in self.roster.by_rank() if m.absent_since is None]
-        if success and connected:
+        if self.stopped.in_order and connected:
             self.evaluator = connected[0].worker
         for member in connected:
             member.requested = None
@@ -209,4 +219,4 @@ class Ledger:
         assert self.stopped is not None
         stopped = self.stopped
         evaluate = member.worker == self.evaluator
-        return StopNotice(stopped.reason, stopped.version, stopped.success, self.stop_index, evaluate)
+        return StopNotice(stopped.reason, stopped.version, stopped.in_order, self.stop_index, evaluate)

@@ -90,8 +90,9 @@ class Lifecycle:
         if not finished_before and (not present or any(m.state != "done" for m in present)):
             return
         since = max((m.since for m in present), default=now)
-        since = max([since, *roster.unfinished.values()])
         if roster.unfinished and now - since < ledger.terms.worker_timeout:
+            return
+        if any(now - left_at < ledger.rejoin_limit for left_at in roster.unfinished.values()):
             return
         if ledger.work is not None and ledger.work.complete:
             self.finish_work(now)
@@ -120,7 +121,8 @@ class Lifecycle:
             )
             if ledger.work is not None:
                 reason += "; not all work units were trained"
-            ledger.stop(reason, now, success=True, cause="done")
+            missing = bool(gone or ledger.work is not None) and not ledger.terms.allow_missing
+            ledger.stop(reason, now, success=not missing, cause="missing" if missing else "done")
         else:
             reason = "all workers are done and nothing was trained: there is no model"
             ledger.stop(reason, now, success=False, cause="empty")

@@ -179,9 +179,9 @@ def _note(coordinator: Coordinator, now: float) -> str:
         )
         return f"{gone} left before all data was trained, and nobody is here: {end}"
     if unfinished and all(m.state == "done" for m in present):
-        since = max([*(m.since for m in present), *unfinished.values()])
-        left = max(coordinator.terms.worker_timeout - (now - since), 0.0)
-        gone = named(unfinished)
+        since = max(m.since for m in present) + coordinator.terms.worker_timeout
+        back = max(unfinished.values()) + coordinator.rejoin_limit
+        gone, left = named(unfinished), max(since - now, back - now, 0.0)
         return f"{gone} left before all data was trained; the job ends in {left:.1f} s, unless it comes back"
     return held[0] if held else ""
 

@@ -41,6 +41,8 @@ class JobTerms:
     generation: int = 0
     # Seconds after which a job that goes on begins with the workers that have come back; 0: with all that it had.
     regather: float = 0.0
+    # A job in which a worker has left before its data ended succeeds all the same.
+    allow_missing: bool = True
     # How long the largest payload may be under way.
     transfer: float = 0.0
 
@@ -94,11 +96,16 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """`cause`: "done", "empty", "versions", "policy", "abandoned", "replaced", "server", "untrusted", "diverged" or the
-    name of a signal."""
+    """`cause`: "done", "missing" (a worker left before its data ended), "empty", "versions", "policy", "abandoned",
+    "replaced", "server", "untrusted", "diverged" or the name of a signal."""
 
     reason: str
     version: int
     success: bool
     cause: str
     at: float
+
+    @property
+    def in_order(self) -> bool:
+        """The workers that are there have done their part: the last version is evaluated and saved."""
+        return self.success or self.cause == "missing"

@@ -66,6 +66,11 @@ class CoordinatorView:
         return self._ledger.initialised
 
     @property
+    def rejoin_limit(self) -> float:
+        """Seconds that a worker which was lost before its data ended has to come back at the end."""
+        return self._ledger.rejoin_limit
+
+    @property
     def started(self) -> bool:
         """The policy decides."""
         return self._ledger.started

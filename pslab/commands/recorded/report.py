@@ -25,6 +25,9 @@ def report(folders: tuple[Path, ...], out: Path | None, title: str) -> None:
         runs = [Run(folder) for folder in folders]
         say_unfinished(runs)
         console().print(rich_table(rows(runs)))
+        for run in runs:
+            if run.summary.missing:
+                click.echo(f"{run.name}: not trained on: {run.summary.missing_text}")
         if out is not None:
             draw(runs, out, title)
             click.echo(f"picture: {out}")

@@ -101,6 +101,11 @@ from psworker.job.errors import JobError
     is_flag=True,
     help="Workers compute on one thread each, so that the run repeats and replays to the bit; costs the other cores.",
 )
+@click.option(
+    "--allow-missing",
+    is_flag=True,
+    help="cluster.allow_missing: a run in which a worker has left for good before its data ended is a success.",
+)
 @click.option("--tensorboard", is_flag=True, help="Write event files into the run folder's tensorboard/.")
 @click.option(
     "--tracker",
@@ -133,6 +138,7 @@ def run(
     initial: str | None,
     save: Path | None,
     deterministic: bool,
+    allow_missing: bool,
     tensorboard: bool,
     trackers: tuple[str, ...],
     log_format: str,
@@ -166,6 +172,7 @@ def run(
         "run.engine": engine,
         "job.initial": initial,
         "run.deterministic": True if deterministic else None,
+        "cluster.allow_missing": True if allow_missing else None,
     }
     settings = {key: value for key, value in said.items() if value is not None}
     overrides = (*overrides_of(settings), *overrides)

@@ -29,7 +29,7 @@ class Membership:
         if known is not None and known.session == session:
             return known
         if ledger.stopped is not None:
-            kind = JobOver if ledger.stopped.success else JobStopped
+            kind = JobOver if ledger.stopped.in_order else JobStopped
             raise kind(f"the job is over: {ledger.stopped.reason}")
         if rank is None:
             rank = known.rank if known else roster.free_rank()
@@ -101,6 +101,8 @@ class Membership:
         if member.ever_connected and member.absent_since is not None:
             ledger.record(entries.Back(member.worker), now)
         member.absent_since = None
+        if ledger.first_session is None:
+            ledger.first_session = now
         ledger.roster.connected(member)
         for ticket in ledger.tickets.recent_of(member.worker):
             if ticket.fate is not None and ticket.incarnation == member.incarnation:

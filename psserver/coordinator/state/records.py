@@ -76,6 +76,8 @@ class CoordinatorState:
     empty_since: float | None
     # None in a job that deals no work units.
     work: QueueState | None = None
+    # When the first session of all stood.
+    first_session: float | None = None
 
     def to_json(self) -> dict[str, object]:
         """As plain data that `json.dumps(..., allow_nan=False)` takes."""

@@ -51,6 +51,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         unfinished=list(roster.unfinished.items()),
         empty_since=roster.empty_since,
         work=None if ledger.work is None else ledger.work.state(),
+        first_session=ledger.first_session,
     )
 
 
@@ -117,6 +118,7 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
     ledger.evaluator, ledger.stop_index = state.evaluator, state.stop_index
     ledger.began = state.began + shift
+    ledger.first_session = _shifted(state.first_session, shift)
     ledger.saved_version, ledger.saved_at = state.saved_version, state.saved_at + shift
     ledger.work = None if state.work is None else WorkQueue.restored(state.work)
 

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from psserver.checkpoint import Checkpoint
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Record
@@ -129,7 +129,7 @@ class Job:
         stopped = self.coordinator.stopped
         if stopped is None:
             return None
-        return StopNotice(stopped.reason, stopped.version, stopped.success, 0)
+        return StopNotice(stopped.reason, stopped.version, stopped.in_order, 0)
 
     # Members
 
@@ -245,6 +245,11 @@ class Job:
     def progress(self) -> HowFar | None:
         """How far the job is, where that is known. From any thread."""
         return self.look(self._progress.how_far)
+
+    def missing(self) -> dict[str, Any]:
+        """What was not trained on, empty if nothing: "batches" by worker of those that left before their data ended
+        (None: nobody knows how many), and work units, or "parts" of them. For the loop's thread."""
+        return self._progress.missing(self.coordinator)
 
     def report(self) -> JobReport:
         """From any thread."""

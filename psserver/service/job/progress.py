@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import Any
 
 from psserver.coordinator import Coordinator
 
@@ -65,6 +66,18 @@ class Progress:
             left = math.nan if not each or any(map(math.isnan, each)) else max(each)
         return replace(found, seconds_left=left)
 
+    def missing(self, coordinator: Coordinator) -> dict[str, Any]:
+        """As `Job.missing`. Where work units are dealt, others take up what one has left."""
+        if coordinator.work is not None:
+            found = _dealt(coordinator)
+            left = 0 if coordinator.work.complete else max(1, found.total - found.done)
+            return {"batches": {}, found.unit: left} if left else {}
+        batches = dict[str, int | None]()
+        for name in sorted(coordinator.roster.unfinished):
+            extent, batch = self._extents.get(name), coordinator.roster.tally(name).next_batch
+            batches[name] = None if extent is None else max(0, extent.batches - batch)
+        return {"batches": batches} if batches else {}
+
     def _parts(self, coordinator: Coordinator) -> list[tuple[str, int, int]]:
         """What the end waits for, each at a pace of its own: its name, how much is done, and of how much.
 
@@ -126,7 +139,7 @@ class Progress:
         return HowFar(epoch, epochs, done, total, "batches", math.nan)
 
 
-def _dealt(coordinator: Coordinator) -> HowFar | None:
+def _dealt(coordinator: Coordinator) -> HowFar:
     work = coordinator.work
     assert work is not None
     terms = work.terms

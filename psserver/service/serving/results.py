@@ -31,6 +31,7 @@ Floats = NDArray[np.float32]
 EXIT_CODES = {
     "done": ExitCode.OK,
     "versions": ExitCode.OK,
+    "missing": ExitCode.MISSING,
     "empty": ExitCode.JOB_FAILED,
     "policy": ExitCode.JOB_FAILED,
     "replaced": ExitCode.JOB_FAILED,
@@ -52,9 +53,11 @@ def exit_code(job: Job) -> ExitCode:
         return job.failure.code
     stopped = job.coordinator.stopped
     assert stopped is not None
-    if stopped.success:
+    if stopped.in_order and _diverged(job):
         # The last decisions are executed after the job has stopped.
-        return ExitCode.DIVERGED if _diverged(job) else ExitCode.OK
+        return ExitCode.DIVERGED
+    if stopped.success:
+        return ExitCode.OK
     return EXIT_CODES[stopped.cause]
 
 
@@ -87,7 +90,7 @@ class Results:
         may make up for it."""
         stopped = self._job.coordinator.stopped
         lost = any(follower.state == "lost" for follower in self._job.routes.followers)
-        ended_well = stopped is not None and stopped.success
+        ended_well = stopped is not None and stopped.in_order
         return ended_well and lost and self._writing is not None and self._writing.done() and self._incomplete
 
     async def conclude(self) -> ExitCode:
@@ -101,7 +104,7 @@ class Results:
         # Every wait of it has an end.
         await self._writing
         code = exit_code(self._job)
-        if code == ExitCode.OK and self._error is None and self._incomplete:
+        if code in (ExitCode.OK, ExitCode.MISSING) and self._error is None and self._incomplete:
             # A server was lost when nobody waited for it any more; its log says so.
             code = ExitCode.UNREACHABLE
         try:
@@ -111,7 +114,7 @@ class Results:
             self._job.routes.run_log.close()
         except LogError as error:
             log.error("%s", error, extra=event("run_folder_failed"))
-            code = error.code if code in (ExitCode.OK, error.code) else code
+            code = error.code if code in (ExitCode.OK, ExitCode.MISSING, error.code) else code
         return code
 
     @property
@@ -159,7 +162,9 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
     begun, end = job.routes.first_grant, job.routes.stopped_at or stopped.at
     seconds = 0.0 if begun is None else end - begun
     found = summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256)
-    return {**found, "security": job.security}
+    # A job that was ended early has more data than it wanted.
+    missing = job.missing() if stopped.cause in ("done", "missing") else {}
+    return {**found, "missing": missing, "security": job.security}
 
 
 async def _final_weights(job: Job) -> list[Floats] | None:
