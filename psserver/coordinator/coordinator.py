@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import ParamSpec
 
@@ -133,12 +133,14 @@ class Coordinator(CoordinatorView):
             # How large the numbers on the shards are is not part of the state: they are asked at the first update.
             self._assurance.installed(False)
 
-    def resume(self, rolled_back: int, now: float) -> list[Output]:
+    def resume(self, rolled_back: int, now: float, expected: Collection[str] = ()) -> list[Output]:
         """Go on in new processes, right after `restore` of a state that a checkpoint's entry ends.
 
         Open tickets are cancelled and members leave; what they committed stays. Grants begin again when as many
-        workers are ready as at the start. `rolled_back`: how many entries the log has lost for it.
+        workers are ready as at the start, or all that are `expected` back, where somebody knows them.
+        `rolled_back`: how many entries the log has lost for it.
         """
+        self._ledger.expected = frozenset(expected)
         self._membership.resume(rolled_back, now)
         return self._ledger.emit()
 

@@ -46,6 +46,8 @@ class Ledger:
         self.trying = False
         # When the job went on from a checkpoint, until it starts again.
         self.resumed_at: float | None = None
+        # Behind a rollback: who was a member when it came. Empty: nobody knows.
+        self.expected: frozenset[str] = frozenset()
         # When the first session of all stood.
         self.first_session: float | None = None
         # The time of the newest entry.

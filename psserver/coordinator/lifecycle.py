@@ -45,11 +45,13 @@ class Lifecycle:
 
     @property
     def missing(self) -> int:
-        """How many the start still waits for. Once all have joined, nobody waits for one that is gone."""
+        """How many the start still waits for. Once all have joined, nobody waits for one that is gone; nor behind a
+        rollback for one that had left before."""
         needed, roster = self._ledger.terms.quorum, self._ledger.roster
         if self._all_came():
             needed = min(needed, len(roster.here()))
-        return max(0, needed - len(roster.prepared))
+        missing, expected = max(0, needed - len(roster.prepared)), self._ledger.expected
+        return min(missing, len(expected - roster.prepared)) if expected else missing
 
     def start_when_complete(self, now: float) -> None:
         """The first grants go out together, so that a slow starter misses nothing."""

@@ -120,6 +120,8 @@ class Trainer:
     more: Callable[[int], bool]
     seconds: float
     nonfinite: bool
+    # Each batch adds one to an element of its own, of so many for each worker, and does nothing else.
+    ledger: int = 0
     target: float = 0.0
     narrow: bool = False
     samples: int = 0
@@ -158,6 +160,10 @@ class Trainer:
         if self.seconds:
             threading.Event().wait(self.seconds)
         gradients = [flat - np.float32(self.target) for flat in flats]
+        if self.ledger:
+            own = np.zeros(sum(flat.size for flat in flats), np.float32)
+            own[int(self.target) * self.ledger + batch] = -1
+            gradients = np.split(own, np.cumsum([flat.size for flat in flats])[:-1])
         if self.nonfinite:
             gradients = [gradient * np.float32(math.nan) for gradient in gradients]
         norm = math.sqrt(sum(float(np.dot(g, g)) for g in gradients))
@@ -186,6 +192,9 @@ def main() -> int:
     parser.add_argument("--unit", type=int, default=0)
     parser.add_argument("--files", nargs="*", default=(), metavar="NAME-BATCHES", help="work units of files")
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument(
+        "--ledger", type=int, default=0, help="batches of a worker at most: each has its element"
+    )
     # The moments to hold at are between chunks, which shared memory does not have.
     parser.add_argument("--transport", help="default: auto, or grpc with --hold")
     parser.add_argument("launched", nargs="*", help="in place of psworker.script: its parent and its script")
@@ -206,6 +215,7 @@ def main() -> int:
     trainer = Trainer(
         hold, more, options.seconds, options.nonfinite, samples=options.samples, work=work, gates=gates
     )
+    trainer.ledger = options.ledger
     start = {"w": np.full((options.elements // 10, 10), 0.5, np.float32), "b": np.ones(3, np.float32)}
     try:
         with connect(

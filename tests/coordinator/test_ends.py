@@ -4,7 +4,7 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices, refusals
 from psserver.coordinator import entries
-from psserver.coordinator.outputs import StopNotice
+from psserver.coordinator.outputs import JobOver, StopNotice
 
 
 def finishes(harness: CoordinatorHarness, *workers: str) -> None:
@@ -136,6 +136,40 @@ def test_the_work_of_one_who_vanished_is_waited_for_but_not_for_ever() -> None:
     assert harness.stopped == ""
     harness.passes(0.2)
     assert harness.stopped == "done: all workers are done; w0 left before its data ended"
+
+
+def test_it_is_waited_for_as_long_as_its_start_takes() -> None:
+    harness = CoordinatorHarness(workers=2)
+    harness.passes(30)
+    harness.starts()
+    harness.leaves("w0", "killed")
+    finishes(harness, "w1")
+    harness.passes(38.9)
+    assert harness.stopped == ""
+    harness.passes(0.2)
+    assert harness.stopped == "done: all workers are done; w0 left before its data ended"
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_data_that_were_not_trained_on_make_a_success_only_where_that_is_allowed(allowed: bool) -> None:
+    """The end is in order all the same: the last version is saved and evaluated, and a late worker hears of the end."""
+    terms = {"allow_missing": allowed, "checkpoint_versions": 1000}
+    harness = CoordinatorHarness(workers=2, terms=terms).starts()
+    harness.leaves("w0", "killed")
+    finishes(harness, "w1")
+    harness.passes(9.1)
+    stopped = harness.coordinator.stopped
+    assert stopped is not None
+    assert (stopped.success, stopped.cause, stopped.in_order) == (
+        allowed,
+        "done" if allowed else "missing",
+        True,
+    )
+    (notice,) = [told.notice for told in harness.told if isinstance(told.notice, StopNotice)]
+    assert notice.success and notice.evaluate
+    assert isinstance(harness.log[-1].entry, entries.Checkpoint)
+    with pytest.raises(JobOver):
+        harness.joins("w0", "another")
 
 
 def test_one_who_comes_back_finishes_its_data_first() -> None:

@@ -16,7 +16,7 @@ def join(coordinator: Coordinator, worker: str, rank: int, now: float) -> list[O
     return outputs + coordinator.ready(worker, member.incarnation, now)
 
 
-def going_on(regather: float) -> Coordinator:
+def going_on(regather: float, expected: tuple[str, ...] = ()) -> Coordinator:
     """From a checkpoint of version 1, at 100 s."""
     first = Coordinator(TERMS, build("async", {}, 2), 0.0)
     outputs = [*first.opening(), *join(first, "a", 0, 0.0), *join(first, "b", 1, 0.0)]
@@ -26,7 +26,7 @@ def going_on(regather: float) -> Coordinator:
     assert isinstance(outputs[-1], Record) and isinstance(outputs[-1].entry, entries.Checkpoint)
     again = Coordinator(replace(TERMS, generation=1, regather=regather), build("async", {}, 2), 100.0)
     again.restore(first.state())
-    again.resume(0, 100.0)
+    again.resume(0, 100.0, expected)
     return again
 
 
@@ -51,6 +51,19 @@ def test_but_not_for_the_dead() -> None:
     assert start.workers == 1 and [grant.worker for grant in granted(outputs)] == ["a"]
     # Who comes later takes part.
     assert [grant.worker for grant in granted(join(again, "b", 1, 170.0))] == ["b"]
+
+
+def test_nor_for_one_that_had_left_before() -> None:
+    again = going_on(60.0, ("a",))
+    outputs = join(again, "a", 0, 101.0)
+    (start,) = [o.entry for o in outputs if isinstance(o, Record) and isinstance(o.entry, entries.Start)]
+    assert start.workers == 1 and [grant.worker for grant in granted(outputs)] == ["a"]
+
+
+def test_one_that_was_there_is_waited_for_whoever_else_comes() -> None:
+    again = going_on(60.0, ("b",))
+    assert granted([*join(again, "a", 0, 101.0), *again.tick(159.9)]) == []
+    assert {grant.worker for grant in granted(join(again, "b", 1, 159.9))} == {"a", "b"}
 
 
 @pytest.mark.parametrize("now", [160.0, 10_000.0])

@@ -69,6 +69,7 @@ class Job:
         self.carriers: dict[str, Sequence[str]] = {}
         # Entries that were put aside, where it goes on from a checkpoint.
         self._rolled_back: int | None = None
+        self._expected: frozenset[str] = frozenset()
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
         self.awaited: Wait | None = None
 
@@ -96,13 +97,13 @@ class Job:
     def go_on(self, checkpoint: Checkpoint, found: ResumePoint) -> None:
         """In place of a beginning; `open` comes next. Raises CheckpointError."""
         resume(self.decider, self._model, checkpoint, found)
-        self._rolled_back = found.rolled_back
+        self._rolled_back, self._expected = found.rolled_back, found.expected
 
     def open(self) -> None:
         """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
         rolled_back, optimizer = self._rolled_back, self.agreement.optimizer
         if rolled_back is not None:
-            self.decider.input(lambda c, now: c.resume(rolled_back, now))
+            self.decider.input(lambda c, now: c.resume(rolled_back, now, self._expected))
         elif optimizer is not None:
             self.decider.open(optimizer)
             self.decider.execute()
