@@ -1,6 +1,5 @@
 """The experiments of a sweep: every combination of the varied values, each with several seeds."""
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -10,6 +9,7 @@ from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.config.overrides import parse_value
+from pswire.config.toml import read_toml
 
 
 class SweepError(ValueError):
@@ -61,8 +61,8 @@ def _open(text: str) -> bool:
     if begins not in ("[", "{", '"', "'"):
         return False
     try:
-        tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        read_toml(f"value = {text}")
+    except ValueError:
         return True
     return False
 

@@ -1,6 +1,5 @@
 """From what stands on the command line to what the page shows."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from pslab.runs.folder import RunError, address_of
 from pswire.addresses import AddressError, parse_address
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.config.overrides import apply_overrides
+from pswire.config.toml import read_toml
 from pswire.security.credentials import NO_TLS, Credentials
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _simulated(path: Path, overrides: Sequence[str]) -> "Source":
     from pslab.dashboard.app import Source
 
     experiment = load_experiment(path, overrides)
-    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    document = read_toml(path.read_text(encoding="utf-8"))
     apply_overrides(document, overrides)
     left_out = document.pop("job", None)
     document.pop("trackers", None)

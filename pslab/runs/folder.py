@@ -14,7 +14,6 @@ trace.json           the decision log for a timeline viewer, where it was asked 
 tensorboard/         event files, where they were asked for
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -26,7 +25,7 @@ from typing import Any
 from pslab.runs import log as entries
 from pslab.runs.cut_off import counted
 from pslab.runs.ends import Problem, count_lines, end_of
-from pslab.runs.reader import read_log
+from pslab.runs.reader import loads, read_log
 from pswire.config.experiment import Experiment, load_experiment
 
 EXPERIMENT = "experiment.toml"
@@ -135,7 +134,7 @@ class Metric:
 def parse_metric(line: str) -> Metric:
     """A line of `metrics.jsonl`. Raises RunError, which says what is wrong with it."""
     try:
-        record = json.loads(line)
+        record = loads(line)
         return Metric(
             t=float(record["t"]),
             version=int(record["version"]),
@@ -144,7 +143,7 @@ def parse_metric(line: str) -> Metric:
             loss=_number(record.get("loss")),
             metrics={k: _number(v) for k, v in (record.get("metrics") or {}).items()},
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RunError(f"is no line of metrics: {_short(error)}") from error
 
 
@@ -212,8 +211,8 @@ class Run:
             return self._counted()
         file = self._file(SUMMARY)
         try:
-            record = json.loads(file.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            record = loads(file.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
             raise RunError(f"{file}: is not JSON: {error}") from error
         return _summary(file, record)
 

@@ -7,7 +7,7 @@ on the rest of the log too. This is the only module that parses decision logs.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, get_type_hints
 
@@ -19,6 +19,15 @@ _HINTS: Mapping[type[Any], dict[str, Any]] = {kind: get_type_hints(kind) for kin
 
 class _Problem(ValueError):
     pass
+
+
+def loads(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """As `json.loads`. Raises ValueError for whatever is wrong, also for half a character (a lone surrogate): no text
+    with one can be printed, or written to another file. And RecursionError."""
+    found = json.loads(text, parse_constant=parse_constant)
+    if "\\ud" in text or "\\uD" in text:
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
 
 
 def read_log(lines: Iterable[str]) -> Iterator[Entry | Malformed]:
@@ -39,8 +48,10 @@ def _record(text: str) -> dict[str, Any]:
         raise _Problem(f"contains {constant}, which is not JSON; a NaN is written as null")
 
     try:
-        record = json.loads(text, parse_constant=refuse)
-    except (json.JSONDecodeError, RecursionError) as error:
+        record = loads(text, refuse)
+    except _Problem:
+        raise
+    except (ValueError, RecursionError) as error:
         cut = "" if text.endswith("\n") else " (the line has no end: was the file cut off here?)"
         raise _Problem(f"is not a JSON object: {error}{cut}") from None
     if not isinstance(record, dict):

@@ -13,7 +13,6 @@ that the unit has no more.
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from psserver.coordinator.outputs import (
 )
 from psserver.coordinator.status import explain
 from psserver.coordinator.work.units import WorkTerms
+from pswire.config.toml import read_toml
 
 INDENT = "    "
 
@@ -71,8 +71,8 @@ def _harness(head: list[str]) -> CoordinatorHarness:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+        return read_toml(f"x = {text}")["x"]
+    except ValueError:
         return text
 
 

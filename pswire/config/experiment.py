@@ -3,7 +3,6 @@
 Importing this module imports pydantic.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from pswire.config.sections import (
     TrackersSection,
     keyed_by_number,
 )
-from pswire.config.toml import toml_text
+from pswire.config.toml import read_toml, toml_text
 
 # Of an experiment file.
 MOST_CHARACTERS = 2**20
@@ -213,7 +212,7 @@ def parse_experiment(document: Mapping[str, Any], source: str = "experiment") ->
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_text(path, MOST_CHARACTERS))
+        return read_toml(read_text(path, MOST_CHARACTERS))
     except TooLong as error:
         raise ExperimentError(str(error)) from error
     except OSError as error:
@@ -221,7 +220,7 @@ def _read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise ExperimentError(f"{path}: expected UTF-8 text, got the byte {byte:#04x}") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ExperimentError(f"{path}: expected TOML: {error}") from error
 
 

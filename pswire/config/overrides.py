@@ -4,10 +4,11 @@ A whole section may stand there, too: ``policy={name = "k-sync", aggregate = 4}`
 """
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import date, time
 from typing import Any
+
+from pswire.config.toml import read_toml
 
 
 class OverrideError(ValueError):
@@ -47,8 +48,8 @@ def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> None:
 def parse_value(text: str) -> Any:
     """A TOML value; text that is none, or is a date, is a string as it stands."""
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        parsed = read_toml(f"value = {text}")
+    except ValueError:
         return text
     # A line break in the text could have smuggled in a second key.
     if list(parsed) != ["value"] or isinstance(parsed["value"], date | time):

@@ -44,6 +44,14 @@ def _like(pattern: str, expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _folder_name(name: str) -> str:
+    """It becomes a folder in `runs`, and nothing above or below that."""
+    if name.startswith(".") or "/" in name or not name.isprintable() or len(name) > 100:
+        expected = "at most 100 characters that can be printed, without /, and no . at the beginning"
+        raise PydanticCustomError("shape", "expected {expected}", {"expected": expected})
+    return name
+
+
 # As pswire.config.checkpoints reads it.
 EveryText = Annotated[str, AfterValidator(_every)]
 
@@ -51,7 +59,7 @@ EveryText = Annotated[str, AfterValidator(_every)]
 class RunSection(Section):
     """[run]"""
 
-    name: Name = "run"
+    name: Annotated[Name, AfterValidator(_folder_name)] = "run"
     """of the run; its folder is `runs/NAME` unless `--out` names one"""
 
     engine: Name = "local"

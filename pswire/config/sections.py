@@ -9,7 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from pswire.config.distributions import DelayError, parse
 
-Time = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Up to thirty years: beyond, the ticks of a virtual clock would vanish beside its time.
+Time = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Chance = Annotated[float, Field(ge=0, lt=1)]
 WorkerNumber = Annotated[int, Field(ge=0, le=65536)]
 # Names something of the user's own: "package.module:attribute" or "path/file.py:attribute".
@@ -37,6 +38,12 @@ def _delay(text: str) -> str:
     return text
 
 
+def _rate(value: float) -> float:
+    if 0 < value < 1:
+        raise PydanticCustomError("range", "expected 0 (no limit), or 1 byte/s at least")
+    return value
+
+
 # A distribution of times as pswire.config.distributions reads it, such as "exponential(0.05)".
 DelayText = Annotated[str, AfterValidator(_delay)]
 
@@ -47,7 +54,7 @@ class LinksSection(Section):
     latency: Time = 0.0
     """seconds, one way, between a worker and a server, for every message"""
 
-    bandwidth: Time = 0.0
+    bandwidth: Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_rate)] = 0.0
     """bytes/s of each server's network card, in each direction; its transfers share it evenly; 0: no limit"""
 
 

@@ -1,12 +1,26 @@
-"""Write TOML; Python reads it but does not write it."""
+"""Write TOML, which Python reads but does not write; and read what others have written."""
 
 import re
+import tomllib
 from collections.abc import Mapping
 from datetime import date, datetime, time
+from typing import Any
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 # Where TOML's basic strings and this text would differ: controls, DEL, quote, backslash.
 _ESCAPED = re.compile(r'[\x00-\x1f\x7f"\\]')
+
+
+# A key of so many parts takes tomllib the square of their number; no section of ours has five.
+_LONG_KEY = re.compile(r"""(?:(?:[A-Za-z0-9_-]{1,64}|"[^"\n]{0,64}"|'[^'\n]{0,64}')[ \t]*\.[ \t]*){40}""")
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """The document. Raises ValueError (of which TOMLDecodeError is one), also for a number of thousands of digits, and
+    RecursionError."""
+    if _LONG_KEY.search(text):
+        raise ValueError("expected keys of at most 40 parts")
+    return tomllib.loads(text)
 
 
 def toml_text(tables: Mapping[str, Mapping[str, object]]) -> str:

@@ -32,7 +32,7 @@ def start_with_victim(
     servers: int = 2,
 ) -> Process:
     """Three workers; the third, w2, does as `hold` says."""
-    cluster.start_servers(servers, *policy, "--workers", "3", timeout=TIMEOUT)
+    cluster.start_servers(servers, *policy, "--workers", "3", "--allow-missing", timeout=TIMEOUT)
     for index in range(2):
         cluster.start_worker("--task-index", str(index), "--until", str(end_of_data), *PACE, *ELEMENTS)
     return cluster.start_worker("--task-index", "2", "--until", str(end_of_data), *ELEMENTS, *hold)

@@ -10,6 +10,7 @@ import pytest
 import psworker
 from psworker.data.shard_client import ShardClient
 from psworker.errors import Unreachable
+from pswire.exits import ExitCode
 from tests.cluster.cluster import Cluster
 from tests.probes import SessionProbe
 from tests.service.serving import wait_until
@@ -115,7 +116,8 @@ def test_endless_nan_ends_its_worker_and_nobody_else(cluster: Cluster) -> None:
     cluster.start_servers(2, "--workers", "2")
     cluster.start_worker("--batches", "30")
     cluster.start_worker("--batches", "30", "--nonfinite")
-    run = cluster.wait_end(worker_codes=[0, 8])
+    run = cluster.wait_end(int(ExitCode.MISSING), worker_codes=[0, 8])
+    assert not run.summary.success and set(run.summary.missing["batches"]) == {"w1"}
     failed = cluster.workers[1].wait_event("failed")
     assert failed["message"].startswith("10 batches in a row gave no finite gradient")
     assert run.summary.success

@@ -220,3 +220,21 @@ def test_a_run_that_goes_on_is_asked_by_its_folder(tmp_path: Path) -> None:
     for place, words in ((folder, "this run is over; ps-lab report"), (tmp_path, "no file 'address'")):
         asked = CliRunner().invoke(status, [str(place)], standalone_mode=False)
         assert isinstance(asked.exception, Failure) and words in str(asked.exception)
+
+
+@pytest.mark.parametrize("file", ["decisions.jsonl", "metrics.jsonl", "summary.json"])
+def test_half_a_character_in_a_foreign_run_is_a_line_that_cannot_be_read(tmp_path: Path, file: str) -> None:
+    """No table, event file or terminal takes it."""
+    run = Run(write_run(tmp_path / "a", async_log()))
+    text = (run.path / file).read_text().replace('"w0"', '"\\ud800"').replace('"train"', '"\\ud800"')
+    assert "ud800" in text
+    (run.path / file).write_text(text)
+    with pytest.raises(RunError, match=file):
+        _ = Run(run.path).summary, list(Run(run.path).decisions()), list(Run(run.path).metrics())
+
+
+def test_a_number_of_thousands_of_digits_is_a_line_that_cannot_be_read(tmp_path: Path) -> None:
+    run = Run(write_run(tmp_path / "a", async_log()))
+    with run.log.open("a") as log:
+        log.write('{"i":' + "9" * 5000 + "}\n")
+    assert any(violation.check == "entries" for violation in check_run(run).violations)

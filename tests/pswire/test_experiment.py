@@ -86,6 +86,7 @@ def test_defaults(tmp_path: Path) -> None:
         "wire_dtype": "float32",
         "transport": "auto",
         "prefetch": False,
+        "allow_missing": False,
         "min_workers": 0,
         "max_workers": 0,
         "allowed_workers": [],
@@ -245,6 +246,17 @@ def test_an_override_through_a_number_is_refused(tmp_path: Path) -> None:
         ),
         ("[run\nseed = 1", "expected TOML: "),
         ("a = " + "[" * 20000, "expected TOML: "),
+        # What would become a folder elsewhere, or take for ever.
+        (
+            "[run]\nname = '../../x'",
+            "run.name: expected at most 100 characters that can be printed, without /",
+        ),
+        ('[run]\nname = "a\\u0000"', "run.name: expected at most 100 characters that can be printed"),
+        ("[run]\nname = '..'", "and no . at the beginning"),
+        ("[run]\nseed = " + "9" * 5000, "expected TOML: "),
+        (".".join(["a"] * 100_000) + " = 1", "expected TOML: expected keys of at most 40 parts"),
+        ("[links]\nlatency = 1e308", "links.latency: expected"),
+        ("[links]\nbandwidth = 1e-300", "links.bandwidth: expected 0 (no limit), or 1 byte/s at least"),
     ],
 )
 def test_one_problem_is_one_line(tmp_path: Path, text: str, words: str) -> None:
