@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import psworker
+from pswire.exits import ExitCode
 from psworker.data.shard_client import ShardClient
 from psworker.errors import Unreachable
-from pswire.exits import ExitCode
 from tests.cluster.cluster import Cluster
 from tests.probes import SessionProbe
 from tests.service.serving import wait_until
