@@ -1,6 +1,7 @@
 """The ps-worker command."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -145,7 +146,8 @@ def main(
     keep_large_blocks()
     exit_on_sigterm()
     if parent is not None:
-        die_with(parent)
+        # Without a Leave, behind which the others would go on: they end with this one.
+        die_with(parent, signal.SIGKILL)
     shortcuts = {
         "job.module": job,
         "job.epochs": epochs,

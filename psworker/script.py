@@ -6,6 +6,7 @@ that started it, leaves the job when it is told to end, and says in its exit cod
 
 import os
 import runpy
+import signal
 import sys
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from psworker.errors import JobOver, Refused, SessionError, Unreachable, Unsuppo
 def main(parent: str, file: str, *arguments: str) -> None:
     """Run the script, then exit with one of `ExitCode`, or with the code that the script chose itself."""
     exit_on_sigterm()
-    die_with(int(parent))
+    # Without a Leave, behind which the others would go on: they end with this one.
+    die_with(int(parent), signal.SIGKILL)
     sys.argv = [file, *arguments]
     # `-m` has put the current directory there.
     sys.path[0] = str(Path(file).resolve().parent)

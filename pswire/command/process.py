@@ -78,8 +78,8 @@ def keep_large_blocks() -> bool:
     return bool(mallopt(M_MMAP_THRESHOLD, LARGEST)) and bool(mallopt(M_TRIM_THRESHOLD, 2**30))
 
 
-def die_with(parent: int) -> None:
-    """Send this process SIGTERM once `parent`, its supervisor, is no longer its parent.
+def die_with(parent: int, by: signal.Signals = signal.SIGTERM) -> None:
+    """Send this process a signal, `by`, once `parent`, its supervisor, is no longer its parent.
 
     Looks every half second: unlike a death signal of the kernel this also
     works where the supervisor starts processes from a short-lived thread.
@@ -89,6 +89,6 @@ def die_with(parent: int) -> None:
         pause = threading.Event()
         while os.getppid() == parent:
             pause.wait(PERIOD)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), by)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()

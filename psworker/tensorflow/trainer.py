@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,18 @@ from psworker.tensorflow.objectives.training import Training
 from psworker.tensorflow.step import Flat, FlatStep, StepResult
 from psworker.tensorflow.variables import collect
 from psworker.work import Unit, WorkUnits
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A batch for a model that draws random numbers; `of`: the numbers that decide which."""
+
+    batch: Any
+    of: tuple[int, ...]
+
+
+def _bare(batch: Any) -> Any:
+    return batch.batch if isinstance(batch, Drawing) else batch
 
 
 class Trainer:
@@ -127,8 +140,8 @@ class Trainer:
 
         Under gradient accumulation a batch here is a `Group` of the data's.
 
-        Also gives this worker its own stream of random numbers (dropout,
-        augmentation), which depends on `seed` and `worker_index` alone. The
+        What a batch's step draws (dropout, augmentation in layers) is a function of `seed`, `worker_index` and the
+        batch's number, so that it draws the same wherever the worker went on. The
         step is warmed up on the first batch before that is handed out: a slow
         first step would be a very stale one.
         """
@@ -144,7 +157,8 @@ class Trainer:
         learn(1, known_length(dataset))
         every = self._process.every
         numbered = grouped_batches(dataset, epochs, skip, every, self._begin_epoch, learn)
-        return self._prepared(numbered, self._step)
+        drawing = ((number, self._drawn(batch, seed, worker_index, number)) for number, batch in numbered)
+        return self._prepared(drawing, self._step)
 
     @property
     def work(self) -> WorkUnits | None:
@@ -160,8 +174,8 @@ class Trainer:
     def unit_batches(self, worker_index: int, seed: int) -> Callable[[Unit], Iterator[Any]]:
         """From a work unit to its batches, in a job with `work`.
 
-        Gives this worker its own stream of random numbers and warms the step up, as `batches` does, on the first
-        batch of the first unit.
+        What a step draws is a function of `seed`, the unit and the batch's place in it, whichever worker it is.
+        The step is warmed up as by `batches`, on the first batch of the first unit.
         """
         work = self.work
         if self._step is None or work is None:
@@ -171,7 +185,16 @@ class Trainer:
         if first is not None:
             with blame(f"a training step of job {self._name}"):
                 self._step.prepare(first, self._dtypes)
-        return lambda unit: unit_batches(self.job, unit)
+
+        def opened(unit: Unit) -> Iterator[Any]:
+            for part, batch in enumerate(unit_batches(self.job, unit)):
+                yield self._drawn(batch, seed, unit.epoch, unit.number, part)
+
+        return opened
+
+    def _drawn(self, batch: Any, *of: int) -> Any:
+        """The batch, with what its step draws where the model draws anything."""
+        return Drawing(batch, of) if self._variables.seeds else batch
 
     def _own_randomness(self, worker_index: int, seed: int) -> None:
         own = np.random.SeedSequence([seed, worker_index]).generate_state(2)
@@ -192,7 +215,7 @@ class Trainer:
         if first is None:
             return
         with blame(f"a training step of job {self._name}"):
-            step.prepare(first[1], self._dtypes)
+            step.prepare(_bare(first[1]), self._dtypes)
         yield first
         yield from batches
 
@@ -200,8 +223,12 @@ class Trainer:
         """One batch on the weights `flats` (one payload per shard): see `FlatStep`."""
         if self._step is None:
             raise RuntimeError("attach(plan) comes before step()")
+        if isinstance(batch, Drawing):
+            drawn = np.random.SeedSequence(batch.of).generate_state(len(self._variables.seeds))
+            for own, variable in zip(drawn, self._variables.seeds, strict=True):
+                variable.assign(np.array([own, 0], dtype=variable.dtype.as_numpy_dtype))
         with blame(f"a training step of job {self._name}"):
-            return self._step(flats, batch)
+            return self._step(flats, _bare(batch))
 
     def evaluate(self, flats: list[Flat]) -> dict[str, float]:
         """The job's metrics of the model with the weights `flats`; {} when the job measures nothing."""

@@ -263,3 +263,34 @@ def test_the_first_batch_finds_a_warm_step_that_left_nothing_behind(trained):
     for number, batch in trainer.batches(0, 1, 0, 1):
         assert (trainer.traces, int(trainer.model.calls)) == (1, number)
         trainer.step(flats, batch)
+
+
+class Noisy(Job):
+    loss = "mse"
+
+    def model(self):
+        return keras.Sequential(
+            [keras.Input((3,)), layers.GaussianNoise(1.0), layers.Dropout(0.5), layers.Dense(1)]
+        )
+
+    def dataset(self, worker_index, worker_count, seed):
+        return [(X, Y)] * 4
+
+
+def test_what_a_step_draws_depends_on_the_batch_alone():
+    """Whether the worker began there or came to it, and however often it computed before."""
+    trainer = Trainer(Noisy(), device="cpu", seed=1)
+    plan = make_plan([spec for spec, _ in trainer.specs], 1)
+    trainer.attach(plan)
+    flats = plan.scatter([value for _, value in trainer.specs])
+
+    def gradients(worker, skip, again=1):
+        batches = trainer.batches(worker, 2, 7, 1, skip)
+        return {
+            n: [trainer.step(flats, batch).flats[0].copy() for _ in range(again)][-1] for n, batch in batches
+        }
+
+    whole, resumed, other = gradients(0, 0, again=2), gradients(0, 2), gradients(1, 0)
+    assert [(whole[n] == resumed[n]).all() for n in (2, 3)] == [True, True]
+    different = [whole[0], whole[1], whole[2], whole[3], other[0]]
+    assert len({each.tobytes() for each in different}) == 5
