@@ -60,7 +60,9 @@ def distribute(
 
     `sharding="units"`: every worker gives `fit` the same whole data, arrays or a PyDataset, and the coordinator deals
     it: each batch counts once per epoch over all workers, also when workers join, leave, die and differ in speed.
-    "none": each worker trains on what its script gives it. A server of one's own has nobody to share with.
+    "auto": of the same whole data (arrays, PyDataset, tf.data.Dataset) each worker trains on every n-th sample or
+    batch. "none", the default: each worker trains on what its script gives it, for a script may have cut it; a warning
+    says so where all were given the same. A server of one's own has nobody to share with.
 
     `metrics="all"`: the logs and history of an epoch are over all workers, and worker 0 validates for all; therefore
     each waits at the end of its epoch for the others, under any policy. "own": nobody waits; each worker's logs are
@@ -79,8 +81,8 @@ def distribute(
         raise FitError(
             "distribute() takes a compiled Keras model: call model.compile(optimizer=..., loss=...) before"
         )
-    if sharding not in ("none", "units"):
-        raise ValueError(f'sharding: expected "none" or "units", got {sharding!r}')
+    if sharding not in ("none", "auto", "units"):
+        raise ValueError(f'sharding: expected "none", "auto" or "units", got {sharding!r}')
     if metrics not in ("all", "own"):
         raise ValueError(f'metrics: expected "all" or "own", got {metrics!r}')
     place = find_servers(hosts, os.environ, policy=policy, seed=seed, out=out)
@@ -113,6 +115,7 @@ def distribute(
         wire_dtype,
         stay=place is None if stay is None else stay,
         deals=sharding == "units" and place is not None,
+        cuts=sharding == "auto" and place is not None,
         shares=metrics == "all",
     )
     _DISTRIBUTED[model] = made

@@ -193,7 +193,7 @@ def test_a_dataset_that_is_shorter_than_it_says() -> None:
 
 
 def test_words_that_make_no_sense() -> None:
-    with pytest.raises(ValueError, match='expected "none" or "units"'):
+    with pytest.raises(ValueError, match='expected "none", "auto" or "units"'):
         psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", sharding="batch")
     with pytest.raises(ValueError, match='metrics: expected "all" or "own"'):
         psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", metrics="some")

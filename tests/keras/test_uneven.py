@@ -8,9 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import psworker.keras as pk
 from psworker import WorkUnits
+from psworker.keras.fit.data.cut import cut
 from tests.keras.in_process import servers
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
@@ -79,14 +81,19 @@ def alone(order: Callable[[int], list[Any]]) -> tuple[dict[str, Any], list[Any]]
     return found, made.get_weights()
 
 
-def test_the_last_batch_of_one_worker_is_an_update_of_its_own() -> None:
+@pytest.mark.parametrize("sharding", ["none", "auto"])
+def test_the_last_batch_of_one_worker_is_an_update_of_its_own(
+    sharding: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """321, 320 and 320 samples: worker 0 has a batch more, of one sample."""
     with servers(workers=WORKERS) as hosts:
         fits = [
-            {"x": X[i::WORKERS], "y": Y[i::WORKERS], "shuffle": False, "validation_data": (X, Y)}
+            {"x": X[i::WORKERS], "y": Y[i::WORKERS]} if sharding == "none" else {"x": X, "y": Y}
             for i in range(WORKERS)
         ]
-        workers = in_threads(hosts, fits)
+        more = {"shuffle": False, "validation_data": (X, Y)}
+        workers = in_threads(hosts, [{**each, **more} for each in fits], sharding=sharding)
+    assert not [each for each in caplog.records if getattr(each, "event", "") == "same_data"]
     rows = np.arange(SAMPLES)
     parts = [rows[i::WORKERS] for i in range(WORKERS)]
     rounds = [np.concatenate([part[k * BATCH : (k + 1) * BATCH] for part in parts]) for k in range(11)]
@@ -122,3 +129,32 @@ def same(workers: list[Any], history: dict[str, Any], weights: list[Any]) -> Non
             np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
     for name in history:
         assert len({tuple(found[name]) for found, _, _ in workers}) == 1
+
+
+def test_workers_that_were_all_given_the_same_data_say_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each shuffles it in an order of its own."""
+    with servers(workers=2) as hosts:
+        in_threads(hosts, [{"x": X[:64], "y": Y[:64]} for _ in range(2)])
+    found = [each for each in caplog.records if getattr(each, "event", "") == "same_data"]
+    assert len(found) == 2 and 'sharding="auto"' in found[0].getMessage()
+
+
+def test_batches_are_cut_by_their_numbers() -> None:
+    dataset = {"x": tf.data.Dataset.from_tensor_slices(np.arange(10)).batch(2)}
+    cut(dataset, 1, 2)
+    assert [each.tolist() for each in dataset["x"].as_numpy_iterator()] == [[2, 3], [6, 7]]
+    given = {"x": Rounds([np.array([k]) for k in range(5)])}
+    cut(given, 1, 3)
+    assert [given["x"][k][0].tolist() for k in range(len(given["x"]))] == [X[[1]].tolist(), X[[4]].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (iter(()), "cuts arrays, keras.utils.PyDataset and tf.data.Dataset"),
+        (tf.data.Dataset.range(8).shuffle(8).batch(2), "shuffles this one in another order"),
+    ],
+)
+def test_what_cannot_be_cut_is_said(x: Any, words: str) -> None:
+    with pytest.raises(pk.FitError, match=words):
+        cut({"x": x}, 0, 2)

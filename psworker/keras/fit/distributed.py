@@ -20,6 +20,7 @@ from psworker.keras.errors import FitError
 from psworker.keras.fit.around.callbacks import guarded, listed
 from psworker.keras.fit.around.epochs import EpochMetrics
 from psworker.keras.fit.around.hooks import Hooks, Last, Moments
+from psworker.keras.fit.data.cut import cut, fingerprint
 from psworker.keras.fit.data.dealt import DealtData
 from psworker.keras.fit.dealt_epochs import DealtEpochs
 from psworker.keras.fit.membership import Membership
@@ -35,17 +36,27 @@ class Distributed:
     """
 
     def __init__(
-        self, model: Any, membership: Membership, wire_dtype: str, *, stay: bool, deals: bool, shares: bool
+        self,
+        model: Any,
+        membership: Membership,
+        wire_dtype: str,
+        *,
+        stay: bool,
+        deals: bool,
+        cuts: bool,
+        shares: bool,
     ) -> None:
         self.model = model
         self._membership = membership
         self._steps = Steps(model, membership, wire_dtype, deals=deals)
-        # The job stays open after a fit; the data of `fit` is dealt by the coordinator; an epoch's logs are over all
-        # workers.
-        self._stay, self._deals, self._shares = stay, deals, shares
+        # The job stays open after a fit; the data of `fit` is dealt by the coordinator, or cut here; an epoch's logs
+        # are over all workers.
+        self._stay, self._deals, self._cuts, self._shares = stay, deals, cuts, shares
         self._dealt_epochs = DealtEpochs(self._steps)
         self._metrics = EpochMetrics(model, self._steps.sums)
         self._resumption = Resumption()
+        # The arguments of the present fit, until its first batch.
+        self._given: Mapping[str, Any] | None = None
         # Of the present fit: the first of its callbacks, and the epoch that it was told to begin with.
         self._hooks: Hooks | None = None
         self._first_epoch = 0
@@ -118,6 +129,9 @@ class Distributed:
     def _fit(self, *args: Any, **keywords: Any) -> Any:
         bound = inspect.signature(self._plain["fit"]).bind(*args, **keywords)
         self._deal(bound.arguments)
+        if self._cuts:
+            session = self.session
+            cut(bound.arguments, session.worker_index % session.worker_count, session.worker_count)
         given = bound.arguments.get("callbacks")
         self._steps.unchanged.during(given)
         self._steps.backups.among(given)
@@ -131,6 +145,7 @@ class Distributed:
             bound.arguments["callbacks"] = around
         self.model.evaluate = self._evaluate
         self._resumption.begin_fit()
+        self._given = bound.arguments
         self._first_epoch = int(bound.arguments.get("initial_epoch", 0))
         self._counts_steps = bool(bound.arguments.get("steps_per_epoch"))
         try:
@@ -243,6 +258,7 @@ class Distributed:
         if self._hooks is None or self._resumption.placed:
             return
         self._steps.prepare(data)
+        self._metrics.data, self._given = fingerprint(self._given, data), None
         every = self.model.optimizer.gradient_accumulation_steps or 1
         # A CallbackList that the caller made may have none.
         params = self._hooks.params or {}

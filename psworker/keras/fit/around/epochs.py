@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,9 @@ class EpochMetrics:
         self.met = False
         #: Keras has asked for a validation behind this epoch, which may be another worker's to make.
         self.awaited = False
-        self._told = False
+        #: What this worker trains on, as a number; 0: the coordinator deals it.
+        self.data = 0
+        self._told = self._told_of_data = False
         #: Who validates from the next epoch on; empty: as before.
         self.chief = ""
 
@@ -50,7 +53,13 @@ class EpochMetrics:
         self._variables = self._additive()
         self._counted = [variable.numpy() for variable in self._variables]
         flat = np.concatenate([np.zeros(0), *(each.ravel().astype(np.float64) for each in self._counted)])
-        self._totals = self._gather(session, self._layout(), flat.tolist(), {}, yields)
+        sums = [*flat.tolist(), float(self.data), float(self.data**2)]
+        self._totals = totals = self._gather(session, self._layout(), sums, {}, yields)
+        if totals is not None:
+            *added, total, squares = totals.sums
+            self._totals = replace(totals, sums=added)
+            if self.data and totals.workers > 1 and total**2 == totals.workers * squares:
+                self._tell_of_data(totals.workers)
 
     def exchange(self, session: Session, logs: MutableMapping[str, Any], *, validates: bool) -> int:
         """Put the values over all workers into an epoch's `logs`, behind `meet`. Returns how many workers they are of,
@@ -85,6 +94,18 @@ class EpochMetrics:
         self._number += 1
         return session.gather_epoch(self._number - 1, layout, sums, values, yields)
 
+    def _tell_of_data(self, workers: int) -> None:
+        """No spread among the numbers: they are one."""
+        if not self._told_of_data:
+            self._told_of_data = True
+            log.warning(
+                "all %d workers train on the same data, so each sample counts %d times in an epoch: cut the data in "
+                "the script (x[i::n], by session.worker_index and session.worker_count), or give distribute "
+                'sharding="auto" or "units"',
+                *(workers, workers),
+                extra=event("same_data", workers=workers),
+            )
+
     def _miss(self) -> None:
         if not self._told:
             self._told = True
@@ -101,7 +122,7 @@ class EpochMetrics:
         for metric in self._sums.metrics():
             own = list(metric.variables)
             elements = sum(int(np.prod(variable.shape)) for variable in own)
-            if own and self._sums.adds_up(metric) and size + elements <= MOST_SUMS:
+            if own and self._sums.adds_up(metric) and size + elements + 2 <= MOST_SUMS:
                 found += own
                 size += elements
         return found

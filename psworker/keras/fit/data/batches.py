@@ -60,6 +60,12 @@ class DatasetBatches:
             ) from None
 
 
+def unseeded(dataset: Any) -> bool:
+    """It is shuffled in an order that every process draws for itself."""
+    shuffles = [each for each in _chain(dataset) if type(each).__name__ == "_ShuffleDataset"]
+    return any(not any((int(each._seed), int(each._seed2))) for each in shuffles)
+
+
 def _chain(dataset: Any) -> Iterator[Any]:
     """The dataset and all that it is made of."""
     yield dataset
