@@ -10,6 +10,7 @@ grant, and coming in is what the training loop still had to wait for.
 """
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from statistics import fmean
@@ -29,6 +30,8 @@ WASTED = "wasted"
 UNREPORTED = "at work"
 KINDS = (COMPUTING, RECEIVING, SENDING, WAITING, TURN, WASTED, UNREPORTED)
 
+# Payloads that a server holds before their turn, by its usual `--staging-limit`.
+STAGED = 4
 # Seconds by which sums of a log's numbers may be off.
 ROUNDING = 1e-5
 # Tickets of each worker whose stretches are kept; shares are of all.
@@ -108,7 +111,8 @@ class Turns:
     """When there was room for a payload, of tickets that are summed in a fixed order. Give it every fact of a log.
 
     A server takes few payloads before their turn. One that finds no room comes in when it is the next, or when one
-    of those few is summed: so the log shows when that was, though not which servers had how much room.
+    of those few is summed. The log shows when that was, of servers with the usual room and of payloads that take no
+    long time to come in.
     """
 
     def __init__(self) -> None:
@@ -118,6 +122,9 @@ class Turns:
         self._held: dict[str, set[int]] = {}
         # The next, since when it is the next, and when one was summed that had come before its turn.
         self._next, self._since, self._freed = -1, 0.0, 0.0
+        # How many payloads were there, from when on.
+        self._times: list[float] = []
+        self._counts: list[int] = []
 
     def see(self, fact: facts.Fact, t: float) -> None:
         match fact:
@@ -128,10 +135,14 @@ class Turns:
             case facts.Commit(worker, ticket) if ticket in self._open:
                 self._open[ticket] = t
                 self._held[worker].discard(ticket)
+                self._count(1, t)
             case facts.Fold(ticket) | facts.Drop(_, ticket) if ticket in self._open:
-                committed = self._open.pop(ticket)
-                if committed is not None and committed < t:
-                    self._freed = t
+                self._summed(ticket, t)
+            case facts.Apply():
+                # The last of an update is in no fold.
+                for part in fact.parts:
+                    if part.ticket in self._open:
+                        self._summed(part.ticket, t)
             case facts.Cancel(worker, ticket) | facts.Abandon(worker, ticket) if ticket in self._open:
                 self._held[worker].discard(ticket)
                 del self._open[ticket]
@@ -146,11 +157,27 @@ class Turns:
         if following != self._next:
             self._next, self._since = following, t
 
-    def room(self, ticket: int) -> float:
-        """The last moment, of those before its commit, at which this ticket's payload may have come in."""
-        if ticket not in self._open:
-            return 0.0
-        return max(self._freed, self._since) if ticket == self._next else self._freed
+    def _summed(self, ticket: int, t: float) -> None:
+        committed = self._open.pop(ticket)
+        if committed is not None:
+            self._count(-1, t)
+            self._freed = t if committed < t else self._freed
+
+    def _count(self, change: int, t: float) -> None:
+        if not self._open:
+            # Of a round that is over.
+            self._times, self._counts = [], []
+            return
+        self._counts.append((self._counts[-1] if self._counts else 0) + change)
+        self._times.append(t)
+
+    def let_in(self, ticket: int, ready: float, now: float) -> float:
+        """When the payload came in that was ready then, and is committed now. Ask before `see` is given its commit."""
+        place = bisect_right(self._times, ready)
+        if ticket not in self._open or not place or self._counts[place - 1] < STAGED:
+            return ready
+        room = max(self._freed, self._since) if ticket == self._next else self._freed
+        return min(room, now) if room > ready + ROUNDING else ready
 
 
 class _LogReader:
@@ -177,7 +204,7 @@ class _LogReader:
             case facts.Grant(worker, ticket):
                 self._granted(worker, ticket, now)
             case facts.Commit():
-                self._committed(fact, now, self._turns.room(fact.ticket))
+                self._committed(fact, now)
             case facts.Cancel(worker, ticket) | facts.Abandon(worker, ticket):
                 self._lost(worker, ticket, now, cancelled=isinstance(fact, facts.Cancel))
             case facts.Apply(_, _, _, parts):
@@ -198,12 +225,12 @@ class _LogReader:
             self._free[worker] = now
             self._wasted.discard(worker)
 
-    def _committed(self, commit: facts.Commit, now: float, room: float) -> None:
+    def _committed(self, commit: facts.Commit, now: float) -> None:
         lane = self.lanes.setdefault(commit.worker, Lane(commit.worker))
         granted = self._held.get(commit.worker, {}).pop(commit.ticket, now)
         since = self._free.get(commit.worker, granted)
         self.reported |= commit.pull is not None
-        self._add(lane, stretches_of(since, granted, now, commit, room))
+        self._add(lane, stretches_of(since, granted, now, commit, self._turns))
         if not lane.full:
             self._pending[commit.ticket] = lane, len(lane.commits)
             lane.commits.append((now, "pending"))
@@ -242,11 +269,11 @@ class _LogReader:
 
 
 def stretches_of(
-    since: float, granted: float, now: float, commit: facts.Commit, room: float = 0.0
+    since: float, granted: float, now: float, commit: facts.Commit, turns: Turns
 ) -> list[Stretch]:
     """From the end of the ticket before, `since`, to the commit. Clocks that differ a little are cut to fit.
 
-    `room`: see `Turns`.
+    `turns` knows all that came before the commit.
     """
     if commit.pull is None:
         return [Stretch(WAITING, since, granted), Stretch(UNREPORTED, max(since, granted), now)]
@@ -255,7 +282,7 @@ def stretches_of(
     here = max(ahead, granted)
     pulled = min(here + commit.pull, now)
     computed = min(pulled + compute, now)
-    let_in = min(room, now) if room > computed + ROUNDING else computed
+    let_in = turns.let_in(commit.ticket, computed, now)
     return [
         Stretch(COMPUTING, since, ahead),
         Stretch(WAITING, ahead, granted),

@@ -82,7 +82,7 @@ class WorkReader:
         base, granted = self._held.get(worker, {}).pop(ticket, (0, t))
         since = self._free.get(worker, granted)
         self._free[worker] = t
-        stretches = stretches_of(since, granted, t, commit, self._turns.room(ticket))
+        stretches = stretches_of(since, granted, t, commit, self._turns)
         first = 1 + [stretch.kind for stretch in stretches].index(WAITING)
         return Work(worker, ticket, base, tuple(stretches[:first]), tuple(stretches[first:]), commit)
 

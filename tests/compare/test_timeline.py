@@ -235,6 +235,21 @@ def test_a_gradient_that_is_ready_waits_for_its_turn(tmp_path: Path) -> None:
     assert spent[SENDING] < 0.001 * spent[COMPUTING]
 
 
+def test_a_few_gradients_that_are_under_way_at_once_wait_for_no_turn(tmp_path: Path) -> None:
+    timed = {"problem": "quadratic", "compute": "constant(1)"}
+    run = simulate(
+        tmp_path / "run",
+        "sync",
+        run={"versions": 10},
+        cluster={"workers": 4},
+        simulation=timed,
+        links={"latency": 0.2},
+    )
+    found = timeline(run)
+    assert sum(lane.seconds[TURN] for lane in found.lanes) == 0
+    assert all(lane.seconds[SENDING] > 0 for lane in found.lanes)
+
+
 def test_nobody_waits_for_a_turn_where_there_is_none(tmp_path: Path) -> None:
     timed = TIMED | {"batches": 6, "compute": "exponential(1)"}
     run = simulate(
