@@ -19,12 +19,18 @@ from tests.replay.command import ps_lab
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-WORKERS, ROOM, LR = 2, 500, 1.0
-BATCHES, KILLS = (250, 12) if SOAK else (120, 2)
+ROOM, LR = 200, 1.0
+BATCHES, KILLS = (190, 12) if SOAK else (120, 2)
 # Initial values, as `tests/cluster/numpy_worker.py` has them.
 START = {"w": np.full((100, 10), 0.5, np.float32), "b": np.ones(3, np.float32)}
-# Dropping contributions is their rule.
-DROPPING = {"bounded", "k-async", "k-batch-async", "k-sync", "k-batch-sync", "sync"}
+# To drop contributions, or to cancel tickets of which the commit is on its way, is their rule.
+DROPPING = {
+    *("bounded", "k-async", "k-batch-async", "k-sync", "k-batch-sync", "rennala", "ringmaster"),
+    # Of a round of too few, behind a loss.
+    *("median", "trimmed-mean", "krum"),
+}
+# What tolerates bad workers needs more of them.
+WORKERS = {"trimmed-mean": 5, "krum": 5}
 
 
 def killed(folder: Path, policy: str) -> tuple[Run, int]:
@@ -32,7 +38,10 @@ def killed(folder: Path, policy: str) -> tuple[Run, int]:
     arguments = ["--seconds", "0.01", "--batches", str(BATCHES), "--ledger", str(ROOM)]
     options = ["--out", str(folder), "--runs", "1", "--no-reference", "--kind", "kill", "--kills", str(KILLS)]
     options += ["--every", "6", "--seed", "11", "--json", "--set", f"policy.name={policy}"]
-    options += ["--set", "optimizer.name=sgd", "--set", f"optimizer.learning_rate={LR}"]
+    # Krum compares whole gradients.
+    size = {"cluster.workers": WORKERS.get(policy, 2), "cluster.servers": 1 if policy == "krum" else 2}
+    chosen = {**size, "optimizer.name": "sgd", "optimizer.learning_rate": LR}
+    options += [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
     options += ["--set", f"job.arguments={json.dumps(arguments)}"]
     done = ps_lab("chaos", Path(__file__).with_name("numpy.toml"), *options)
     report = json.loads(done.out.splitlines()[-1])
@@ -84,7 +93,9 @@ def test_every_batch_counts_once_whoever_is_killed(
     (job,) = entries_of(run, "job")
     if job.get("local") is None:
         # Of a local rule a commit is of several batches.
-        assert set(commits) == {(f"w{rank}", batch) for rank in range(WORKERS) for batch in range(BATCHES)}
+        ranks = range(WORKERS.get(policy, 2))
+        missing = {(f"w{rank}", batch) for rank in ranks for batch in range(BATCHES)} - set(commits)
+        assert not missing or policy in DROPPING, missing
         dropped = {entry["ticket"] for entry in entries_of(run, "drop")}
         assert len(applied) == len(commits) - len(dropped)
         assert not dropped or policy in DROPPING, f"{len(dropped)} batches were dropped"
