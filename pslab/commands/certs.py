@@ -28,12 +28,23 @@ SOON = 7
     metavar="HOST,...",
     help="In task order: h0,h1 or h0:7070,h1:7070; behind slashes what else a server is called: h0/10.0.0.7.",
 )
+@click.option(
+    "--any-server",
+    is_flag=True,
+    help="One for all of --servers, which they share: server.pem. For pods, which read one Secret.",
+)
 @click.option("--workers", type=click.IntRange(min=0), default=0, help="Named w0, w1, ... Default: 0.")
 @click.option("--any-worker", is_flag=True, help="One for workers of any name, which they share: worker.pem.")
 @click.option(
     "--observers",
     type=click.IntRange(min=0),
     help="For status, watch and dashboard. Default: 1 for a new folder.",
+)
+@click.option(
+    "--page",
+    metavar="HOST",
+    help="One for ps-lab dashboard on that host, page.pem: it observes, and browsers can trust it. Behind slashes what "
+    "else the host is called.",
 )
 @click.option(
     "--days",
@@ -48,9 +59,11 @@ SOON = 7
 def certs(
     folder: Path,
     servers: str | None,
+    any_server: bool,
     workers: int,
     any_worker: bool,
     observers: int | None,
+    page: str | None,
     days: int,
     cluster: str | None,
     renew: bool,
@@ -65,6 +78,7 @@ def certs(
     \b
       ps-lab certs certs --servers h0,h1 --workers 4
       ps-lab certs certs --workers 6        # two more
+      ps-lab certs certs --page h0          # for a dashboard that others look at
       ps-lab certs certs                    # what is there, and until when
       ps-lab certs certs --renew            # before it ends; running processes take new files as they come
     """
@@ -72,8 +86,12 @@ def certs(
     try:
         hosts = parse_servers(servers) if servers else ()
         wanted = [
-            *_wanted(hosts, workers, any_worker, _observers(observers, folder, servers, workers, any_worker))
+            *_wanted_servers(hosts, any_server),
+            *_wanted(workers, any_worker, _observers(observers, folder, servers, workers, any_worker)),
         ]
+        if page is not None:
+            names = tuple(name for host in parse_servers(page) for name in host.names)
+            wanted.append(Wanted(Role.OBSERVER, "page", names))
         new = made.make(wanted, cluster, days, renew=renew) if wanted or renew else None
         held = made.held()
         if not held:
@@ -89,7 +107,7 @@ def certs(
     console().print(_table(held))
     if new is not None:
         _say(folder, new)
-    for line in _commands(made, hosts, held) if hosts else ():
+    for line in _commands(made, hosts, held) if hosts and not any_server else ():
         console().print(line, soft_wrap=True)
 
 
@@ -100,9 +118,15 @@ def _observers(given: int | None, folder: Path, servers: str | None, workers: in
     return int(bool(servers or workers or any_worker) and not (folder / f"{CA}.pem").exists())
 
 
-def _wanted(hosts: Sequence[ServerHost], workers: int, any_worker: bool, observers: int) -> Iterator[Wanted]:
-    for index, host in enumerate(hosts):
-        yield Wanted(Role.SERVER, f"server-{index}", host.names)
+def _wanted_servers(hosts: Sequence[ServerHost], shared: bool) -> list[Wanted]:
+    if shared:
+        if not hosts:
+            raise IdentityError("--any-server: expected --servers with the names that it is for, got none")
+        return [Wanted(Role.SERVER, "", tuple(name for host in hosts for name in host.names))]
+    return [Wanted(Role.SERVER, f"server-{index}", host.names) for index, host in enumerate(hosts)]
+
+
+def _wanted(workers: int, any_worker: bool, observers: int) -> Iterator[Wanted]:
     if any_worker:
         yield Wanted(Role.WORKER, "")
     # As ps-worker calls itself.

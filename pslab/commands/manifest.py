@@ -42,7 +42,12 @@ _KINDS: Mapping[str, Callable[[Request], list[dict[str, Any]]]] = {
     "--tls",
     metavar="SECRET",
     help="Encrypt and authenticate with what the Secrets SECRET-servers and SECRET-workers hold: ca.crt, tls.crt and "
-    "tls.key. Without it whoever reaches the pods can join and read the model.",
+    "tls.key (ps-lab certs makes them).",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="In place of --tls: whoever reaches the pods can join, push gradients and read the model.",
 )
 @click.option(
     "--claim",
@@ -73,6 +78,7 @@ def manifest(
     name: str | None,
     namespace: str | None,
     tls: str | None,
+    insecure: bool,
     claim: str | None,
     restarts: int,
     overrides: tuple[str, ...],
@@ -80,12 +86,18 @@ def manifest(
     """Print Kubernetes objects that run EXPERIMENT, as YAML.
 
     \b
-      ps-lab manifest exp.toml --image registry.example/digits:1 --claim runs | kubectl apply -f -
+      ps-lab manifest exp.toml --image registry.example/digits:1 --tls digits-tls --claim runs | kubectl apply -f -
 
     The objects are checked before they are printed: by rules of ours, and by Kubernetes' schemas where
     kubernetes-validate is installed (the extra kubernetes). We had no cluster to try them on.
     docs/guides/kubernetes.md tells what they hold.
     """
+    if insecure == (tls is not None):
+        given = f"both, --tls {tls} and --insecure" if insecure else "neither"
+        raise Failure(
+            f"expected --tls SECRET, whose certificates ps-lab certs makes, or --insecure, got {given}: without TLS "
+            "whoever reaches the pods can join and read the model"
+        )
     try:
         loaded = load(experiment, overrides)
         request = Request(loaded, image, name or name_from(loaded.run.name), namespace, tls, claim, restarts)

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from typing import Any
 
 # Not a StatefulSet: its pods are started again whatever their end.
-KINDS = ("ConfigMap", "Service", "Job", "JobSet", "TFJob")
+KINDS = ("ConfigMap", "NetworkPolicy", "Service", "Job", "JobSet", "TFJob")
 # Kinds of Kubernetes itself; the others have definitions of their own.
-BUILT_IN = ("ConfigMap", "Service", "Job")
+BUILT_IN = ("ConfigMap", "NetworkPolicy", "Service", "Job")
 # Wrong options, refused, the user's code, diverged: another pod would end in the same way.
 FINAL = {2, 5, 6, 8}
 # A lost server, SIGKILL, SIGTERM.
@@ -116,6 +116,8 @@ def _pod(pod: Document) -> Iterator[str]:
         dropped = own.get("capabilities", {}).get("drop")
         if own.get("allowPrivilegeEscalation") is not False or dropped != ["ALL"]:
             yield f"container {container['name']} has privileges that it does not need"
+        if not own.get("readOnlyRootFilesystem"):
+            yield f"container {container['name']} may write into its image"
         if not container["command"] or not all(isinstance(word, str) for word in container["command"]):
             yield f"container {container['name']}: expected a command of words"
         for table in container.get("resources", {}).values():

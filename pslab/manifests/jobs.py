@@ -7,14 +7,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from pslab.manifests.failures import limits
-from pslab.manifests.pods import DATA_PORT, GRPC_PORT, Network, Role, config_map, labels, metadata, template
+from pslab.manifests.pods import (
+    DATA_PORT,
+    GRPC_PORT,
+    METRICS_PORT,
+    Network,
+    Role,
+    config_map,
+    labels,
+    metadata,
+    network_policy,
+    template,
+)
 from pslab.manifests.request import Request
 
 SERVER, WORKER = "ps", "worker"
+# Seconds for which Kubernetes keeps Jobs that have ended, and the output of their pods: a week.
+KEPT = 7 * 86400
 
 
 def plain(request: Request) -> list[dict[str, Any]]:
-    """ConfigMap, Service, and a Job for each role. Hosts are JOB-INDEX.SERVICE."""
+    """ConfigMap, Service, a Job for each role, and NetworkPolicy. Hosts are JOB-INDEX.SERVICE."""
     hosts = _hosts(request, f"{request.name}-{SERVER}")
     jobs: tuple[tuple[Role, str], ...] = (("ps", SERVER), ("worker", WORKER))
     return [
@@ -29,11 +42,12 @@ def plain(request: Request) -> list[dict[str, Any]]:
             }
             for role, suffix in jobs
         ),
+        network_policy(request),
     ]
 
 
 def jobset(request: Request) -> list[dict[str, Any]]:
-    """ConfigMap and JobSet. Hosts are SET-JOB-0-INDEX.SUBDOMAIN, known before a pod is ready."""
+    """ConfigMap, JobSet and NetworkPolicy. Hosts are SET-JOB-0-INDEX.SUBDOMAIN, known before a pod is ready."""
     hosts = _hosts(request, f"{request.name}-{SERVER}-0")
     replicated: list[dict[str, Any]] = []
     jobs: tuple[tuple[Role, str], ...] = (("ps", SERVER), ("worker", WORKER))
@@ -56,6 +70,7 @@ def jobset(request: Request) -> list[dict[str, Any]]:
             "metadata": metadata(request, request.name),
             "spec": spec,
         },
+        network_policy(request),
     ]
 
 
@@ -68,6 +83,8 @@ def _hosts(request: Request, stem: str) -> list[str]:
 def _service(request: Request) -> dict[str, Any]:
     """Headless: names of servers, also of those that are not ready. Workers need none."""
     ports = [{"name": "grpc", "port": GRPC_PORT}, {"name": "data", "port": DATA_PORT}]
+    if request.metrics:
+        ports.append({"name": "metrics", "port": METRICS_PORT})
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -90,6 +107,7 @@ def _spec(request: Request, role: Role, hosts: Sequence[str], subdomain: str | N
         "completionMode": "Indexed",
         "completions": count,
         "parallelism": count,
+        "ttlSecondsAfterFinished": KEPT,
         **limits(container, restarts),
         "template": template(request, role, Network(hosts, subdomain=subdomain), container),
     }

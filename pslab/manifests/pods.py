@@ -9,7 +9,7 @@ from pslab.manifests.request import Request
 Role = Literal["ps", "worker"]
 
 # Beside each other in a pod of its own: nothing else listens there.
-GRPC_PORT, DATA_PORT = 7070, 7071
+GRPC_PORT, DATA_PORT, METRICS_PORT = 7070, 7071, 7072
 CONFIG, CONFIG_KEY, SECRETS = "/etc/paramserver", "experiment.toml", "/etc/paramserver-tls"
 # Dockerfile makes it.
 USER = 10001
@@ -23,7 +23,13 @@ _POD_SECURITY = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-_CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+_CONTAINER_SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+# What libraries write by the way; all else is in the run folder.
+SCRATCH = "/tmp"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
@@ -59,6 +65,22 @@ def config_map(request: Request) -> dict[str, Any]:
     }
 
 
+def network_policy(request: Request) -> dict[str, Any]:
+    """Only the run's own pods reach its servers, and whoever collects metrics. Nobody has to reach a worker."""
+    own: dict[str, Any] = {"from": [{"podSelector": {"matchLabels": labels(request)}}]}
+    metrics = [{"ports": [{"port": METRICS_PORT}]}] if request.metrics else []
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(request, request.name),
+        "spec": {
+            "podSelector": {"matchLabels": labels(request)},
+            "policyTypes": ["Ingress"],
+            "ingress": [own, *metrics],
+        },
+    }
+
+
 def template(request: Request, role: Role, network: Network, container: str) -> dict[str, Any]:
     """A pod template. The restart policy is Never: what comes again comes as a new pod."""
     spec: dict[str, Any] = {
@@ -80,6 +102,8 @@ def _container(request: Request, role: Role, network: Network, name: str) -> dic
     ports = [(network.port_name, network.port)]
     if role == "ps":
         ports.append(("data", network.data_port))
+        if request.metrics:
+            ports.append(("metrics", METRICS_PORT))
     resources = _resources(request, role)
     return {
         "name": name,
@@ -107,13 +131,12 @@ def _place(network: Network) -> list[str]:
 
 def _server(request: Request, network: Network) -> list[str]:
     command = ["ps-server", *_place(network), "--bind", "0.0.0.0", "--data-port", str(network.data_port)]
-    if request.tls is None:
-        # Who reaches the pods is a matter of the cluster's network then.
-        command.append("--insecure")
     command += ["--config", f"{CONFIG}/{CONFIG_KEY}", "--out", request.run_folder]
     if request.tls is None:
-        # Said once more, where a server would refuse to listen otherwise.
+        # As the user has asked; a server refuses to listen otherwise.
         command.append("--insecure")
+    if request.metrics:
+        command += ["--metrics-port", str(METRICS_PORT)]
     return [*command, "--resume", "auto"] if request.saves else command
 
 
@@ -125,7 +148,7 @@ def _worker(request: Request, network: Network) -> list[str]:
 
 
 def _variables(request: Request, role: Role, network: Network) -> list[dict[str, Any]]:
-    said: dict[str, str] = {"PYTHONUNBUFFERED": "1"}
+    said: dict[str, str] = {"PYTHONUNBUFFERED": "1", "HOME": SCRATCH}
     script = role == "worker" and request.experiment.job.script
     if script:
         cluster = request.experiment.cluster
@@ -148,7 +171,7 @@ def _volumes(request: Request, role: Role) -> list[tuple[dict[str, Any], dict[st
         (
             {"name": "experiment", "configMap": config},
             {"name": "experiment", "mountPath": CONFIG, "readOnly": True},
-        )
+        ),
     ]
     if request.tls is not None:
         # Readable for the group of the pod, which is the user's own.
@@ -164,6 +187,7 @@ def _volumes(request: Request, role: Role) -> list[tuple[dict[str, Any], dict[st
         if request.claim is not None:
             kept = {"persistentVolumeClaim": {"claimName": request.claim}}
         found.append(({"name": "runs", **kept}, {"name": "runs", "mountPath": "/runs"}))
+    found.append(({"name": "scratch", "emptyDir": {}}, {"name": "scratch", "mountPath": SCRATCH}))
     return found
 
 
@@ -190,8 +214,16 @@ def quantity(number: int) -> str:
 
 
 def _spreading(request: Request, role: Role) -> dict[str, Any]:
-    """No two servers on one node, where the experiment says so."""
-    if role == "worker" or not request.experiment.cluster.place.servers.spread:
+    """Workers on as many nodes as there are; no two servers on one node, where the experiment says so."""
+    if role == "worker":
+        even = {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": labels(request, role)},
+        }
+        return {"topologySpreadConstraints": [even]}
+    if not request.experiment.cluster.place.servers.spread:
         return {}
     others = {
         "labelSelector": {"matchLabels": labels(request, role)},

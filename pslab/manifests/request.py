@@ -61,6 +61,11 @@ class Request:
         return bool(self.experiment.run.checkpoint_every) and self.claim is not None
 
     @property
+    def metrics(self) -> bool:
+        """Servers have a port for Prometheus."""
+        return self.experiment.cluster.metrics
+
+    @property
     def run_folder(self) -> str:
         """In the pods of servers."""
         return f"/runs/{self.name}"

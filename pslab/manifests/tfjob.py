@@ -6,7 +6,7 @@ any failure; servers never, for what they held is gone.
 
 from typing import Any
 
-from pslab.manifests.pods import DATA_PORT, Network, Role, config_map, metadata, template
+from pslab.manifests.pods import DATA_PORT, Network, Role, config_map, metadata, network_policy, template
 from pslab.manifests.request import Request
 
 # What the operator looks for.
@@ -14,7 +14,7 @@ CONTAINER, PORT_NAME, PORT = "tensorflow", "tfjob-port", 2222
 
 
 def tfjob(request: Request) -> list[dict[str, Any]]:
-    """ConfigMap and TFJob."""
+    """ConfigMap, TFJob and NetworkPolicy."""
     cluster = request.experiment.cluster
     spec = {
         "runPolicy": {
@@ -37,6 +37,7 @@ def tfjob(request: Request) -> list[dict[str, Any]]:
             "metadata": metadata(request, request.name),
             "spec": spec,
         },
+        network_policy(request),
     ]
 
 

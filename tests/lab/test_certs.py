@@ -13,7 +13,7 @@ from pslab.certificates import folder as module
 from pslab.certificates.hosts import parse_servers
 from pslab.cli import cli
 from pswire.addresses import AddressError
-from pswire.security.authority import Authority
+from pswire.security.authority import Authority, described
 from pswire.security.files import TlsFiles
 from pswire.security.names import Role
 from pswire.security.secret import Secret
@@ -227,3 +227,13 @@ def test_servers_are_named_in_the_ways_that_addresses_are(
 def test_what_is_no_server_is_refused(text: str) -> None:
     with pytest.raises(AddressError, match="expected"):
         parse_servers(text)
+
+
+def test_one_that_all_servers_share_and_one_for_a_page(folder: Path) -> None:
+    """For pods, which read one Secret; and for a dashboard, which is a client of servers and serves browsers."""
+    made(folder, "--any-server", "--servers", "a-0.run,a-1.run", "--any-worker", "--page", "h0/10.0.0.7")
+    server, page = (described(TlsFiles.in_folder(folder, stem).read().cert) for stem in ("server", "page"))
+    assert server.subject is not None and page.subject is not None
+    assert server.subject.role is Role.SERVER and server.subject.name == ""
+    assert {"a-0.run", "a-1.run"} <= set(server.hosts)
+    assert page.subject.role is Role.OBSERVER and {"h0", "10.0.0.7"} <= set(page.hosts)

@@ -306,11 +306,17 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_it_prints_what_kubectl_takes(monkeypatch: Patch, capsys: Capture, file: Path) -> None:
-    code = ps_lab(monkeypatch, "manifest", file, "--image", IMAGE, "--set", "cluster.workers=4")
+    code = ps_lab(monkeypatch, "manifest", file, "--image", IMAGE, "--set", "cluster.workers=4", "--insecure")
     printed, said = capsys.readouterr()
     assert code == 0
     documents = [*yaml.safe_load_all(printed)]
-    assert [document["kind"] for document in documents] == ["ConfigMap", "Service", "Job", "Job"]
+    assert [document["kind"] for document in documents] == [
+        "ConfigMap",
+        "Service",
+        "Job",
+        "Job",
+        "NetworkPolicy",
+    ]
     assert (
         documents[3]["spec"]["completions"] == 4 and "workers = 4" in documents[0]["data"]["experiment.toml"]
     )
@@ -318,7 +324,13 @@ def test_it_prints_what_kubectl_takes(monkeypatch: Patch, capsys: Capture, file:
 
 
 def test_wrong_names_and_files_are_one_sentence(monkeypatch: Patch, capsys: Capture, file: Path) -> None:
-    for arguments in ((file, "--image", "?"), (file.with_name("none.toml"), "--image", IMAGE)):
+    for arguments in (
+        (file, "--image", "?", "--insecure"),
+        (file.with_name("none.toml"), "--image", IMAGE, "--insecure"),
+        # Nobody is without TLS who has not said so.
+        (file, "--image", IMAGE),
+        (file, "--image", IMAGE, "--tls", "t", "--insecure"),
+    ):
         assert ps_lab(monkeypatch, "manifest", *arguments) == ExitCode.USAGE
         printed, said = capsys.readouterr()
         assert printed == "" and said.count("\n") == 1
@@ -326,6 +338,20 @@ def test_wrong_names_and_files_are_one_sentence(monkeypatch: Patch, capsys: Capt
 
 def test_a_manifest_that_is_wrong_is_not_printed(monkeypatch: Patch, capsys: Capture, file: Path) -> None:
     monkeypatch.setattr("pslab.commands.manifest.problems", lambda documents: ["planted"])
-    assert ps_lab(monkeypatch, "manifest", file, "--image", IMAGE) == ExitCode.INTERNAL
+    assert ps_lab(monkeypatch, "manifest", file, "--image", IMAGE, "--insecure") == ExitCode.INTERNAL
     printed, said = capsys.readouterr()
     assert printed == "" and "planted" in said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_metrics_have_a_port_that_may_be_reached(kind: str) -> None:
+    """And nothing else from outside of the run."""
+    documents = manifest(kind, 2, 3, {"cluster": {"metrics": True}}, tls="t")
+    assert problems(documents) == []
+    _, _, server = next(templates(documents))
+    (container,) = server["containers"]
+    opened = {port["name"]: port["containerPort"] for port in container["ports"]}
+    told = container["command"][container["command"].index("--metrics-port") + 1]
+    assert opened["metrics"] == int(told)
+    own, metrics = documents[-1]["spec"]["ingress"]
+    assert "ports" not in own and own["from"] and metrics == {"ports": [{"port": int(told)}]}

@@ -1,5 +1,6 @@
 """``ps-lab dashboard``"""
 
+import socket
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from pslab.runs.folder import RunError
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
+from pswire.security.authority import described
 from pswire.security.options import insecure_option, security_options
 from pswire.security.settings import SecurityOptions
 
@@ -66,6 +68,15 @@ def dashboard(
             f"--bind {bind}: other machines reach this address, and whoever sees the network sees the page and its "
             "token: expected --tls-ca, --tls-cert and --tls-key, or --insecure"
         )
+    hosts: tuple[str, ...] = ()
+    if encrypted:
+        hosts = described(credentials.identity.cert).hosts
+        if not hosts:
+            raise Failure(
+                f"--bind {bind}: the certificate is a client's, which no browser believes: expected one for this host, "
+                "as ps-lab certs DIR --page HOST makes it",
+                ExitCode.UNTRUSTED,
+            )
     asking = credentials
     if target is not None and sources.live_address(Path(target)):
         # A run that goes on may have certificates of its own; the page is not served with them.
@@ -84,8 +95,11 @@ def dashboard(
     from pslab.dashboard.app import application
 
     token = token_for(bind)
-    app = application(source, names=frozenset({bind.lower()}), token=token)
+    # Of an address that means all interfaces nobody can make a link.
+    host = (*hosts, socket.gethostname())[0] if bind in ("0.0.0.0", "::") else bind
+    names = frozenset(name.lower() for name in (bind, host, *hosts))
+    app = application(source, names=names, token=token)
     # A browser has no certificate: the link's token says who may look.
     context = credentials.identity.server_context(mutual=False) if encrypted else None
-    shown = link(sock, bind, token, encrypted=encrypted)
+    shown = link(sock, host, token, encrypted=encrypted)
     serve(app, sock, lambda: click.echo(f"dashboard: {shown}"), context)
