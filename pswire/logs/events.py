@@ -139,6 +139,8 @@ EVENTS: Final[Mapping[str, Event]] = {
     "no_validation": Event(WORKER, (), "Keras: an epoch ended without worker 0, which validates for all"),
     "no_batches": Event(WORKER, ("index",), "its part of the data is empty; it is done at once"),
     "not_deterministic": Event(WORKER, (), "TensorFlow had started with several threads, which stay"),
+    "metric_own": Event(WORKER, (), "Keras: a metric is no sum; each worker's logs have its own value"),
+    "slots_missing": Event(WORKER, (), "Keras: the model's optimizer did not get the servers' slots"),
     "optimizer_anew": Event(WORKER, (), "Keras: the optimizer's earlier steps are not known to the servers"),
     "session_closed": Event(WORKER, (), "the coordinator closed the session; the worker joins again"),
     "session_refused": Event(WORKER, (), "the coordinator had given this worker up; it joins again"),
