@@ -158,3 +158,16 @@ def test_batches_are_cut_by_their_numbers() -> None:
 def test_what_cannot_be_cut_is_said(x: Any, words: str) -> None:
     with pytest.raises(pk.FitError, match=words):
         cut({"x": x}, 0, 2)
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_a_worker_without_samples_takes_the_last_version() -> None:
+    plain = model()
+    expected = plain.fit(X[:64], Y[:64], batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0)
+    with servers(workers=2) as hosts:
+        fits = [{"x": X[rows], "y": Y[rows], "shuffle": False} for rows in (slice(64), slice(0))]
+        (history, weights, _), (none, others, _) = in_threads(hosts, fits)
+    assert history == expected.history and none == {}
+    for one, other, alone in zip(weights, others, plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, alone)
+        np.testing.assert_array_equal(other, alone)

@@ -250,6 +250,11 @@ class Distributed:
             if self.model.stop_training:
                 break
         if logs is None:
+            if not self._resumption.placed and hasattr(iterator, "element_spec"):
+                # There was no batch at all; Keras asks the metrics for their values, which the first batch makes.
+                self.model._symbolic_build(
+                    data_batch=keras.tree.map_structure(_symbol, iterator.element_spec)
+                )
             raise StopIteration
         return logs
 
@@ -309,7 +314,8 @@ class Distributed:
         if self._metrics.met or not self._shares or session is None or session.worker_count == 1:
             return
         if steps.dealt is None:
-            if not steps.finished:
+            # A worker without a batch has no metrics, and is done as soon as Keras is through its epochs.
+            if not steps.finished and self._resumption.placed:
                 self._metrics.meet(session, steps.yield_ticket)
         elif self._dealt_epochs.trained:
             # Behind the last unit, too, when the job is over.
@@ -317,6 +323,14 @@ class Distributed:
 
     def _end_fit(self) -> None:
         """On a cluster: the job's last version."""
+        if (
+            self._membership.place is not None
+            and not self._stay
+            and not self._steps.finished
+            and self.model.built
+        ):
+            # Also of a worker without a batch: the others wait for it to come.
+            assert self.session is not None
         if self._stay:
             self._steps.bring_slots()
         if self._membership.session is None or self._stay or self._steps.finished:
@@ -324,3 +338,7 @@ class Distributed:
         # A callback that stops this fit stops the job: its reason is as good in any other worker.
         stopped = f"a callback stopped its fit in epoch {self._epoch + 1}" if self.model.stop_training else ""
         self._steps.end(stopped)
+
+
+def _symbol(spec: Any) -> Any:
+    return keras.KerasTensor(tuple(spec.shape), spec.dtype.name)
