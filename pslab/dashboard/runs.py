@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -190,12 +192,25 @@ class RunPages:
 
     def printed(self) -> list[str]:
         """Names of the processes that printed something."""
-        return sorted(path.stem for path in (self.run.path / LOGS).glob("*.log") if path.stat().st_size)
+        return sorted(path.stem for path in (self.run.path / LOGS).glob("*.log") if _is_log(path))
 
     def print_of(self, name: str) -> str:
         """The end of it. Raises RunError for a process that is none of `printed`."""
         if name not in self.printed():
             raise RunError(f"{self.run.path}: expected one of {', '.join(self.printed())}, got {name!r}")
-        data = (self.run.path / LOGS / f"{name}.log").read_bytes()[-PRINTED:]
+        path = self.run.path / LOGS / f"{name}.log"
+        try:
+            # It may have become a link since.
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - PRINTED))
+                data = file.read(PRINTED)
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror}") from error
         text = data.decode("utf-8", "replace")
         return "\n".join(spoken(line) for line in text.splitlines())
+
+
+def _is_log(path: Path) -> bool:
+    """A file with something in it, of the run folder itself: a link could lead anywhere."""
+    facts = path.lstat()
+    return stat.S_ISREG(facts.st_mode) and facts.st_size > 0 and not path.parent.is_symlink()

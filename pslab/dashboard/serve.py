@@ -54,6 +54,8 @@ def serve(
     """Until SIGINT or SIGTERM. `ready` is called when pages are answered. `context`: of TLS."""
     import uvicorn
 
+    from pslab.dashboard.unfinished import protocol
+
     # Where a server of this machine wants the processor, the page waits.
     os.nice(10)
     config = uvicorn.Config(
@@ -63,6 +65,7 @@ def serve(
         # Viewers' streams have no end of their own.
         timeout_graceful_shutdown=1,
         limit_concurrency=256,
+        http=protocol(),
         ws="none",
         server_header=False,
     )

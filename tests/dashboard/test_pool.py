@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import signal
+from contextlib import suppress
 
 import psutil
 import pytest
 
+from pslab.dashboard.playground import pool as pool_module
 from pslab.dashboard.playground.play import Budget
 from pslab.dashboard.playground.pool import Busy, Pool
 from pslab.dashboard.playground.settings import SettingsError
+from tests.patience import PATIENCE
 
 
 def asked(seed: int, **more: object) -> str:
@@ -92,6 +96,62 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(many())
 
 
+def spawned() -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        # One that has ended meanwhile is none.
+        with suppress(psutil.Error):
+            found += [process] if "spawn_main" in " ".join(process.cmdline()) else []
+    return found
+
+
+def test_what_is_played_and_what_waits_keeps_no_process_at_the_end() -> None:
+    """These would play for ever."""
+    endless = {"simulation.seconds": 1e9, "simulation.compute": "constant(1)"}
+
+    before = {process.pid for process in spawned()}
+
+    async def play() -> list[psutil.Process]:
+        pool = Pool(1, Budget(entries=10**9, seconds=1e9))
+        plays = [asyncio.create_task(pool.play(asked(seed, **endless))) for seed in range(4)]
+        async with asyncio.timeout(PATIENCE):
+            while not (playing := [p for p in spawned() if p.pid not in before]):
+                await asyncio.sleep(0.01)
+        pool.close()
+        for each in plays:
+            each.cancel()
+        await asyncio.gather(*plays, return_exceptions=True)
+        return playing
+
+    _, alive = psutil.wait_procs(asyncio.run(play()), timeout=PATIENCE)
+    assert not alive
+
+
+def test_one_step_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget is looked at between events."""
+
+    def endless(text: str, budget: Budget) -> str:
+        while True:
+            pass
+
+    monkeypatch.setattr(pool_module, "played", endless)
+    before = signal.getsignal(signal.SIGPROF)
+    try:
+        with pytest.raises(SettingsError, match="took too long"):
+            pool_module.played_in_time("", Budget(seconds=0.05))
+    finally:
+        signal.signal(signal.SIGPROF, before)
+
+
+def test_a_simulation_that_needs_too_much_memory_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "played", lambda text, budget: str(bytearray(2**60)))
+    before = signal.getsignal(signal.SIGPROF)
+    try:
+        assert "needs more than 1024 MiB" in json.loads(pool_module.played_in_time("", Budget()))["error"]
+    finally:
+        signal.signal(signal.SIGPROF, before)
+
+
 def test_processes_are_gone_after_the_end() -> None:
     async def play() -> str:
         pool = Pool(1)
@@ -100,6 +160,5 @@ def test_processes_are_gone_after_the_end() -> None:
         return answer
 
     assert json.loads(asyncio.run(play()))["ended"]["success"]
-    spawned = [p for p in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
-    _, alive = psutil.wait_procs(spawned, timeout=60)
+    _, alive = psutil.wait_procs(spawned(), timeout=60)
     assert not alive

@@ -159,5 +159,7 @@ def played(text: str, budget: Budget) -> str:
         return play(read_play(text), budget)
     except (SettingsError, ExperimentError) as error:
         return json.dumps({"error": str(error)})
+    except MemoryError:
+        raise
     except Exception as error:  # a fault here must not end the page
         return json.dumps({"error": f"the simulation failed: {type(error).__name__}: {error}"})

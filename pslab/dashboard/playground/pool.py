@@ -4,19 +4,26 @@ A class of 32 that opens one link plays it once. Beyond the queue a viewer is to
 """
 
 import asyncio
+import json
 import os
+import re
+import resource
 import signal
 from collections import OrderedDict
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from pathlib import Path
+from types import FrameType
 
 from pslab.dashboard.playground.play import Budget, played
-from pslab.dashboard.playground.settings import read_play
+from pslab.dashboard.playground.settings import SettingsError, read_play
 from pswire.command.process import die_with
 
 # Plays that wait for a process, and answers that are remembered, in bytes.
 MOST_WAITING, MOST_REMEMBERED = 64, 64 * 2**20
+# Of one simulation, beyond what a process has when it is loaded; bytes.
+MEMORY = 2**30
 # Seconds beyond its budget after which a process is ended.
 PATIENCE = 30.0
 
@@ -56,7 +63,7 @@ class Pool:
     async def _simulate(self, key: str, text: str) -> str:
         try:
             loop = asyncio.get_running_loop()
-            future = loop.run_in_executor(self._processes(), played, text, self.budget)
+            future = loop.run_in_executor(self._processes(), played_in_time, text, self.budget)
             waiting = MOST_WAITING * self.budget.seconds / self.processes
             answer = await asyncio.wait_for(future, waiting + PATIENCE)
         except (TimeoutError, BrokenProcessPool):
@@ -91,9 +98,11 @@ class Pool:
         if self._executor is None:
             return
         executor, self._executor = self._executor, None
+        # It forgets them. Each would go on until its play is over, and this process would wait for that at its end.
+        processes = list((executor._processes or {}).values())
         executor.shutdown(wait=False, cancel_futures=True)
-        for process in list((executor._processes or {}).values()):
-            process.terminate()
+        for process in processes:
+            process.kill()
 
 
 def _begin(parent: int) -> None:
@@ -103,3 +112,24 @@ def _begin(parent: int) -> None:
     die_with(parent)
     os.nice(10)
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    if found := re.search(
+        r"^VmData:\s+(\d+) kB$", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE
+    ):
+        most = int(found[1]) * 1024 + MEMORY
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _too_long(number: int, frame: FrameType | None) -> None:
+    raise SettingsError("the simulation took too long to make, or one step of it did; make it smaller")
+
+
+def played_in_time(text: str, budget: Budget) -> str:
+    """`played`, which looks at its budget between events only: also what one event takes, and the making, ends."""
+    signal.signal(signal.SIGPROF, _too_long)
+    signal.setitimer(signal.ITIMER_PROF, 2 * budget.seconds)
+    try:
+        return played(text, budget)
+    except MemoryError:
+        return json.dumps({"error": f"the simulation needs more than {MEMORY >> 20} MiB; make it smaller"})
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)

@@ -11,6 +11,7 @@ from pswire.config.experiment import Experiment, ExperimentError, parse_experime
 
 # What a visitor may ask of this machine.
 MOST_WORKERS, MOST_SERVERS, MOST_BATCH, MOST_HIDDEN, MOST_DIMENSIONS = 64, 8, 512, 128, 1000
+MOST_UNITS = 10_000
 MOST_TEXT = 8000
 # Sections that reach beyond the simulation: code, files, other programs.
 SHUT = ("job", "trackers")
@@ -109,6 +110,7 @@ def _check_size(experiment: Experiment) -> None:
         ("simulation.options.hidden", options.get("hidden", 1), MOST_HIDDEN),
         ("simulation.options.dimensions", options.get("dimensions", 1), MOST_DIMENSIONS),
         ("simulation.options.batches_per_epoch", options.get("batches_per_epoch", 1), 100_000),
+        ("simulation.units", experiment.simulation.units, MOST_UNITS),
         ("faults.joins.worker", max((join.worker for join in faults.joins), default=0), MOST_WORKERS),
         ("policy.steps", experiment.policy.knobs.get("steps", 1), 64),
     )
