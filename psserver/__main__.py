@@ -1,10 +1,11 @@
 """The command ps-server, and ``python -m psserver``."""
 
-from pswire.command.process import only_newest_tls, quiet_grpc, quietly_interrupted
+from pswire.command.process import one_blas_thread, only_newest_tls, quiet_grpc, quietly_interrupted
 
 
 def run() -> None:
     quiet_grpc()
+    one_blas_thread()
     only_newest_tls()
     with quietly_interrupted():
         from psserver.cli import main

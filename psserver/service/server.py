@@ -11,6 +11,7 @@ from psserver.checkpoint import FolderLock, Store
 from psserver.service.access.authorization import Authorizer
 from psserver.service.access.reminders import Reminders
 from psserver.service.job.job import Job
+from psserver.service.limits.workers import check_threads
 from psserver.service.loop.owner import Owner
 from psserver.service.rpc.exchange import ExchangeRpc
 from psserver.service.rpc.registration import Registration
@@ -78,6 +79,7 @@ class Server:
         """
         try:
             loop = asyncio.new_event_loop()
+            check_threads()
             self.host.heavy.begin()
             self.sockets.begin()
         except (OSError, RuntimeError) as error:

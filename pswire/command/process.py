@@ -60,6 +60,12 @@ def quiet_grpc() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
+def one_blas_thread() -> None:
+    """Before numpy is loaded: its BLAS would start a thread for each processor, and end the process with SIGINT where
+    the system gives none. A server multiplies no matrices of any size."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def keep_large_blocks() -> bool:
     """Keep freed blocks of up to 32 MiB for the next payload instead of returning them to the system.
 

@@ -61,13 +61,18 @@ class Pool:
         return await asyncio.shield(task)
 
     async def _simulate(self, key: str, text: str) -> str:
+        executor = self._processes()
         try:
             loop = asyncio.get_running_loop()
-            future = loop.run_in_executor(self._processes(), played_in_time, text, self.budget)
+            future = loop.run_in_executor(executor, played_in_time, text, self.budget)
             waiting = MOST_WAITING * self.budget.seconds / self.processes
-            answer = await asyncio.wait_for(future, waiting + PATIENCE)
+            # Never cancelled: the executor's own thread fails at a play that was, when its processes have gone.
+            if not (await asyncio.wait({future}, timeout=waiting + PATIENCE))[0]:
+                raise TimeoutError
+            answer = future.result()
         except (TimeoutError, BrokenProcessPool):
-            self.close()
+            if self._executor is executor:
+                self.close()
             return '{"error": "the simulation took too long and was ended; make it smaller"}'
         finally:
             del self._running[key]
@@ -98,11 +103,11 @@ class Pool:
         if self._executor is None:
             return
         executor, self._executor = self._executor, None
-        # It forgets them. Each would go on until its play is over, and this process would wait for that at its end.
-        processes = list((executor._processes or {}).values())
-        executor.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
+        # Each would go on until its play is over, and this process would wait for that at its end.
+        for process in list((executor._processes or {}).values()):
             process.kill()
+        # Whoever waits hears that the processes have gone.
+        executor.shutdown()
 
 
 def _begin(parent: int) -> None:
