@@ -49,9 +49,14 @@ def link(listening: socket.socket, host: str, token: str, *, encrypted: bool = F
 
 
 def serve(
-    app: object, sock: socket.socket, ready: Callable[[], None], context: ssl.SSLContext | None = None
+    app: object,
+    sock: socket.socket,
+    ready: Callable[[], None],
+    context: ssl.SSLContext | None = None,
+    ending: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until SIGINT or SIGTERM. `ready` is called when pages are answered. `context`: of TLS."""
+    """Until SIGINT or SIGTERM. `ready` is called when pages are answered, `ending` before those that are still waited
+    for are cut. `context`: of TLS."""
     import uvicorn
 
     from pslab.dashboard.unfinished import protocol
@@ -78,5 +83,9 @@ def serve(
             await super().startup(sockets)
             if self.started:
                 ready()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            ending()
+            await super().shutdown(sockets)
 
     Announcing(config).run([sock])

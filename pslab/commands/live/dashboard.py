@@ -102,4 +102,4 @@ def dashboard(
     # A browser has no certificate: the link's token says who may look.
     context = credentials.identity.server_context(mutual=False) if encrypted else None
     shown = link(sock, host, token, encrypted=encrypted)
-    serve(app, sock, lambda: click.echo(f"dashboard: {shown}"), context)
+    serve(app, sock, lambda: click.echo(f"dashboard: {shown}"), context, source.pool.close)

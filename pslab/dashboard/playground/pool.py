@@ -73,7 +73,7 @@ class Pool:
         except (TimeoutError, BrokenProcessPool):
             if self._executor is executor:
                 self.close()
-            return '{"error": "the simulation took too long and was ended; make it smaller"}'
+            return '{"error": "the simulation was ended: it took too long, or the page ends"}'
         finally:
             del self._running[key]
         self.simulated += 1
