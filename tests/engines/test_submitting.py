@@ -42,7 +42,7 @@ def resumes(command: list[str]) -> str:
 
 def test_a_job_that_saves_goes_on_when_slurm_begins_it_again(tmp_path: Path) -> None:
     asked, command = made(saving(), tmp_path / "run")
-    assert "--requeue" in asked and "--open-mode=append" in asked
+    assert "--requeue" in asked and "--open-mode=append" in asked and "--no-kill" in asked
     assert resumes(command) == "auto" and "--force" not in command
 
 

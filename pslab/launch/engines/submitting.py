@@ -80,6 +80,8 @@ def script(
         f"--cpus-per-task={max(place.servers.cpus, place.workers.cpus, 1)}",
         f"--signal=B:TERM@{NOTICE}",
         "--open-mode=append",
+        # A lost node ends the processes there, not the allocation.
+        "--no-kill",
         "--requeue" if begins_again else "--no-requeue",
     ]
     if place.servers.spread:
