@@ -159,7 +159,7 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "--stay",
     is_flag=True,
     help="Do not exit when a job ends (task 0): a worker that joins then begins the next one, in a folder of its own, "
-    "OUT-2. With --checkpoint-every a worker of the same model goes on in the same folder, with more epochs.",
+    "OUT/job-2. With --checkpoint-every a worker of the same model goes on in the same folder, with more epochs.",
 )
 @click.option(
     "--out",

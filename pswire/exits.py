@@ -42,7 +42,7 @@ _MEANINGS: Final = {
     ExitCode.UNREACHABLE: "a server cannot be reached or was lost",
     ExitCode.ADDRESS_IN_USE: "another process listens on the server's address",
     ExitCode.REFUSED: "refused by the servers: another model, plan or job, or a newer process took the name",
-    ExitCode.JOB_FAILED: "the job module does not import, or the code of a job or policy raised",
+    ExitCode.JOB_FAILED: "the job module or script does not import, or its code, or that of a policy, raised",
     ExitCode.ABANDONED: "every worker is gone before the work was done",
     ExitCode.DIVERGED: "gradients went on being NaN or infinite, or an update of finite ones was",
     ExitCode.VIOLATIONS: "ps-lab check, replay or verify-policy found a violation",

@@ -9,6 +9,7 @@ from pswire.addresses import Address
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityOptions, credentials_for
+from psworker.control.registration import FIRST, Phase
 from psworker.errors import Refused, Untrusted
 from psworker.initial_values import Variables, specified
 from psworker.local import PLAIN
@@ -37,6 +38,7 @@ def connect(
     tls_key: str | Path | None = None,
     token_file: str | Path | None = None,
     credentials: Credentials | None = None,
+    phase: Phase = FIRST,
 ) -> Session:
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
@@ -69,6 +71,7 @@ def connect(
     and of its key; TLS is spoken then, and nothing else. `token_file`: a token instead of a certificate. Where one is
     None, the environment may have it (PS_TLS_CA, PS_TLS_CERT, PS_TLS_KEY, PS_TOKEN_FILE or PS_TOKEN). `credentials`:
     all of them, made before.
+    `phase`: of a process that trains more than once with these servers, see `psworker.control.registration.Phase`.
 
     Raises Refused (another model, optimizer or job, a local rule), Untrusted (certificates, tokens, or names that
     belong to others), Unreachable, EmbeddedServerError, and ValueError for variables, addresses, a dtype, a transport
@@ -101,6 +104,7 @@ def connect(
             work,
             epochs,
             credentials,
+            phase,
         )
     except BaseException:
         if server is not None:

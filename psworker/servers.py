@@ -114,7 +114,10 @@ class EmbeddedServer:
         heard.wait(START)
         if not ready:
             self._process.kill()
-            raise EmbeddedServerError(f"the embedded ps-server did not start:\n{self.tail()}")
+            self._process.wait()
+            said = self.tail()
+            self._log.close()
+            raise EmbeddedServerError(f"the embedded ps-server did not start:\n{said}")
         self.address = ready[0]
 
     def _read(self, ready: list[Address], heard: threading.Event) -> None:

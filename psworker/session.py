@@ -21,7 +21,7 @@ from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
 from psworker.control.contact import Contact
 from psworker.control.epochs import EpochTotals, gather
-from psworker.control.registration import Registration
+from psworker.control.registration import FIRST, Phase, Registration
 from psworker.control.stream import Control
 from psworker.data.payloads import Payload
 from psworker.data.reader import WeightReader
@@ -59,6 +59,7 @@ class Session:
         work: WorkUnits | None = None,
         epochs: int = 1,
         credentials: Credentials = NO_TLS,
+        phase: Phase = FIRST,
     ) -> None:
         codec = codec_named(wire_dtype)
         if transport not in TRANSPORTS:
@@ -83,6 +84,7 @@ class Session:
             requested_optimizer,
             work,
             epochs,
+            phase,
         )
         try:
             self._control = Control(

@@ -122,9 +122,9 @@ def print_into(display: Lines, console: Console) -> None:
 
 def distributed_models() -> list[Any]:
     """What `psworker.keras.distribute` made in this process and nobody has closed."""
-    from psworker.keras import distribution
+    from psworker.keras.fit import distributed
 
-    return list(distribution._DISTRIBUTED.values())
+    return list(distributed.OPEN)
 
 
 def received_bytes(stream: Any) -> int:

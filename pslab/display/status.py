@@ -41,6 +41,9 @@ class SampleRate:
 
     def add(self, now: float, samples: int) -> None:
         """`now` in seconds of any monotonic clock; `samples` is the job's total so far."""
+        if self._seen and samples < self._seen[-1][1]:
+            # Another job, or one that went back.
+            self._seen.clear()
         self._seen.append((now, samples))
         while len(self._seen) > 2 and now - self._seen[1][0] >= self._window:
             self._seen.popleft()

@@ -3,6 +3,8 @@
 - Server 0 exits 0, and the others end: the job is done.
 - A server fails: the job fails. Once every worker has ended well, server 0 alone says so.
 - A worker fails: a warning, the others go on. Every worker fails: the job fails.
+- A script fails: the others go on, too, and the run ends with its exit code, whatever the job came to. It may go on for
+  long when the job is over, and is waited for.
 - What is started again (`pslab.launch.restarts`) counts as running.
 - A worker fails before it has joined, and the others have: the start waits for nobody who can come, and the job fails.
 """
@@ -39,9 +41,9 @@ class RunResult:
 class ExitTracker:
     """Receives exits in order; `verdict` is None as long as the run goes on."""
 
-    def __init__(self, servers: list[str], workers: list[str]) -> None:
-        """Names of all processes; the first server hosts the coordinator."""
-        self._servers, self._workers = servers, workers
+    def __init__(self, servers: list[str], workers: list[str], *, scripts: bool = False) -> None:
+        """Names of all processes; the first server hosts the coordinator. `scripts`: workers are a user's scripts."""
+        self._servers, self._workers, self._scripts = servers, workers, scripts
         self._exits: dict[str, int] = {}
 
     def exited(self, name: str, code: int) -> str | None:
@@ -94,8 +96,14 @@ class ExitTracker:
         said = self._exits.get(self._servers[0])
         if said == 0 or (said is None and self._leaves_it_to_the_first):
             # Server 0 has the weights, or says that it has not. A server that was lost since takes nothing away.
-            ended = all(name in self._exits for name in self._servers)
-            return Verdict(ExitCode.OK, "the job succeeded") if ended else None
+            awaited = [*self._servers, *(self._workers if self._scripts else [])]
+            if not all(name in self._exits for name in awaited):
+                return None
+            if self._scripts and self.failed_workers:
+                failed = self.failed_workers
+                more = f", and {len(failed) - 1} more failed" if failed[1:] else ""
+                return self._blame(failed[0], "the job succeeded, and a script did not", more)
+            return Verdict(ExitCode.OK, "the job succeeded")
         failed = [name for name in self._servers if self._exits.get(name, 0) != 0]
         if failed:
             culprit = self._cause(failed)

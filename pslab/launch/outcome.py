@@ -9,15 +9,19 @@ from rich.text import Text
 
 from pslab.display.status import number
 from pslab.launch.experiments import FinishedRun
-from pslab.runs.folder import CHECKPOINTS, LOGS, SIMULATED, Run, RunError, Summary
+from pslab.runs.folder import CHECKPOINTS, EXPERIMENT, LOGS, SIMULATED, Run, RunError, Summary, later_jobs
 from psserver.checkpoint import CheckpointError, Store
 from pswire.exits import ExitCode
 
 
 def summary_of(finished: FinishedRun) -> Summary | None:
     """The run's summary, when the job came to one that can be read."""
+    return _summary(finished.folder)
+
+
+def _summary(folder: Path) -> Summary | None:
     try:
-        run = Run(finished.folder)
+        run = Run(folder)
         return run.summary if run.stopped else None
     except RunError:
         return None  # the run has failed and its verdict says so
@@ -41,7 +45,10 @@ def outcome_text(finished: FinishedRun) -> Text:
         for warning in finished.result.warnings:
             text.append(f"on the way: {warning}\n", style="yellow")
     elif (version := saved_version(finished.folder)) is not None:
-        text.append(f"version {version} is saved: go on with --out {finished.folder} --resume latest\n")
+        again = f"ps-lab run {finished.folder / EXPERIMENT} --out {finished.folder} --resume latest"
+        text.append(f"version {version} is saved: go on with {again}\n")
+    for job in later_jobs(finished.folder):
+        text.append(f"behind it {job.name}: {_numbers(_summary(job))}\n")
     return text.append(f"run folder: {finished.folder}")
 
 

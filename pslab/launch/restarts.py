@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from pslab.launch.exits import ExitTracker
 from pswire.exits import ExitCode
+from pswire.generations import follows
 
 # Answers of the status that agree: one may be older than a worker's arrival.
 AGREEING = 8
@@ -82,11 +83,15 @@ class RestartRules:
         self.again: set[str] = set()
         # Answers in a row by which the job goes on, although a worker has ended well.
         self._early = 0
+        # The job's name, by the newest answer; and when each process ended.
+        self._job = ""
+        self._ended_in: dict[str, str] = {}
 
     def after_exit(self, name: str, code: int, lived: float = 0.0) -> list[str]:
         """The process has ended, which `exits` has not been told, `lived` seconds after its start: it and who comes
         back with it, or nobody."""
         first = self._servers[0]
+        self._ended_in[name] = self._job
         if self._exits.verdict is not None:
             return []
         if name in self._servers:
@@ -101,9 +106,12 @@ class RestartRules:
         lost = [other for other in self._servers[1:] if self._exits.ended(other)] if name == first else []
         return [name, *self._back(lost)]
 
-    def after_status(self, phase: str) -> list[str]:
-        """Workers that have ended well, and are needed again: the job went back to before their end."""
+    def after_status(self, phase: str, job: str) -> list[str]:
+        """Workers that have ended well, and are needed again: the job went back to before their end, and so has a later
+        generation's name. In a further phase of a job nobody is needed who has ended."""
+        self._job = job
         ended = self._exits.finished_workers() if phase in BEFORE_THE_END else []
+        ended = [name for name in ended if follows(job, self._ended_in.get(name, ""))]
         self._early = self._early + 1 if ended else 0
         if self._early < AGREEING:
             return []

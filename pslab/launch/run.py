@@ -32,7 +32,7 @@ from pslab.launch.security import Protection, credentials_of
 from pslab.launch.signals import signals_to
 from pslab.launch.status_poll import StatusPoller
 from pslab.launch.tasks import Daemons, Tasks
-from pslab.runs.folder import EXPERIMENT, LOGS
+from pslab.runs.folder import EXPERIMENT, LOGS, later_jobs
 from pswire.config.experiment import Experiment
 from pswire.config.run_sections import RECOVER
 from pswire.exits import ExitCode
@@ -68,7 +68,7 @@ class RealRun:
         self._servers, self._workers = self._tasks.servers, self._tasks.workers
         self._events: EventQueue = EventQueue()
         self._processes: dict[str, Process] = {}
-        self._exits = ExitTracker(self._servers, self._workers)
+        self._exits = ExitTracker(self._servers, self._workers, scripts=bool(experiment.job.script))
         self._reserved: Reserved | None = None
         # Those that found no place, and why.
         self._unplaced: dict[str, str] = {}
@@ -242,6 +242,7 @@ class RealRun:
             case Printed(name, record):
                 if record.get("event") == "ready" and name in self._servers:
                     self._addresses[name] = str(record.get("address"))
+                    self._describe(str(record.get("out", "")))
                     # Who looks needs the folder: the run may have certificates of its own.
                     record = {**record, "run": str(self._folder)}
                 self._display.event(name, record)
@@ -262,7 +263,7 @@ class RealRun:
             case StatusAnswer(status):
                 members = sum(worker.state not in ("left", "lost") for worker in status.workers)
                 self._too_few = self._too_few + 1 if self._exits.too_few(status.phase, members) else 0
-                self._recall_workers(status.phase)
+                self._recall_workers(status.phase, status.job)
                 self._display.status(status, time.monotonic())
             case StatusFailure(reason):
                 self._display.no_status(reason)
@@ -270,6 +271,12 @@ class RealRun:
                 # A scheduler may send SIGTERM several times, and means the same by it.
                 if not self._signals or number == signal.SIGINT:
                     self._signals.append(number)
+
+    def _describe(self, out: str) -> None:
+        """A later job of the same servers has a folder of its own, in that of the run: what it was is written there."""
+        name = Path(out).name
+        if name in {folder.name for folder in later_jobs(self._folder)}:
+            (self._folder / name / EXPERIMENT).write_text(self._experiment.to_toml(), encoding="utf-8")
 
     def _starts_again(self, name: str, code: int) -> bool:
         """A process that died of something passing, once all were there."""
@@ -302,10 +309,10 @@ class RealRun:
             self._exits.exited(name, code)
         self._due.clear()
 
-    def _recall_workers(self, phase: str) -> None:
+    def _recall_workers(self, phase: str, job: str) -> None:
         if self._stopping or self._signals:
             return
-        for name in self._rules.after_status(phase):
+        for name in self._rules.after_status(phase, job):
             self._display.warning(f"{name} is needed again: the job went back to before its end", "")
             self._start_worker(name)
 

@@ -6,6 +6,7 @@ metrics.jsonl        loss over time, evaluations
 summary.json         counts and final metrics, once the job has stopped
 weights.safetensors  the final weights
 checkpoints/         what the servers saved on the way, where that was asked for
+job-2/, job-3/, ...  the jobs that the same servers trained behind the first one, each a run folder
 logs/*.log           what each process said
 address              where server 0 listens, or did
 saved                the newest checkpoint's name
@@ -325,6 +326,14 @@ def _summary(file: Path, record: Any) -> Summary:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{file}: is no summary: {_short(error)}") from error
+
+
+def later_jobs(path: Path) -> list[Path]:
+    """The folders of what the same servers trained behind a run's first job, in order."""
+    found = {
+        name[4:]: path / name for name in (each.name for each in path.glob("job-*")) if name[4:].isdecimal()
+    }
+    return [found[number] for number in sorted(found, key=int)]
 
 
 def address_of(path: Path) -> str:

@@ -1,6 +1,7 @@
 """The folder of a run that begins or goes on: a free name, an empty folder, or the one that a former run has left."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from pslab.runs.folder import (
@@ -18,6 +19,7 @@ from pslab.runs.folder import (
     WEIGHTS,
     Run,
     RunError,
+    later_jobs,
 )
 from psserver.checkpoint import CheckpointError, FolderLock, Store
 from psserver.checkpoint.resumption import AUTO
@@ -85,6 +87,11 @@ def _clear(path: Path, beside: Collection[str]) -> None:
     if (path / CHECKPOINTS).is_dir():
         with FolderLock(path / CHECKPOINTS):
             Store(path / CHECKPOINTS).clear()
+    for job in later_jobs(path):
+        _clear(job, ())
+        with suppress(OSError):
+            # Unless somebody has put something there.
+            job.rmdir()
     own = (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, SAVED, TRACE, PROMETHEUS)
     for name in (*own, *beside):
         (path / name).unlink(missing_ok=True)

@@ -84,9 +84,11 @@ class CoordinatorHarness:
 
     # What workers do
 
-    def joins(self, worker: str, session: str = "A", rank: int | None = None) -> Member:
+    def joins(
+        self, worker: str, session: str = "A", rank: int | None = None, *, stays: bool = False
+    ) -> Member:
         rank = int(worker[1:]) if rank is None else rank
-        member, outputs = self.coordinator.join(worker, session, rank, self.now)
+        member, outputs = self.coordinator.join(worker, session, rank, self.now, stays=stays)
         self.take(outputs)
         self.connects(worker, session)
         return member

@@ -195,7 +195,14 @@ class Coordinator(CoordinatorView):
     # Membership
 
     def join(
-        self, worker: str, session: str, rank: int | None, now: float, *, remembers: bool = False
+        self,
+        worker: str,
+        session: str,
+        rank: int | None,
+        now: float,
+        *,
+        remembers: bool = False,
+        stays: bool = False,
     ) -> tuple[Member, list[Output]]:
         """Make a worker a member. Raises JoinRefused; nothing has changed then.
 
@@ -203,11 +210,13 @@ class Coordinator(CoordinatorView):
         free one. The same `session` again is the same member. A present worker
         of the same name but another session is superseded: a process that was
         restarted must not wait for its own former process. Not while `trying`: ask again after the answer.
-        `remembers`: its codec makes payloads of earlier ones, too.
+        `remembers`: its codec makes payloads of earlier ones, too. `stays`: its process may take part in a further
+        phase of the job: where all members are done, those are told so, and the job goes on when each of them has
+        joined anew or left. It ends when nobody is left.
         """
         if self.trying:
             raise JoinDeferred("an update is being looked at; expected the Join again in a moment")
-        member = self._membership.join(worker, session, rank, now, remembers)
+        member = self._membership.join(worker, session, rank, now, remembers, stays)
         return member, self._emit(now)
 
     def unknown_session(self, worker: str, incarnation: int, session: str) -> str | None:

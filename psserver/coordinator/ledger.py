@@ -13,8 +13,8 @@ class Ledger:
 
     Each field has one writer. `roster`: membership (the state of a member: whatever handles its input).
     `tickets`, `version`, `stopped` and what goes with it, `saved_*`: the moves below. `loss`, `lr_scale`,
-    `usual_step`: the commit. `initialised` and `started`: the lifecycle. `work`: the dealer; its queue changes with
-    the tickets. Times are seconds of the caller's clock.
+    `usual_step`: the commit. `initialised`, `started` and `resting`: the lifecycle. `work`: the dealer; its queue
+    changes with the tickets. Times are seconds of the caller's clock.
     """
 
     def __init__(self, terms: JobTerms, now: float) -> None:
@@ -26,6 +26,10 @@ class Ledger:
         self.version = 0
         self.initialised = False
         self.started = False
+        # A phase is over, and the next has not begun: members that stay may begin it.
+        self.resting = False
+        # Nobody has said yet what the next phase deals.
+        self.undeclared = False
         self.stopped: Stopped | None = None
         # Smoothed loss of recent commits; None before the first.
         self.loss: float | None = None
@@ -198,6 +202,24 @@ class Ledger:
 
     # The end
 
+    def end_phase(self, reason: str) -> None:
+        """All members are done, and some may begin another phase of the job: each is told that this one is over."""
+        self.resting = self.undeclared = True
+        self.started = False
+        self.roster.prepared.clear()
+        self._save_at_the_end()
+        for member in self.roster.by_rank():
+            if member.absent_since is None:
+                self.notify(member, self.phase_notice(reason))
+
+    def phase_notice(self, reason: str = "the phase is over") -> StopNotice:
+        """To a member that has ended its part of it."""
+        return StopNotice(reason, self.version, True, self.entries - 1)
+
+    def _save_at_the_end(self) -> None:
+        if self.terms.checkpoints and self.version > self.saved_version:
+            self._due = True
+
     def stop(self, reason: str, now: float, *, success: bool, cause: str) -> None:
         """End the job, unless it has ended. `cause` as in `Stopped`."""
         if self.stopped is not None:
@@ -208,10 +230,11 @@ class Ledger:
         for ticket in self.tickets.in_state("pending"):
             self.drop(ticket, "stopped", now)
         self.stop_index = self.record(entries.Stop(reason, self.version, success), now)
-        if self.stopped.in_order and self.terms.checkpoints and self.version > self.saved_version:
-            self._due = True
+        if self.stopped.in_order:
+            self._save_at_the_end()
         connected = [m for m in self.roster.by_rank() if m.absent_since is None]
-        if self.stopped.in_order and connected:
+        if self.stopped.in_order and connected and not self.resting:
+            # Behind a phase its members have heard of their end, and evaluate nothing.
             self.evaluator = connected[0].worker
         for member in connected:
             member.requested = None

@@ -7,6 +7,7 @@ from psserver.coordinator.members.roster import Member
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket
+from psserver.policies import Abandon, Done
 
 
 class Lifecycle:
@@ -16,6 +17,8 @@ class Lifecycle:
         self._ledger = ledger
         self._driver = driver
         self._assurance = assurance
+        # Why the present phase ends before its data does.
+        self._phase_ends = ""
 
     def offer_initialisation(self, now: float) -> None:
         """The first that asks, by rank, may install version 0; nobody else while it tries."""
@@ -48,8 +51,10 @@ class Lifecycle:
         """How many the start still waits for. Once all have joined, nobody waits for one that is gone; nor behind a
         rollback for one that had left before."""
         needed, roster = self._ledger.terms.quorum, self._ledger.roster
+        if self._ledger.resting:
+            return len(roster.expected()) - len(roster.prepared)
         if self._all_came():
-            needed = min(needed, len(roster.here()))
+            needed = min(needed, len(roster.expected()))
         missing, expected = max(0, needed - len(roster.prepared)), self._ledger.expected
         return min(missing, len(expected - roster.prepared)) if expected else missing
 
@@ -59,10 +64,10 @@ class Lifecycle:
         if ledger.started or not ledger.initialised:
             return
         prepared = ledger.roster.prepared
-        if not prepared or (self.missing and not self._regathered(now)):
+        if not prepared or (self.missing and (ledger.resting or not self._regathered(now))):
             return
         here = [m for m in ledger.roster.by_rank() if m.worker in prepared]
-        ledger.started = True
+        ledger.started, ledger.resting = True, False
         ledger.record(entries.Start(len(here)), now)
         if ledger.work is not None:
             ledger.work.release_all_but(ledger.roster.present)
@@ -87,12 +92,14 @@ class Lifecycle:
             return  # its holder is not done, or the shards are asked about an update
         if ledger.work is not None and ledger.work.standby and ledger.work.available > 0:
             return  # somebody takes up what came back
+        if ledger.resting and roster.expected():
+            return
         present = roster.here()
-        finished_before = not present and not roster.unfinished
+        finished_before = not present and (ledger.resting or not roster.unfinished)
         if not finished_before and (not present or any(m.state != "done" for m in present)):
             return
         since = max((m.since for m in present), default=now)
-        if roster.unfinished and now - since < ledger.terms.worker_timeout:
+        if roster.unfinished and present and now - since < ledger.terms.worker_timeout:
             return
         if any(now - left_at < ledger.rejoin_limit for left_at in roster.unfinished.values()):
             return
@@ -106,7 +113,39 @@ class Lifecycle:
         work = self._ledger.work
         assert work is not None
         skipped = f"; {work.skipped} parts of them were skipped" if work.skipped else ""
-        self._ledger.stop(f"all work units are done{skipped}", now, success=True, cause="done")
+        self._succeed(f"all work units are done{skipped}", now)
+
+    def _succeed(self, reason: str, now: float, *, missing: bool = False) -> None:
+        """What there was to train is trained: the job ends, or its members may begin another phase of it.
+
+        `missing`: but for some data, which is a failure at the end of the job.
+        """
+        ledger = self._ledger
+        here = ledger.roster.here()
+        if not any(member.stays for member in here):
+            ledger.stop(reason, now, success=not missing, cause="missing" if missing else "done")
+        elif all(member.state == "done" for member in here):
+            ledger.end_phase(self._phase_ends or reason)
+            self._phase_ends = ""
+        else:
+            self.end_phase(reason, now)
+
+    def end_phase(self, reason: str, now: float) -> None:
+        """The phase is over for all, whatever they do: what they hold is void."""
+        ledger, driver = self._ledger, self._driver
+        self._phase_ends = reason
+        for member in ledger.roster.here():
+            if member.state == "done":
+                continue
+            for ticket in ledger.tickets.open_of(member.worker):
+                ledger.cancel(ticket, reason, now)
+                driver.decide(Abandon(member.worker, ticket.number, reason), now)
+            member.enter("done", now)
+            member.requested = None
+            ledger.record(entries.Done(member.worker), now)
+            if member.known_to_policy:
+                driver.decide(Done(member.worker), now)
+        self.finish_when_done(now)
 
     def _finish(self, now: float) -> None:
         ledger = self._ledger
@@ -116,7 +155,7 @@ class Lifecycle:
             name = self._driver.policy.name
             reason = f"policy {name} neither applied nor dropped {len(left)} tickets ({numbers}, ...)"
             ledger.stop(f"all workers are done, but {reason}", now, success=False, cause="policy")
-        elif ledger.started:
+        elif ledger.started or ledger.resting:
             gone = named(ledger.roster.unfinished)
             reason = (
                 f"all workers are done; {gone} left before its data ended" if gone else "all workers are done"
@@ -124,7 +163,7 @@ class Lifecycle:
             if ledger.work is not None:
                 reason += "; not all work units were trained"
             missing = bool(gone or ledger.work is not None) and not ledger.terms.allow_missing
-            ledger.stop(reason, now, success=not missing, cause="missing" if missing else "done")
+            self._succeed(reason, now, missing=missing)
         else:
             reason = "all workers are done and nothing was trained: there is no model"
             ledger.stop(reason, now, success=False, cause="empty")

@@ -84,6 +84,8 @@ def phase(coordinator: Coordinator) -> str:
         return "stopped" if coordinator.over else "stopping"
     if coordinator.started:
         return "training"
+    if coordinator.resting:
+        return "between phases"
     if not coordinator.initialised and any(t.initialise for t in coordinator.tickets.in_state("open")):
         return "initialising"
     return "waiting for workers"
@@ -112,8 +114,11 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
         event, releasers = "the initial values of the variables", tuple(holders)
     elif not coordinator.started:
         present = coordinator.roster.by_rank()
-        releasers = tuple(m.worker for m in present if m.requested is None and m.state != "done")
-        event = f"{coordinator.missing} more of {coordinator.terms.quorum} workers to be ready"
+        releasers = tuple(
+            m.worker for m in present if m.requested is None and (m.state != "done" or coordinator.resting)
+        )
+        wanted = len(coordinator.roster.expected()) if coordinator.resting else coordinator.terms.quorum
+        event = f"{coordinator.missing} more of {wanted} workers to be ready"
     else:
         try:
             waiting = coordinator.policy.explain(member.worker)
@@ -165,6 +170,13 @@ def _note(coordinator: Coordinator, now: float) -> str:
     if coordinator.stopped is not None:
         more = [f"and for {len(held) - NAMED} more"] if len(held) > NAMED else []
         return "; ".join([coordinator.stopped.reason, *held[:NAMED], *more])
+    if coordinator.resting:
+        here = coordinator.roster.expected()
+        begun = sum(member.state != "done" for member in here)
+        more = [f"and for {len(held) - NAMED} more"] if len(held) > NAMED else []
+        return "; ".join(
+            [f"a phase is over, and {begun} of {len(here)} workers begin another", *held[:NAMED], *more]
+        )
     to_join = coordinator.terms.quorum - coordinator.roster.arrived
     if not coordinator.started and to_join > 0:
         return f"waiting for {to_join} of {coordinator.terms.quorum} workers to join"

@@ -76,6 +76,16 @@ class CoordinatorView:
         return self._ledger.started
 
     @property
+    def resting(self) -> bool:
+        """A phase is over: the job waits for its members to begin another one, or to leave."""
+        return self._ledger.resting
+
+    @property
+    def undeclared(self) -> bool:
+        """A phase is over, and nobody has said yet which work units the next one deals, if any."""
+        return self._ledger.undeclared
+
+    @property
     def missing(self) -> int:
         """How many workers the start still waits for."""
         return self._lifecycle.missing

@@ -30,7 +30,7 @@ from psserver.shard import Apply, Order
 from pswire.security.credentials import NO_TLS, Credentials
 
 PREFIX = "paramserver_"
-PHASES = ("waiting for workers", "initialising", "training", "stopping", "stopped")
+PHASES = ("waiting for workers", "initialising", "training", "between phases", "stopping", "stopped")
 STALENESS = (0, 1, 2, 4, 8, 16, 32, 64)
 # Seconds of an update: from models of a few numbers to those of gigabytes.
 UPDATE_SECONDS = (1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)

@@ -71,6 +71,8 @@ ROWS: Final[tuple[Row, ...]] = (
         ("optimizer", JSON, "a name and a few numbers"),
         ("job", NAME, NAMED),
         ("work", SUB, PART),
+        ("stays", FLAG, TYPED),
+        ("after", NAME, NAMED),
     ),
     *rows(
         "WorkUnits",

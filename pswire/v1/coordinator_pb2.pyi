@@ -54,6 +54,8 @@ class JoinRequest(_message.Message):
     OPTIMIZER_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     WORK_FIELD_NUMBER: _builtins.int
+    STAYS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Empty: the coordinator picks the lowest free name ("w0", "w1", ...)."""
     session: _builtins.str
@@ -73,6 +75,17 @@ class JoinRequest(_message.Message):
     job: _builtins.str
     """Of one that joins again: the job that it belongs to. Servers of another job
     refuse it before they look at anything else. Empty: whatever job this is.
+    """
+    stays: _builtins.bool
+    """The process may train again, in a further phase of this job or in a job
+    behind it. Where all that are present are done, they are sent a Stop, and
+    the job waits for them: until each has joined anew, for the next phase, or
+    has left.
+    """
+    after: _builtins.str
+    """Of a process that has ended its part of that job and begins another one, in
+    which nothing of it is left: servers that wait for its workers end it, and
+    begin the next. Not together with `job`.
     """
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
@@ -95,10 +108,12 @@ class JoinRequest(_message.Message):
         optimizer: _builtins.str = ...,
         job: _builtins.str = ...,
         work: Global___WorkUnits | None = ...,
+        stays: _builtins.bool = ...,
+        after: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "task_index", b"task_index", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "task_index", b"task_index", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "after", b"after", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "stays", b"stays", "task_index", b"task_index", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__task_index: _TypeAlias = _typing.Literal["task_index"]  # noqa: Y015
     _WhichOneofArgType__task_index: _TypeAlias = _typing.Literal["_task_index", b"_task_index"]  # noqa: Y015
@@ -1171,7 +1186,7 @@ class StatusReply(_message.Message):
     EVALUATIONS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     phase: _builtins.str
-    """"waiting for workers", "initialising", "training", "stopping", "stopped" """
+    """"waiting for workers", "initialising", "training", "between phases", "stopping", "stopped" """
     version: _builtins.int
     seconds: _builtins.float
     policy: _builtins.str

@@ -66,7 +66,9 @@ class Backoff:
         """Sleep before the next attempt. Raises Unreachable when patience is over, or nobody needs the answer, and
         Untrusted where TLS is the reason."""
         now = time.monotonic()
-        self._began = now if self._began is None else self._began
+        if self._began is None or reason(error).endswith(MOMENT):
+            # A server that is there, and says what it waits for, is not one that does not answer.
+            self._began = now
         name = f"server {self.server} at {self.address}"
         why = self._why(error)
         waited = time.monotonic() - self._began
@@ -77,20 +79,27 @@ class Backoff:
             raise Untrusted(f"server {self.server}: {why}")
         if waited >= self.patience:
             raise Unreachable(
-                f"{name} did not answer for {waited:.0f} s ({why}): is it running, and is --ps-hosts right?"
+                f"{name} did not answer for {waited:.0f} s ({why}): is it running, and is this its address "
+                "(--ps-hosts, PS_HOSTS, hosts=)?"
             )
-        # Said once: the tries that follow are as many as the patience is long.
-        level = logging.WARNING if self._pause == FIRST_PAUSE else logging.DEBUG
+        self._tell(name, why)
+        # Jitter: workers that lost a server together should not come back together.
+        self.closing.wait(self._pause * random.uniform(0.8, 1.2))
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _tell(self, name: str, why: str) -> None:
+        """Once: the tries that follow are as many as the patience is long."""
         told = event("server_silent", server=name, pause=self._pause)
-        log.log(
-            level,
+        if self._pause != FIRST_PAUSE:
+            return
+        if why.endswith(MOMENT):
+            log.info("%s asks to wait: %s", name, why, extra=told)
+            return
+        log.warning(
             "%s %s (%s); trying again in %.1f s, and for %.0f s in all",
             *(name, _answered(why), why, self._pause, self.patience),
             extra=told,
         )
-        # Jitter: workers that lost a server together should not come back together.
-        self.closing.wait(self._pause * random.uniform(0.8, 1.2))
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _why(self, error: grpc.RpcError) -> str:
         """The reason for people, by a look of one's own where gRPC says only that a server is not available."""
@@ -102,8 +111,12 @@ class Backoff:
         return why if problem is None else problem.sentence
 
 
+# How long it may be is up to other workers.
+MOMENT = "join again in a moment"
+
+
 def _asks_to_wait(why: str) -> bool:
-    return why.endswith((": wait", "join again in a moment"))
+    return why.endswith((": wait", MOMENT))
 
 
 def _answered(why: str) -> str:

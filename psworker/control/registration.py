@@ -1,6 +1,7 @@
 """Join: what a worker says it is, and what the servers answer."""
 
 import secrets
+from dataclasses import dataclass
 
 import grpc
 
@@ -14,6 +15,19 @@ from psworker.control.backoff import Backoff, insist
 from psworker.control.conversions import bounded, work_to_wire
 from psworker.errors import Refused
 from psworker.work import WorkUnits
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of what a process trains, one after another. `stays`: it may not be the last one. `of`: the job of which
+    this is a further phase. `after`: the job behind which this one begins another."""
+
+    stays: bool = False
+    of: str = ""
+    after: str = ""
+
+
+FIRST = Phase()
 
 
 class Registration:
@@ -33,6 +47,7 @@ class Registration:
         optimizer: str,
         work: WorkUnits | None = None,
         epochs: int = 1,
+        phase: Phase = FIRST,
     ) -> None:
         """`optimizer`: the one that is expected, as JSON, or empty. `work`: the data is dealt, for so many epochs."""
         self.session = secrets.token_hex(16)
@@ -44,7 +59,7 @@ class Registration:
         self._work = None if work is None else work_to_wire(work, epochs)
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
         # Of the newest answer: other servers on this address are none of ours.
-        self._job = ""
+        self._job, self._phase = phase.of, phase
 
     def join(self) -> pb.JoinReply:
         """For the first time, or again: for the same name and part of the data. Raises Refused, Unreachable."""
@@ -59,6 +74,8 @@ class Registration:
             optimizer=self._optimizer,
             job=self._job,
             work=self._work,
+            stays=self._phase.stays,
+            after="" if self._job else self._phase.after,
         )
         reply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
         if self._job and reply.job != self._job and not follows(reply.job, self._job):

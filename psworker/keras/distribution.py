@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,14 +89,14 @@ def distribute(
     credentials = NO_TLS if place is None else worker_credentials(tls_ca, tls_cert, tls_key, token_file)
     if sharding == "units" and place is not None and stay:
         raise ValueError('sharding="units" is for one fit per job: expected stay=False')
-    before = _DISTRIBUTED.get(model)
-    if before is not None:
-        before.close()
-    own = (
-        None
-        if place is not None
-        else functools.partial(EmbeddedServer, policy=policy or "sync", seed=seed or 0, out=_path(out))
-    )
+    # What `distribute` has put in the place of Keras' own.
+    before = getattr(model.__dict__.get("fit"), "__self__", None)
+    if isinstance(before, Distributed):
+        before.replace()
+    own = None
+    if place is None:
+        # The optimizer comes with the first batch, which may build the model.
+        own = functools.partial(EmbeddedServer, {"name": "from-job"}, policy or "sync", seed or 0, _path(out))
     wire_dtype = wire_dtype or (place.wire_dtype if place is not None else "") or "float32"
     transport = transport or (place.transport if place is not None else "") or "auto"
     join = functools.partial(
@@ -109,20 +108,20 @@ def distribute(
         transport=transport,
         credentials=credentials,
     )
-    made = Distributed(
-        model,
-        Membership(place, own, join),
-        wire_dtype,
-        stay=place is None if stay is None else stay,
-        deals=sharding == "units" and place is not None,
-        cuts=sharding == "auto" and place is not None,
-        shares=metrics == "all",
-    )
-    _DISTRIBUTED[model] = made
-    return made
-
-
-_DISTRIBUTED: weakref.WeakKeyDictionary[Any, Distributed] = weakref.WeakKeyDictionary()
+    membership = Membership(place, own, join)
+    try:
+        return Distributed(
+            model,
+            membership,
+            wire_dtype,
+            stay=place is None if stay is None else stay,
+            deals=sharding == "units" and place is not None,
+            cuts=sharding == "auto" and place is not None,
+            shares=metrics == "all",
+        )
+    except BaseException:
+        membership.close()
+        raise
 
 
 def _check_model(model: Any, *, alone: bool) -> None:
@@ -138,6 +137,13 @@ def _check_model(model: Any, *, alone: bool) -> None:
                 "psworker.keras.RemoteOptimizer, with servers of its own, in the place of each (examples/fit_gan.py "
                 "shows it), or train all variables with model.optimizer"
             )
+    if model._distribute_strategy is not None:
+        kind = type(model._distribute_strategy).__name__
+        raise FitError(
+            f"the model was made under TensorFlow's {kind}, which keeps a copy of each variable on each device, and "
+            "servers take the place of it: expected a model that is made and compiled outside of strategy.scope(), "
+            "and a worker for each device"
+        )
     for layer in model._flatten_layers():
         if not alone and getattr(layer, "synchronized", False):
             raise FitError(

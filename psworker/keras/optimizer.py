@@ -10,6 +10,7 @@ for x, y in batches:
 from __future__ import annotations
 
 import atexit
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -20,6 +21,7 @@ import tensorflow as tf
 
 from psworker.errors import JobOver
 from psworker.keras.remote import Remote, RemoteError
+from psworker.session import Session
 
 
 class RemoteOptimizer:
@@ -59,8 +61,23 @@ class RemoteOptimizer:
         """The version of the weights in the model."""
         return self.remote.version
 
-    def apply(self, gradients: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+    @property
+    def session(self) -> Session:
+        """The session with the servers."""
+        return self.remote.session
+
+    def apply(
+        self,
+        gradients: Sequence[Any],
+        trainable_variables: Sequence[Any] | None = None,
+        *,
+        samples: int = 1,
+        loss: float = math.nan,
+    ) -> None:
         """As the Keras optimizer's: `trainable_variables` are all of the model's, in any order (None: in its own).
+
+        `samples`, over how many the gradients were averaged, and `loss` are for the log, and for policies that weigh by
+        samples.
 
         What is not finite, or comes too late, does not count; see `Remote.apply`. Raises RemoteError for other
         variables and within a tf.function, JobOver where the job has ended, and as `Remote.apply`.
@@ -73,7 +90,7 @@ class RemoteOptimizer:
         stop = self.remote.session.stop
         if stop is not None:
             raise JobOver(f"the job is over at version {stop.version}: {stop.reason}")
-        self.remote.apply(self._in_order(gradients, trainable_variables))
+        self.remote.apply(self._in_order(gradients, trainable_variables), samples=samples, loss=loss)
         self._pull()
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> None:

@@ -27,4 +27,20 @@ i, n = job.session.worker_index, job.session.worker_count
 if fault == "raises" and i == 1:
     raise ValueError("no data for worker 1")
 model.fit(x[i::n], y[i::n], epochs=epochs, verbose=2)
+if fault == "phases":
+    model.fit(x[i::n], y[i::n], epochs=epochs, verbose=0)
+    # A layer frozen, another optimizer: another job, on the same servers.
+    model.layers[0].trainable = False
+    model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
+    before = model.get_weights()
+    model.fit(x[i::n], y[i::n], epochs=epochs, verbose=0)
+    moved = [bool((a != b).any()) for a, b in zip(before, model.get_weights(), strict=True)]
+    assert moved == [False, False, True, True]
+    # Another model, as in K folds.
+    model = keras.models.clone_model(model)
+    model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
+    job = psworker.keras.distribute(model)
+    model.fit(x[i::n], y[i::n], epochs=epochs, verbose=0)
+    if i == 1:
+        raise ValueError("worker 1 fails behind its last fit")
 print(f"worker {i} of {n} is at version {job.version}")

@@ -255,9 +255,6 @@ def test_a_second_job_begins_with_the_weights_of_the_first(tmp_path: Path) -> No
     pk.distribute(model)
     model.fit(X, Y, batch_size=BATCH, verbose=0)
     before = model.get_weights()
-    model.compile(optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with pytest.raises(pk.FitError, match="compiled again"):
-        model.fit(X, Y, batch_size=BATCH, verbose=0)
     model.layers[0].trainable = False
     model.compile(optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     with pk.distribute(model) as job:

@@ -65,11 +65,33 @@ def test_a_script_runs_as_several_workers_with_its_arguments(tmp_path: Path) -> 
 @pytest.mark.timeout(600)
 def test_a_script_that_raises_leaves_and_the_others_go_on(tmp_path: Path) -> None:
     done = run_script(tmp_path / "run", 1, "raises")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == ExitCode.JOB_FAILED, done.stdout + done.stderr
+    assert "the job succeeded, and a script did not" in done.stdout
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["success"]
     assert "worker-1 exited with code 6" in done.stderr + done.stdout
     assert "ValueError: no data for worker 1" in done.stderr + done.stdout
     (left,) = [e for e in kinds(tmp_path / "run") if e["kind"] == "leave" and e["worker"] == "w1"]
     assert left["reason"] == "ValueError in the script"
+
+
+@pytest.mark.tensorflow
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_a_script_fits_several_times_and_its_end_decides(tmp_path: Path) -> None:
+    """A second fit is in the log of the first; what is compiled anew, and another model, are jobs of their own."""
+    done = run_script(tmp_path / "run", 1, "phases")
+    assert done.returncode == ExitCode.JOB_FAILED, done.stdout + done.stderr
+    assert "worker 1 fails behind its last fit" in done.stdout + done.stderr
+    jobs = [tmp_path / "run", tmp_path / "run" / "job-2", tmp_path / "run" / "job-3"]
+    counts = []
+    for job in jobs:
+        assert json.loads((job / "summary.json").read_text())["success"]
+        log = kinds(job)
+        assert {entry["worker"] for entry in log if entry["kind"] == "commit"} == {"w0", "w1"}
+        counts.append([sum(entry["kind"] == kind for entry in log) for kind in ("start", "commit")])
+        assert ps_lab("check", job).returncode == 0
+    assert counts == [[2, 20], [1, 10], [1, 10]]
+    assert "worker 0 of 2 is at version" in (tmp_path / "run" / "logs" / "worker-0.log").read_text()
 
 
 @pytest.mark.tensorflow

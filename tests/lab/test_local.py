@@ -239,6 +239,19 @@ def test_the_course_goes_on_while_any_worker_may_finish() -> None:
     assert course.verdict.code == ExitCode.OK
 
 
+def test_a_run_of_scripts_ends_well_when_all_of_them_have() -> None:
+    course = ExitTracker(["server-0"], ["worker-0", "worker-1"], scripts=True)
+    course.exited("server-0", 0)
+    course.exited("worker-0", 0)
+    assert course.verdict is None, "a script may go on when the job is over"
+    course.exited("worker-1", ExitCode.JOB_FAILED)
+    assert course.verdict is not None
+    assert (course.verdict.code, course.verdict.culprit) == (ExitCode.JOB_FAILED, "worker-1")
+    course.started_again("worker-1")
+    course.exited("worker-1", 0)
+    assert course.verdict is not None and course.verdict.code == ExitCode.OK
+
+
 def test_a_run_ends_with_a_documented_code_even_when_its_processes_are_killed() -> None:
     assert exit_code(-15, ExitCode.ABANDONED) == ExitCode.TERMINATED
     assert exit_code(-2, ExitCode.ABANDONED) == ExitCode.INTERRUPTED

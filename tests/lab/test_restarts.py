@@ -126,12 +126,25 @@ def test_nobody_comes_back_to_a_run_that_is_decided_or_has_no_restart_left() -> 
 
 
 def test_a_worker_is_needed_again_once_enough_answers_in_a_row_say_so() -> None:
-    exits = tracker(("worker-0", 0))
+    exits = tracker()
     asked = rules(exits)
+    asked.after_status("stopping", "a")
+    asked.after_exit("worker-0", 0)
+    exits.exited("worker-0", 0)
     phases = ["training"] * (AGREEING - 1) + ["finished"] + ["training"] * AGREEING
-    answers = [asked.after_status(phase) for phase in phases]
+    answers = [asked.after_status(phase, "a.1") for phase in phases]
     assert not any(answers[:-1]) and answers[-1] == ["worker-0"]
-    assert not exits.ended("worker-0") and asked.after_status("training") == []
+    assert not exits.ended("worker-0") and asked.after_status("training", "a.1") == []
+
+
+@pytest.mark.parametrize("job", ["a.1", "b"], ids=["another phase", "another job"])
+def test_a_script_that_has_ended_is_not_needed_for_what_the_others_train_behind_it(job: str) -> None:
+    exits = tracker()
+    asked = rules(exits)
+    asked.after_status("between phases", "a.1")
+    asked.after_exit("worker-0", 0)
+    exits.exited("worker-0", 0)
+    assert not any(asked.after_status("training", job) for _ in range(2 * AGREEING))
 
 
 def test_a_server_that_came_back_while_the_job_ended_is_not_told_of_it() -> None:

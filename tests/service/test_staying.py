@@ -160,7 +160,7 @@ def test_with_a_checkpoint_the_same_model_goes_on(tmp_path: Path) -> None:
 def test_without_a_checkpoint_the_same_model_begins_anew(tmp_path: Path) -> None:
     """A folder of that number that is there already is passed over."""
     out = tmp_path / "run"
-    numbered(out, 2).mkdir()
+    numbered(out, 2).mkdir(parents=True)
     with staying(out) as cluster:
         train(cluster, MODEL, until=2)
         cluster.stays()

@@ -1,4 +1,4 @@
-"""Checks of a job that deals its data as work units: each part counts once per epoch."""
+"""Checks of a job that deals its data as work units: each part counts once per epoch, in each phase."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,8 +41,11 @@ class WorkUnits(LogCheck):
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Work() as terms:
-                if ledger.version is not None:
-                    yield "the job's work units are declared after version 0"
+                if ledger.version is not None and any(ledger.playing()):
+                    yield "the job's work units are declared while workers train"
+                # Those of a former phase are over.
+                self._units.clear()
+                self._places.clear()
                 self._terms = terms if terms.units else None
             case e.Grant() as grant:
                 yield from self._dealt(grant)

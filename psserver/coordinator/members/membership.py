@@ -19,7 +19,13 @@ class Membership:
         self._lifecycle = lifecycle
 
     def join(
-        self, worker: str, session: str, rank: int | None, now: float, remembers: bool = False
+        self,
+        worker: str,
+        session: str,
+        rank: int | None,
+        now: float,
+        remembers: bool = False,
+        stays: bool = False,
     ) -> Member:
         """As `Coordinator.join`, whose outputs are in the ledger."""
         ledger, roster = self._ledger, self._ledger.roster
@@ -45,8 +51,10 @@ class Membership:
             if session in roster.tally(worker).sessions:
                 raise JoinRefused(f"another process joined as {worker!r} while this one was away")
             ledger.notify(known, outputs.RefusalNotice(f"another process joined as {worker!r}", fatal=True))
-            self.depart(known, "superseded by a newer incarnation", now)
-        return self._admit(worker, session, rank, now, remembers)
+            self.depart(known, "superseded by a newer incarnation", now, replaced=True)
+        member = self._admit(worker, session, rank, now, remembers)
+        member.stays = stays
+        return member
 
     def _check_limits(self, worker: str) -> None:
         """Raises JoinRefused for a name that the job has no place for."""
@@ -111,6 +119,8 @@ class Membership:
             ledger.notify_grant(member, ticket)
         if ledger.stopped is not None:
             ledger.notify(member, ledger.stop_notice(member))
+        elif ledger.resting and member.state == "done" and member.worker not in ledger.roster.prepared:
+            ledger.notify(member, ledger.phase_notice())
 
     def disconnect(self, member: Member, now: float) -> None:
         """The stream broke. Also after the stop: the worker may not know of it."""
@@ -148,8 +158,10 @@ class Membership:
         for member in ledger.roster.by_rank():
             self.depart(member, "the job goes on in new processes", now, kept=True)
 
-    def depart(self, member: Member, reason: str, now: float, *, kept: bool = False) -> None:
-        """The member is gone, and what it holds is void."""
+    def depart(
+        self, member: Member, reason: str, now: float, *, kept: bool = False, replaced: bool = False
+    ) -> None:
+        """The member is gone, and what it holds is void. `replaced`: another process takes its name at once."""
         ledger = self._ledger
         ledger.roster.remove(member, now, started=ledger.started)
         opened = ledger.tickets.open_of(member.worker)
@@ -169,5 +181,6 @@ class Membership:
         if member.known_to_policy:
             self._driver.decide(Leave(member.worker, reason), now)
         self._lifecycle.offer_initialisation(now)
-        self._lifecycle.finish_when_done(now)
+        if not replaced:
+            self._lifecycle.finish_when_done(now)
         self._driver.watch(now)

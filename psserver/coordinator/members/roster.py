@@ -91,6 +91,8 @@ class Member:
     requested: int | None = None
     # Why the job is to end for all, if it has said so.
     ends: str = ""
+    # Its process may take part in another phase of the job.
+    stays: bool = False
 
     def enter(self, state: State, now: float) -> None:
         if self.state != state:
@@ -139,6 +141,10 @@ class Roster:
     def here(self) -> list[Member]:
         """Present members that had a session. What only joined is waited for by nobody."""
         return [member for member in self.present.values() if member.ever_connected]
+
+    def expected(self) -> list[Member]:
+        """Before a phase begins: who is here, and who of those that were is about to come again."""
+        return [m for m in self.present.values() if m.ever_connected or self.tallies[m.worker].arrived]
 
     def remove(self, member: Member, now: float, *, started: bool) -> None:
         """It is gone. Unless it is done, it may come back and finish; once the job has `started`, in the time that

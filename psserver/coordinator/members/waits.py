@@ -49,7 +49,8 @@ def waits(ledger: Ledger, driver: PolicyDriver, now: float) -> Iterator[Wait]:
             if asked or (blockers is not None and member.worker in blockers):
                 yield Wait(member, f"commit ticket {ticket.number}", ticket.granted_at, limit)
         if ledger.terms.idle_timeout and _silent(ledger, member):
-            yield Wait(member, "ask for work", member.since, ledger.terms.idle_timeout)
+            what = "begin another phase, or leave" if ledger.resting else "ask for work"
+            yield Wait(member, what, member.since, ledger.terms.idle_timeout)
 
 
 def _leaving(ledger: Ledger) -> Iterator[Wait]:
@@ -91,7 +92,11 @@ def _blockers(ledger: Ledger, driver: PolicyDriver) -> set[str]:
 
 def _silent(ledger: Ledger, member: Member) -> bool:
     """Connected, without work, and asks for none, while the start or the end waits for it."""
-    if member.absent_since is not None or member.state != "joined" or member.requested is not None:
+    if member.absent_since is not None or member.requested is not None:
+        return False
+    if ledger.resting and member.state == "done":
+        return member.worker not in ledger.roster.prepared
+    if member.state != "joined":
         return False
     if not ledger.started:
         return bool(ledger.roster.prepared)

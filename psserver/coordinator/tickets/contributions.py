@@ -175,7 +175,9 @@ class Contributions:
         if member.rank != 0 and votes <= self._driver.policy.tensors.tolerated(len(here)):
             return
         said = f"{member.worker} ended the job: {ends}"
-        if ledger.version:
+        if ledger.version and member.stays:
+            self._lifecycle.end_phase(said, now)
+        elif ledger.version:
             ledger.stop(said, now, success=True, cause="done")
         else:
             reason = f"{said}; nothing was trained: there is no model"

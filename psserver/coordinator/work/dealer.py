@@ -24,12 +24,13 @@ class Dealer:
         self._lifecycle = lifecycle
 
     def declare(self, terms: WorkTerms | None, now: float) -> None:
-        """What the job deals from here on; None: nothing. Before version 0 only."""
+        """What the job deals from here on; None: nothing. Before version 0, or between phases."""
         ledger = self._ledger
         before = None if ledger.work is None else ledger.work.terms
-        if terms == before:
+        anew, ledger.undeclared = ledger.undeclared and terms is not None, False
+        if terms == before and not anew:
             return
-        assert not ledger.initialised, "work units are agreed on before version 0"
+        assert not ledger.initialised or ledger.resting, "work units are agreed on before a phase begins"
         ledger.work = None if terms is None else WorkQueue(terms, self._driver.batches)
         entry = entries.Work(0, 0, 0)
         if ledger.work is not None and terms is not None:

@@ -63,7 +63,7 @@ def planned(agreement: Agreement, variables: Variables, fingerprint: str) -> Pla
     if fingerprint != proposed.fingerprint:
         raise precondition(
             f"plan fingerprint: expected {proposed.fingerprint} for these variables on {servers} "
-            f"servers, got {fingerprint!r}: is every --ps-hosts the same, and the software the same version?"
+            f"servers, got {fingerprint!r}: have all processes the same servers, and the same version of the software?"
         )
     return proposed
 

@@ -38,9 +38,10 @@ class Joining:
         optimizer: str = "",
         work: WorkTerms | None = None,
         remembers: bool = False,
+        stays: bool = False,
     ) -> Member:
         """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned.
-        `remembers`: the worker's codec does."""
+        `remembers`: the worker's codec does. `stays`: its process may take part in another phase."""
         agreement, decider = self._agreement, self._decider
         self._check_known(variables, plan, work)
         proposed = planned(agreement, variables, plan)
@@ -54,7 +55,7 @@ class Joining:
         if not decider.opened:
             decider.open(chosen)
         try:
-            member = self._admit(worker, session, rank, proposed, work, remembers)
+            member = self._admit(worker, session, rank, proposed, work, remembers, stays)
         except JobOver as over:
             raise Refused(grpc.StatusCode.OUT_OF_RANGE, str(over)) from over
         except JobStopped as failed:
@@ -91,7 +92,8 @@ class Joining:
         agreement, decider = self._agreement, self._decider
         other = agreement.optimizer is not None and chosen.config != agreement.optimizer.config
         known = agreement.plan is not None and proposed.fingerprint == agreement.plan.fingerprint
-        if known and not other and work == decider.coordinator.work_terms:
+        coordinator = decider.coordinator
+        if known and not other and (coordinator.undeclared or work == coordinator.work_terms):
             return
         self._check_replaceable(proposed, work, other)
         # First of all, because it may fail: then nothing has changed.
@@ -163,6 +165,7 @@ class Joining:
         plan: Plan,
         work: WorkTerms | None,
         remembers: bool,
+        stays: bool,
     ) -> Member:
         """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
         admitted: list[Member] = []
@@ -170,9 +173,10 @@ class Joining:
 
         def decide() -> list[Output]:
             now = time.monotonic()
-            member, outputs = coordinator.join(worker, session, rank, now, remembers=remembers)
+            member, outputs = coordinator.join(worker, session, rank, now, remembers=remembers, stays=stays)
             if self._agreement.plan is None:
                 self._model.adopt(plan)
+            if self._agreement.plan is None or coordinator.undeclared:
                 outputs += coordinator.declare_work(work, now)
             admitted.append(member)
             return outputs

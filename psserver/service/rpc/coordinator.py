@@ -10,11 +10,11 @@ import grpc
 
 from psserver import receipts
 from psserver.coordinator.epochs import EpochError, Report
-from psserver.coordinator.work.units import WorkError
+from psserver.coordinator.work.units import WorkError, WorkTerms
 from psserver.policies import LocalRule
 from psserver.service.access.peers import Names, Peer
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.job.agreement import FROM_JOB
+from psserver.service.job.agreement import FROM_JOB, Variables
 from psserver.service.job.job import Job
 from psserver.service.limits.rates import MODELS, MODELS_PER_SECOND, Arrivals, Buckets
 from psserver.service.log.tail import lines
@@ -115,8 +115,7 @@ class CoordinatorRpc:
             codec = codec_numbered(request.wire_dtype)
             variables = partial(specs_from_wire, request.variables)
             work = work_from_wire(request)
-            if self._succession is not None and not request.job and self._succession.open:
-                self._succession.ask(variables, request.plan, request.optimizer, work)
+            self._see_what_follows(request, variables, work)
             member = self._job.joining.join(
                 variables,
                 request.plan,
@@ -126,6 +125,7 @@ class CoordinatorRpc:
                 request.optimizer,
                 work,
                 codec.remembers,
+                stays=request.stays,
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
@@ -159,6 +159,24 @@ class CoordinatorRpc:
             chief=self._job.epochs.chief,
         )
 
+    def _see_what_follows(
+        self, request: pb.JoinRequest, variables: Variables, work: WorkTerms | None
+    ) -> None:
+        """Raises Refused for a worker of no job, or of one behind this one, where another job follows or may."""
+        succession, job = self._succession, self._job.terms.job
+        if succession is None or request.job:
+            return
+        ended = bool(request.after) and (request.after == job or follows(job, request.after))
+        if ended:
+            succession.end_phases(request.worker)
+        if succession.open:
+            succession.ask(variables, request.plan, request.optimizer, work, anew=ended)
+        if ended:
+            raise precondition(
+                f"job {job} is over, and its servers end with it: expected them to be started with --stay, or the "
+                "worker's session to stay open (no close(), no `with`) until it begins the next job"
+            )
+
     def _check_job(self, request: pb.JoinRequest) -> None:
         """Raises Refused for a worker of another job, or of other servers."""
         terms = self._job.terms
@@ -175,7 +193,7 @@ class CoordinatorRpc:
         if request.servers != terms.servers:
             raise precondition(
                 f"expected a worker of {terms.servers} servers, got one of {request.servers}: "
-                "give every process the same --ps-hosts"
+                "give every process the same servers (--ps-hosts, PS_HOSTS, hosts=)"
             )
 
     def _name_of(self, request: pb.JoinRequest, peer: Peer) -> str:

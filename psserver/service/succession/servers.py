@@ -78,8 +78,10 @@ class Servers:
         """At the same addresses, with a folder of its own, or going on in one."""
         before = self._present
         out = None if self._out is None else numbered(self._out, successor.folder)
+        settings = self._again()
         settings = replace(
-            self._again(),
+            settings,
+            terms=replace(settings.terms, min_workers=successor.workers or settings.terms.min_workers),
             hosts=before.continuation.hosts,
             moved=before.continuation.moved,
             metrics_port=before.metrics_port,

@@ -6,7 +6,9 @@ model, optimizer and data and there is a checkpoint of the end; or a new job beg
 begins with servers that are started anew in the same processes, so that nothing of a former job is left in them.
 
 Also where servers do not stay, a job in which nothing was trained makes room for a worker with another model, once all
-of its own have left: a first try that failed costs no restart of the servers.
+of its own have left: a first try that failed costs no restart of the servers. And a job that rests between two phases
+ends for the first of its workers that begins another job, in which nothing of this one is left: a model that was
+compiled again, or another one. The others have the time that a leave takes, and come to the new job, too.
 """
 
 import math
@@ -17,7 +19,7 @@ from pathlib import Path
 import grpc
 
 from psserver.coordinator.work.units import WorkTerms
-from psserver.service.errors import Refused
+from psserver.service.errors import Refused, precondition
 from psserver.service.job.agreement import Variables, agreed, planned
 from psserver.service.job.job import Job
 from psserver.service.job.joining import REPLACED
@@ -26,10 +28,12 @@ from psserver.service.saving.resume_point import complete
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """`folder`: which of the server's folders, from 1. `goes_on`: the job of that folder does."""
+    """`folder`: which of the server's folders, from 1. `goes_on`: the job of that folder does. `workers`: how many its
+    start waits for, where it is not as many as the server was started for; 0: so many."""
 
     folder: int
     goes_on: bool
+    workers: int = 0
 
 
 class Succession:
@@ -43,6 +47,8 @@ class Succession:
         self._decided = decided
         # What comes next, once somebody has asked for it.
         self.successor: Successor | None = None
+        # Of the job that ended between two phases: those who were there, and come to the next one.
+        self._workers = 0
 
     @property
     def open(self) -> bool:
@@ -57,15 +63,45 @@ class Succession:
         """Seconds that the servers wait for a worker at most: the one that makes a job's room is there already."""
         return math.inf if self._stays else 6 * self._job.terms.worker_timeout
 
-    def ask(self, variables: Variables, plan: str, optimizer: str, work: WorkTerms | None) -> None:
+    def end_phases(self, worker: str) -> None:
+        """`worker` has ended its part of this job and begins another one: it leaves, and the job ends. Raises Refused
+        while the job trains, and for a worker that was never here."""
+        job, coordinator = self._job, self._job.coordinator
+        roster = coordinator.roster
+        tally = roster.tallies.get(worker)
+        if tally is None or not tally.arrived:
+            raise precondition(
+                f"{worker!r} was never a worker of job {job.terms.job}: expected a Join without `after`"
+            )
+        if coordinator.stopped is None and not coordinator.resting:
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE, f"job {job.terms.job} still trains: join again in a moment"
+            )
+        if coordinator.stopped is None:
+            self._workers = len(roster.here())
+            job.stop(f"a phase is over, and {worker} begins another job", success=True, cause=REPLACED)
+        member = roster.present.get(worker)
+        if member is not None:
+            job.leave(worker, member.incarnation, "begins another job")
+
+    def ask(
+        self,
+        variables: Variables,
+        plan: str,
+        optimizer: str,
+        work: WorkTerms | None,
+        *,
+        anew: bool = False,
+    ) -> None:
         """A worker of no job comes, and this job has stopped. Always raises Refused: it is to come again in a moment;
-        PlanError when its model cannot be planned."""
+        PlanError when its model cannot be planned. `anew`: nothing of this job is to go on."""
         job, agreement = self._job, self._job.agreement
         proposed = planned(agreement, variables, plan)
         chosen = agreed(agreement.configured, optimizer)
         if job.over and self.successor is None:
             same = (
-                agreement.plan is not None
+                not anew
+                and agreement.plan is not None
                 and agreement.plan.fingerprint == proposed.fingerprint
                 and agreement.optimizer is not None
                 and agreement.optimizer.config == chosen.config
@@ -86,9 +122,9 @@ class Succession:
         number = self._folder + 1
         while self._out is not None and numbered(self._out, number).exists():
             number += 1
-        return Successor(number, goes_on=False)
+        return Successor(number, goes_on=False, workers=self._workers)
 
 
 def numbered(out: Path, number: int) -> Path:
-    """The folder itself, then FOLDER-2, FOLDER-3."""
-    return out if number == 1 else out.with_name(f"{out.name}-{number}")
+    """The folder itself, then job-2, job-3 in it: what servers do one after another stays together."""
+    return out if number == 1 else out / f"job-{number}"

@@ -9,7 +9,9 @@ import atexit
 import functools
 import inspect
 import sys
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Self
@@ -47,7 +49,7 @@ class Distributed:
         shares: bool,
     ) -> None:
         self.model = model
-        self._membership = membership
+        self._membership, self._wire_dtype = membership, wire_dtype
         self._steps = Steps(model, membership, wire_dtype, deals=deals)
         # The job stays open after a fit; the data of `fit` is dealt by the coordinator, or cut here; an epoch's logs
         # are over all workers.
@@ -68,10 +70,12 @@ class Distributed:
         model.make_train_function = self._make_train_function
         # Keras' own formats save the optimizer by itself, the older HDF5 as a part of the model.
         model.save = self._saving(model.save)
-        optimizer = self._steps.compiled
-        object.__setattr__(optimizer, "save_own_variables", self._saving(optimizer.save_own_variables))
+        self._see_saving()
         model.train_function = None
-        atexit.register(self._at_exit)
+        OPEN.add(self)
+        # A server of its own ends with its model, too: when garbage is looked for, as Keras' models are in circles.
+        self._forsaken = weakref.finalize(self, _forsake, membership)
+        self._forsaken.atexit = False
 
     # For the caller
 
@@ -99,17 +103,35 @@ class Distributed:
     def close(self) -> None:
         """End this worker's part of the job; a server of one's own ends with it. The model keeps its weights.
 
-        `model.fit` is Keras' own again. Safe to call twice.
+        `model.fit` is Keras' own again. Servers of a cluster end when all workers have closed, or ended: another fit of
+        this process on them wants it open. Safe to call twice.
         """
-        atexit.unregister(self._at_exit)
+        self._restore()
+        self._forsaken.detach()
+        self._steps.close()
+
+    def replace(self) -> None:
+        """As `close`, but the servers of a cluster wait for what this process trains next."""
+        if self._membership.place is None:
+            self.close()
+            return
+        self._restore()
+        self._forsaken.detach()
+        self._steps.rest()
+
+    def _restore(self) -> None:
+        OPEN.discard(self)
         for name in self._plain:
             self.model.__dict__.pop(name, None)
         self._steps.compiled.__dict__.pop("save_own_variables", None)
         self.model.train_function = None
         self._plain = {}
-        self._steps.close()
 
-    def _at_exit(self) -> None:
+    def _see_saving(self) -> None:
+        optimizer = self._steps.compiled
+        object.__setattr__(optimizer, "save_own_variables", self._saving(optimizer.save_own_variables))
+
+    def at_exit(self) -> None:
         """A process that an exception ends is not done with its data: it leaves, and nobody waits for it."""
         error = getattr(sys, "last_value", None)
         if error is not None and self._membership.session is not None:
@@ -128,6 +150,7 @@ class Distributed:
 
     def _fit(self, *args: Any, **keywords: Any) -> Any:
         bound = inspect.signature(self._plain["fit"]).bind(*args, **keywords)
+        self._begin_phase()
         self._deal(bound.arguments)
         if self._cuts:
             session = self.session
@@ -163,6 +186,27 @@ class Distributed:
             # Theirs, for another fit.
             theirs[:] = before
 
+    def _begin_phase(self) -> None:
+        """What this fit is to the one before it."""
+        follows, before = self._steps.follows(), self._steps
+        if follows == "the same":
+            before.compiled_again()
+            self._metrics.sums = before.sums
+            return
+        # Raises TranslationError, with nothing changed.
+        steps = Steps(
+            self.model,
+            self._membership,
+            self._wire_dtype,
+            deals=self._deals,
+            before=before if follows == "another phase" else None,
+        )
+        before.compiled.__dict__.pop("save_own_variables", None)
+        before.rest()
+        self._steps = steps
+        self._dealt_epochs, self._metrics = DealtEpochs(self._steps), EpochMetrics(self.model, steps.sums)
+        self._see_saving()
+
     def _saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
         """Whatever saves the optimizer saves what the servers' one remembers."""
 
@@ -186,7 +230,7 @@ class Distributed:
 
     def _deal(self, arguments: MutableMapping[str, Any]) -> None:
         """Of the arguments of `fit` the data is taken, where the coordinator deals it."""
-        if self._deals and self._membership.session is None and not self._steps.finished:
+        if self._deals and self._membership.session is None:
             self._steps.dealt = DealtData(arguments, apart=self._shares)
             if self.model.optimizer.gradient_accumulation_steps:
                 raise FitError(
@@ -323,6 +367,9 @@ class Distributed:
 
     def _end_fit(self) -> None:
         """On a cluster: the job's last version."""
+        if self._resumption.passes_over:
+            # The job is in a later phase: its end is that of the fit in which this worker goes on.
+            return
         if (
             self._membership.place is not None
             and not self._stay
@@ -342,3 +389,21 @@ class Distributed:
 
 def _symbol(spec: Any) -> Any:
     return keras.KerasTensor(tuple(spec.shape), spec.dtype.name)
+
+
+# Those of this process that are not closed.
+OPEN: weakref.WeakSet[Distributed] = weakref.WeakSet()
+
+
+def _forsake(membership: Membership) -> None:
+    """In a thread of its own: garbage is looked for anywhere, also while locks are held."""
+    if membership.place is None:
+        threading.Thread(target=membership.abandon, name="forsaken model").start()
+
+
+def _close_all() -> None:
+    for each in list(OPEN):
+        each.at_exit()
+
+
+atexit.register(_close_all)

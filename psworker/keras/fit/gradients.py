@@ -45,9 +45,15 @@ class GradientStep:
     """One batch on the model's present weights, and new weights into the model; two traced functions."""
 
     def __init__(
-        self, model: Any, variables: ModelVariables, plan: Plan, wire_dtype: str, sums: MetricSums | None
+        self,
+        model: Any,
+        variables: ModelVariables,
+        plan: Plan,
+        wire_dtype: str,
+        sums: MetricSums | None,
+        version: int = 0,
     ) -> None:
-        """`sums`: watches the metrics; None where nobody adds them up."""
+        """`sums`: watches the metrics; None where nobody adds them up. `version`: of the weights in the model."""
         self._model = model
         self._sums_of_metrics = sums
         self._variables = variables
@@ -62,7 +68,7 @@ class GradientStep:
             else []
         )
         self._taken = self._samples = 0
-        self._version = 0
+        self._version = version
         # A dynamic loss scale follows from whether gradients are finite.
         self._scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
         self._eager = model.run_eagerly

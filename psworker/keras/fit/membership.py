@@ -2,50 +2,73 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from pswire.addresses import Address
+from psworker.control.registration import Phase
 from psworker.servers import EmbeddedServer, Place
 from psworker.session import Session
 from psworker.tensorflow.variables import ModelVariables, collect
+
+# The newest session of this process with each servers: what it trains there next is a phase behind that one. It stays
+# open until then, so that the servers wait for it.
+_NEWEST: dict[tuple[Address, ...], Session] = {}
 
 
 class Membership:
     """`place`: where servers run; None where `start` starts one, for this process alone. `join` opens a session."""
 
     def __init__(
-        self,
-        place: Place | None,
-        start: Callable[[Mapping[str, Any]], EmbeddedServer] | None,
-        join: Callable[..., Session],
+        self, place: Place | None, start: Callable[[], EmbeddedServer] | None, join: Callable[..., Session]
     ) -> None:
-        self.place, self._start, self._join = place, start, join
-        self._server: EmbeddedServer | None = None
+        self.place, self._join = place, join
+        self._server = None if start is None else start()
         self.session: Session | None = None
         # The weights with which the job was joined, until the first version comes in their place.
         self.given: list[np.ndarray[Any, Any]] | None = None
 
     @property
-    def joined_before(self) -> bool:
-        """A server of one's own runs."""
-        return self._server is not None
+    def hosts(self) -> tuple[Address, ...]:
+        """All servers, in task order."""
+        if self._server is not None:
+            return (self._server.address,)
+        assert self.place is not None, "the server of its own has ended"
+        return self.place.hosts
 
     def open(
-        self, variables: ModelVariables, optimizer: Mapping[str, Any], more: Mapping[str, Any]
+        self,
+        variables: ModelVariables,
+        optimizer: Mapping[str, Any],
+        more: Mapping[str, Any],
+        *,
+        goes_on: bool = False,
     ) -> Session:
-        """Join the job; `more`: the work that it deals."""
-        if self._start is not None and self._server is None:
-            self._server = self._start(optimizer)
-        hosts = (self._server.address,) if self._server is not None else self.place.hosts  # type: ignore[union-attr]
+        """Join the job; `more`: the work that it deals. `goes_on`: the job of this membership's last session goes on,
+        with another phase. Otherwise, what this process trained on these servers before is over, and a job begins."""
+        before, hosts = _NEWEST.get(self.hosts), self.hosts
         self.given = variables.values()
         specs = list(zip(variables.specs, self.given, strict=True))
-        self.session = session = self._join(hosts, specs, optimizer=optimizer, **more)
-        if session.worker_index:
+        phase, known = Phase(stays=True), {}
+        if before is not None and before.stop is not None:
+            phase = Phase(stays=True, of=before.job) if goes_on else Phase(stays=True, after=before.job)
+            known = {"name": before.worker, "task_index": before.worker_index}
+        self.session = session = self._join(hosts, specs, optimizer=optimizer, phase=phase, **known, **more)
+        _NEWEST[hosts] = session
+        if before is not None:
+            before.close("begins another phase")
+        if session.worker_index and not goes_on:
             own_randomness(variables, session.worker_index)
         return session
+
+    @property
+    def went_on(self) -> bool:
+        """This process has trained something else on these servers since."""
+        return _NEWEST.get(self.hosts) is not self.session
 
     def changed(self, variables: ModelVariables, tolerance: float) -> str | None:
         """The name of a variable that is not as it was given, up to `tolerance` relative to 1 or to itself."""
@@ -54,6 +77,12 @@ class Membership:
             if not np.allclose(now, then, rtol=tolerance, atol=tolerance, equal_nan=True):
                 return spec.name
         return None
+
+    def rest(self) -> None:
+        """Its part of the job, or of a phase, is done, and another one follows: the servers wait for it."""
+        session, self.session = self.session, None
+        if session is not None and session.stop is None:
+            session.done()
 
     def leave(self, reason: str) -> None:
         """Without having done one's part; nobody waits for what will not come."""
@@ -64,15 +93,44 @@ class Membership:
     def close(self) -> None:
         """This worker's part is done; a server of one's own ends with the job."""
         session, self.session = self.session, None
-        if session is not None:
-            try:
-                if session.stop is None:
-                    session.done()
-            finally:
-                session.close()
-        server, self._server = self._server, None
-        if server is not None:
+        try:
+            if session is not None:
+                try:
+                    if session.stop is None:
+                        session.done()
+                finally:
+                    session.close()
+        finally:
+            self._end_server(over=session is not None and session.stop is not None)
+
+    def abandon(self) -> None:
+        """Nobody needs the model any more."""
+        self.leave("its model is gone")
+        self._end_server(over=False)
+
+    def _end_server(self, *, over: bool) -> None:
+        """`over`: its job is, and it ends by itself. Otherwise it would wait for a worker that does not come back."""
+        server = self._server
+        if server is None:
+            return
+        newest = _NEWEST.pop(self.hosts, None)
+        if newest is not None:
+            newest.close()
+        self._server = None
+        if over:
             server.close()
+        else:
+            server.end()
+
+
+def _leave_all() -> None:
+    """The process ends, and begins no further phase."""
+    for session in _NEWEST.values():
+        session.close()
+
+
+# Runs behind what others register later: a model's own end comes first.
+atexit.register(_leave_all)
 
 
 def named(model: Any) -> list[tuple[Any, str]]:

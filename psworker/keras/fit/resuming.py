@@ -57,6 +57,11 @@ class Resumption:
         self.epochs = done
         raise GoesOn
 
+    @property
+    def passes_over(self) -> bool:
+        """The job has batches of this worker that are none of this fit or one before: they are of a later one."""
+        return bool(self._before)
+
     def next(self, iterator: Iterator[Any]) -> Any:
         """The next batch to train on. Raises StopIteration where the data ends."""
         while self._skip:

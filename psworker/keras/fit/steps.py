@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pswire.logs.events import event
 from psworker.engine import Grant
@@ -32,26 +32,62 @@ from psworker.tensorflow.variables import ModelVariables, collect
 
 log = logging.getLogger("ps-worker")
 
+Follows = Literal["the same", "another phase", "another job"]
+"""A fit goes on in the job as it stands, in another phase of it, or begins another job."""
+
+
+class Compilation(NamedTuple):
+    """What `compile` has made: by it one sees that it was called again."""
+
+    optimizer: Any
+    loss: Any
+    metrics: Any
+    eager: bool
+    jit: Any
+
+
+def _compilation(model: Any) -> Compilation:
+    made = model._compile_loss, model._compile_metrics, bool(model.run_eagerly), model.jit_compile
+    return Compilation(model.optimizer, *made)
+
+
+def is_built(model: Any) -> bool:
+    """It has all its variables. A model of one's own may say so before its layers have any."""
+    return bool(model.built and all(layer.built for layer in model._flatten_layers()))
+
 
 class Steps:
-    """One worker's part of a job, from joining to the last version. `deals`: its data is dealt by the coordinator."""
+    """One worker's part of a job, or of a phase of it, from joining to the last version. `deals`: its data is dealt by
+    the coordinator. `before`: the phase that this one goes on from, with the optimizer that the servers have."""
 
-    def __init__(self, model: Any, membership: Membership, wire_dtype: str, *, deals: bool) -> None:
+    def __init__(
+        self,
+        model: Any,
+        membership: Membership,
+        wire_dtype: str,
+        *,
+        deals: bool,
+        before: Steps | None = None,
+    ) -> None:
         self.model, self.membership = model, membership
         self._wire_dtype = wire_dtype
         self.compiled = model.optimizer
-        # Refused now, not after minutes of preparing data.
-        self.optimizer = translate(model.optimizer, named(model) if model.built else ())
-        self._rate = SetRate(model.optimizer)
+        self._compilation = _compilation(model)
+        self._goes_on = before is not None
+        if before is None:
+            # Refused now, not after minutes of preparing data.
+            self.optimizer = translate(model.optimizer, named(model) if is_built(model) else ())
+            self._rate, self.fates = SetRate(model.optimizer), Fates()
+        else:
+            self.optimizer, self._rate, self.fates = before.optimizer, before._rate, before.fates
         self.duties = Duties()
         self.contributions = Contributions(model.optimizer, self._rate, self.duties)
-        self.fates = Fates()
         self._variables: ModelVariables | None = None
         self._step: GradientStep | None = None
         self.grant: Grant | None = None
         # The payloads that the model's weights were made from, and their version.
         self._weights: list[Any] = []
-        self._version = 0
+        self._version = 0 if before is None else before.version
         # Of which version the model's optimizer has what the servers' one remembers.
         self._slots_of = 0
         self.unchanged, self.backups = Unchanged(), Backups()
@@ -83,26 +119,25 @@ class Steps:
         self._check_joins()
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        self.optimizer = translate(model.optimizer, named(model))
-        self._rate.begin()
-        self._warn_of_steps_before()
+        if not self._goes_on:
+            self.optimizer = translate(model.optimizer, named(model))
+            self._rate.begin()
+            self._warn_of_steps_before()
         self._variables = variables = collect(model)
         dealt = {} if self.dealt is None else {"work": self.dealt.work, "epochs": self.dealt.epochs}
-        session = self.membership.open(variables, self.optimizer, dealt)
-        self._step = GradientStep(
-            model, variables, session.plan, self._wire_dtype, self.sums if session.worker_count > 1 else None
-        )
+        session = self.membership.open(variables, self.optimizer, dealt, goes_on=self._goes_on)
+        self._step = self._traced(variables, session)
         self.contributions.begin(session)
-        self._rate.joined(session.learning_rate)
+        if not self._goes_on:
+            self._rate.joined(session.learning_rate)
         self.duties.joined(session)
 
+    def _traced(self, variables: ModelVariables, session: Session) -> GradientStep:
+        sums = self.sums if session.worker_count > 1 else None
+        return GradientStep(self.model, variables, session.plan, self._wire_dtype, sums, self._version)
+
     def _check_joins(self) -> None:
-        if self.finished:
-            raise FitError(
-                "this worker's part of the job ended with the first fit: for several fits in one job call "
-                "distribute(model, stay=True), for a new job call distribute(model) again"
-            )
-        if not self.model.built:
+        if not is_built(self.model):
             raise FitError(
                 "the model has no variables yet: build it, or let fit see its first batch before joining"
             )
@@ -113,7 +148,7 @@ class Steps:
 
     def _warn_of_steps_before(self) -> None:
         taken = int(unwrapped(self.model.optimizer)._iterations)
-        if taken and not self.membership.joined_before:
+        if taken:
             log.warning(
                 "the optimizer has taken %d steps before; on the servers it begins anew, at version 0 and with nothing "
                 "remembered",
@@ -121,19 +156,34 @@ class Steps:
                 extra=event("optimizer_anew"),
             )
 
-    def begin_fit(self) -> None:
-        """Before other callbacks see the beginning of training. Raises FitError for what changed since the last one."""
-        if self.model.optimizer is not self.compiled:
-            raise FitError(
-                "the model was compiled again after distribute(): call psworker.keras.distribute(model) again, which "
-                "starts a new job with the new optimizer"
-            )
-        if self.membership.session is not None and self._variables is not None:
-            if collect(self.model).specs != self._variables.specs:
+    def follows(self) -> Follows:
+        """What the next fit is to the job of this one. Servers take another optimizer, another model, and weights that
+        something else than training has changed, at the beginning of a job only. Raises FitError."""
+        variables, now = self._variables, _compilation(self.model)
+        if now.optimizer is not self.compiled:
+            return "another job"
+        if variables is not None and collect(self.model).specs != variables.specs:
+            if now == self._compilation:
                 raise FitError(
-                    "variables were frozen or thawed, or the model was changed, in the middle of a job: compile "
-                    "the model and call psworker.keras.distribute(model) again, as Keras wants it compiled again, too"
+                    "variables were frozen or thawed, or the model was changed, since compile(): compile the model "
+                    "again before fit, as Keras wants it, too"
                 )
+            return "another job"
+        if not self.finished:
+            return "the same"
+        trained = self._step is not None and not self._step.differing(self._weights)
+        return "another phase" if trained and not self.membership.went_on else "another job"
+
+    def compiled_again(self) -> None:
+        """Perhaps, with the same optimizer: for another loss and other metrics the step is traced anew."""
+        now, before = _compilation(self.model), self._step
+        if now != self._compilation and before is not None and self._variables is not None:
+            self.sums = MetricSums(self.model)
+            self._step = self._traced(self._variables, self.session)
+        self._compilation = now
+
+    def begin_fit(self) -> None:
+        """Before other callbacks see the beginning of training."""
         self.unchanged.due = True
         self.backups.restore(self.model, self.membership, self._variables, self._joins_as_first)
 
@@ -144,7 +194,7 @@ class Steps:
 
     def prepare(self, data: Any) -> None:
         """Join, and trace the step for batches such as `data`."""
-        if not self.model.built:
+        if not is_built(self.model):
             self.model._symbolic_build(data_batch=data)
         if self.membership.session is None:
             self._open()
@@ -157,7 +207,12 @@ class Steps:
             self._next()
 
     def __call__(self, data: Any) -> Mapping[str, Any]:
-        """Train on one batch; the logs of Keras' own step."""
+        """Train on one batch; the logs of Keras' own step. Raises FitError where it could not count."""
+        if self.finished:
+            raise FitError(
+                "this worker's part of the job has ended, and this batch would not count: expected it in a fit, which "
+                "begins another phase, or distribute(model, stay=True), which keeps the job open between two calls"
+            )
         if self._step is None:
             self.prepare(data)
         assert self._step is not None
@@ -243,6 +298,11 @@ class Steps:
         keys = [id(variable) for variable in self._variables.variables]
         assign_slots(optimizer, [dict(zip(keys, each, strict=True)) for each in found], self._version)
         self._slots_of = self._version
+
+    def rest(self) -> None:
+        """This worker's part is done, and another one follows, on the same servers."""
+        self.grant = None
+        self.membership.rest()
 
     def leave(self, reason: str) -> None:
         """Without having done one's part; nobody waits for what will not come."""

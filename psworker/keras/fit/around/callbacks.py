@@ -42,13 +42,17 @@ class OnlyChief(keras.callbacks.Callback):  # type: ignore[misc]
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
-        self.inner.set_model(model)
+        # TensorBoard begins a file with it.
+        if not isinstance(self.inner, keras.callbacks.TensorBoard):
+            self.inner.set_model(model)
 
     def hear(self, name: str, *arguments: Any, **more: Any) -> None:
         """An event of that name."""
         before, self._acts = self._acts, self._chosen()
         if name == "on_train_begin":
             before = self._acts
+            if self._acts and isinstance(self.inner, keras.callbacks.TensorBoard):
+                self.inner.set_model(self.model)
         if self._acts and not before:
             self.take_over()
         elif before and not self._acts:
@@ -62,6 +66,8 @@ class OnlyChief(keras.callbacks.Callback):  # type: ignore[misc]
         """This worker acts from now on: what the others have written goes on."""
         if isinstance(self.inner, keras.callbacks.CSVLogger):
             self.inner.append = True
+        if isinstance(self.inner, keras.callbacks.TensorBoard):
+            self.inner.set_model(self.model)
         self.inner.on_train_begin()
 
     def hand_over(self) -> None:

@@ -29,7 +29,7 @@ class EpochMetrics:
     """The metrics of a model while `fit` runs."""
 
     def __init__(self, model: Any, sums: MetricSums) -> None:
-        self._model, self._sums = model, sums
+        self._model, self.sums = model, sums
         self._number = 0
         # Of this epoch: the metrics' variables, what they have counted here, and that over all workers; None before
         # all have met, or where the job is over.
@@ -119,10 +119,10 @@ class EpochMetrics:
         """Those that add up, as many as fit; a metric of another kind stays each worker's own."""
         found: list[Any] = []
         size = 0
-        for metric in self._sums.metrics():
+        for metric in self.sums.metrics():
             own = list(metric.variables)
             elements = sum(int(np.prod(variable.shape)) for variable in own)
-            if own and self._sums.adds_up(metric) and size + elements + 2 <= MOST_SUMS:
+            if own and self.sums.adds_up(metric) and size + elements + 2 <= MOST_SUMS:
                 found += own
                 size += elements
         return found

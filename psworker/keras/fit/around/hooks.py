@@ -32,6 +32,7 @@ class Hooks(keras.callbacks.Callback):  # type: ignore[misc]
         self._moments = moments
         # Of the epoch before.
         self._batches = 0
+        self._logs: dict[str, Any] = {}
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._moments.begin_fit()
@@ -50,8 +51,11 @@ class Hooks(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._moments.end_epoch(epoch, logs)
+        self._logs = dict(logs)
 
     def on_train_end(self, logs: Any = None) -> None:
+        # Keras has this worker's own: without validation where another one validates.
+        logs.update(self._logs)
         self._moments.end_fit()
 
 

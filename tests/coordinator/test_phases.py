@@ -1,0 +1,146 @@
+"""A job whose workers stay: where all are done it rests, goes on with those who join anew, and ends without them."""
+
+import pytest
+
+from pslab.verify.harness import CoordinatorHarness, granted, notices
+from psserver.coordinator import entries
+from psserver.coordinator.outputs import CancelNotice, StopNotice
+from psserver.coordinator.status import report
+from psserver.coordinator.work.units import WorkTerms
+from psserver.policies import names
+
+WORKERS = ("w0", "w1", "w2")
+
+
+def staying(policy: str = "async", workers: int = 2, **terms: object) -> CoordinatorHarness:
+    """The first phase has started."""
+    harness = CoordinatorHarness(policy, workers=workers, terms=terms)
+    for rank in range(workers):
+        harness.joins(f"w{rank}", stays=True)
+    harness.ready("w0")
+    harness.commits("w0", ready=False)
+    harness.ready(*(f"w{rank}" for rank in range(workers)))
+    return harness
+
+
+def finish(harness: CoordinatorHarness, *workers: str) -> list[StopNotice]:
+    found = []
+    for worker in workers:
+        if harness.holds(worker) is not None:
+            harness.commits(worker, ready=False)
+        found += notices(harness.done(worker), StopNotice)
+    return found
+
+
+@pytest.mark.parametrize("policy", names())
+def test_under_every_policy_a_second_phase_goes_on_from_the_first(policy: str) -> None:
+    harness = staying(policy, workers=3)
+    stops = finish(harness, *WORKERS)
+    assert [(stop.success, stop.version, stop.evaluate) for stop in stops] == [
+        (True, harness.version, False)
+    ] * 3
+    assert harness.stopped == "" and report(harness.coordinator, harness.now).phase == "between phases"
+    before = harness.version
+    for worker in WORKERS:
+        harness.joins(worker, "B", stays=True)
+        outputs = harness.ready(worker)
+        assert bool(granted(outputs)) == (worker == WORKERS[-1]), "all begin together"
+    assert [start.workers for start in harness.entries(entries.Start)] == [3, 3]
+    assert all(stop.version > before for stop in finish(harness, *WORKERS))
+    for worker in WORKERS:
+        assert harness.stopped == ""
+        harness.leaves(worker)
+    harness.passes(0.1)
+    assert harness.stopped == "done: all workers are done"
+    assert harness.coordinator.over
+    assert not harness.verdict().violations
+
+
+def test_the_only_worker_takes_its_own_place_without_ending_the_job() -> None:
+    harness = staying(workers=1)
+    finish(harness, "w0")
+    member, _ = harness.coordinator.join("w0", "B", 0, harness.now, stays=True)
+    # Between Join and session time passes.
+    harness.passes(0.5)
+    assert harness.stopped == ""
+    harness.connects("w0", "B")
+    assert granted(harness.ready("w0")) and member.incarnation == 1
+
+
+def test_a_worker_that_leaves_between_phases_is_waited_for_no_longer() -> None:
+    harness = staying(workers=3)
+    finish(harness, "w0", "w1", "w2")
+    harness.joins("w0", "B", stays=True)
+    harness.ready("w0")
+    harness.leaves("w1")
+    assert granted(harness.leaves("w2")), "the next phase begins with the one that is left"
+
+
+def test_one_that_neither_goes_on_nor_leaves_is_given_up() -> None:
+    harness = staying(idle_timeout=600.0)
+    finish(harness, "w0", "w1")
+    harness.joins("w0", "B", stays=True)
+    harness.ready("w0")
+    (wait,) = harness.coordinator.waits(harness.now)
+    assert (wait.member.worker, wait.what) == ("w1", "begin another phase, or leave")
+    assert granted(harness.passes(600.0))
+    # It may take part all the same, later.
+    harness.joins("w1", "B", stays=True)
+    assert granted(harness.ready("w1"))
+
+
+def test_a_reason_ends_the_phase_for_all_and_not_the_job() -> None:
+    harness = staying()
+    harness.commits("w0", ready=False)
+    outputs = harness.done("w0", ends="a callback")
+    assert [stop.reason for stop in notices(outputs, StopNotice)] == ["w0 ended the job: a callback"] * 2
+    assert len(notices(outputs, CancelNotice)) == 1 and harness.holds("w1") is None
+    # It hears of its commit's fate, and says again that it is done: nothing follows from it.
+    assert not notices(harness.done("w1"), StopNotice) and harness.stopped == ""
+
+
+def test_who_was_away_at_the_end_of_a_phase_hears_of_it() -> None:
+    harness = staying()
+    finish(harness, "w0")
+    harness.commits("w1", ready=False)
+    harness.disconnects("w0")
+    finish(harness, "w1")
+    assert [stop.version for stop in notices(harness.connects("w0"), StopNotice)] == [harness.version]
+
+
+def test_each_phase_deals_work_units_of_its_own() -> None:
+    harness = CoordinatorHarness("async", workers=1)
+    for session in ("A", "B"):
+        member, outputs = harness.coordinator.join("w0", session, 0, harness.now, stays=True)
+        harness.take(outputs)
+        for _ in range(2):  # said again, it changes nothing
+            harness.take(harness.coordinator.declare_work(WorkTerms(2, 1, 1), harness.now))
+        harness.connects("w0", session)
+        harness.ready("w0")
+        if not member.incarnation:
+            harness.commits("w0")
+        harness.commits("w0")
+        assert notices(harness.commits("w0"), StopNotice)
+    assert [(g.epoch, g.unit) for g in harness.entries(entries.Grant)] == [(0, 0), (0, 1)] * 2
+    assert harness.stopped == "" and not harness.verdict().violations
+
+
+def test_a_phase_that_is_over_is_saved() -> None:
+    harness = staying(checkpoint_versions=100)
+    finish(harness, "w0", "w1")
+    assert harness.saved is not None and harness.saved.version == harness.version
+    harness.servers_crash()
+    for worker in ("w0", "w1"):
+        harness.joins(worker, "B", stays=True)
+    assert granted(harness.ready("w0", "w1"))
+
+
+def test_one_that_left_in_the_first_phase_does_not_keep_the_job_from_its_end() -> None:
+    harness = staying(worker_timeout=9.0)
+    harness.leaves("w1", "ValueError in the script")
+    finish(harness, "w0")
+    stops = notices(harness.passes(9.0), StopNotice)
+    assert [stop.reason for stop in stops] == ["all workers are done; w1 left before its data ended"]
+    harness.leaves("w0")
+    harness.passes(0.1)
+    assert harness.stopped == "done: all workers are done; w1 left before its data ended"

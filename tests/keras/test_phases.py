@@ -1,0 +1,168 @@
+"""Several fits of one process: each trains, as in plain Keras, whatever was compiled or frozen between them."""
+
+import gc
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psworker.servers import EmbeddedServerError
+from tests.keras.in_process import servers
+from tests.probes import distributed_models
+from tests.service.serving import wait_until
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+
+pk = pytest.importorskip("psworker.keras")
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+
+X = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 4, 64)
+FIT: dict[str, Any] = {"x": X, "y": Y, "batch_size": 16, "verbose": 0}
+
+
+@pytest.fixture(autouse=True)
+def jobs_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("PS_HOSTS", "TF_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    for job in distributed_models():
+        job.close()
+
+
+def compiled(model: Any, optimizer: Any, **more: Any) -> Any:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizer, **{"loss": loss, "metrics": ["accuracy"], **more})
+    return model
+
+
+def build(optimizer: Any = "adam") -> Any:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(5)
+    dense = keras.layers.Dense
+    return compiled(keras.Sequential([keras.Input((8,)), dense(6, activation="relu"), dense(4)]), optimizer)
+
+
+def thousand(truth: Any, output: Any) -> Any:
+    return keras.ops.mean(output * 0 + 1000.0)
+
+
+def fits(model: Any) -> list[Any]:
+    """Twice; with a frozen layer and another optimizer; with all layers again; with another loss and metric, and the
+    same optimizer."""
+    found = [model.fit(**FIT).history, model.fit(**FIT).history]
+    model.layers[0].trainable = False
+    found.append(compiled(model, keras.optimizers.SGD(0.1)).fit(**FIT).history)
+    model.layers[0].trainable = True
+    found.append(compiled(model, keras.optimizers.Adam(0.01)).fit(**FIT).history)
+    top = keras.metrics.SparseTopKCategoricalAccuracy(2, name="top")
+    found.append(compiled(model, model.optimizer, loss=thousand, metrics=[top]).fit(**FIT).history)
+    return found
+
+
+@pytest.mark.cluster
+def test_every_fit_of_a_script_is_that_of_plain_keras(tmp_path: Path) -> None:
+    plain = build()
+    keras.utils.set_random_seed(9)
+    expected = fits(plain)
+    ours = build()
+    with pk.distribute(ours, out=tmp_path / "run"):
+        keras.utils.set_random_seed(9)
+        assert fits(ours) == expected
+    for one, other in zip(plain.get_weights(), ours.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    jobs = [tmp_path / "run", tmp_path / "run" / "job-2", tmp_path / "run" / "job-3"]
+    summaries = [json.loads((job / "summary.json").read_text()) for job in jobs]
+    assert [summary["versions"] for summary in summaries] == [8, 4, 8]
+    assert all(summary["success"] for summary in summaries)
+
+
+def test_on_a_cluster_a_second_fit_is_another_phase_of_the_job(tmp_path: Path) -> None:
+    plain, ours = build(), build()
+    for _ in range(2):
+        plain.fit(**FIT, shuffle=False)
+    with servers(2, out=tmp_path / "run") as hosts, pk.distribute(ours, hosts) as job:
+        ours.fit(**FIT, shuffle=False)
+        with pytest.raises(pk.FitError, match="this batch would not count"):
+            ours.train_on_batch(X[:16], Y[:16])
+        ours.fit(**FIT, shuffle=False)
+        assert job.version == 8 and int(ours.optimizer.iterations) == 8 and job.fates == {"applied": 8}
+    for one, other in zip(plain.get_weights(), ours.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    log = (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()
+    assert sum(json.loads(line)["kind"] == "start" for line in log) == 2
+
+
+def test_a_rate_that_is_set_between_two_phases_is_the_second_ones() -> None:
+    plain, ours = build("sgd"), build("sgd")
+    with servers() as hosts, pk.distribute(ours, hosts):
+        for model in (plain, ours):
+            model.fit(**FIT, shuffle=False)
+            model.optimizer.learning_rate = 0.2
+            model.fit(**FIT, shuffle=False)
+    for one, other in zip(plain.get_weights(), ours.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.cluster
+def test_a_server_of_its_own_ends_with_its_model() -> None:
+    """As in K folds, where each has a model of its own."""
+    model = build()
+    job = pk.distribute(model)
+    model.fit(**FIT)
+    server = job._membership._server
+    assert server.code is None
+    del model, job
+    keras.utils.clear_session()
+    gc.collect()
+    wait_until(lambda: server.code is not None, "the server to end")
+
+
+class Unbuilt(keras.Model):  # type: ignore[misc]
+    """Its `build` makes no variables, and says that it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(4)
+
+    def build(self, shape: Any) -> None:
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+def test_a_model_that_calls_itself_built_before_it_has_variables_trains() -> None:
+    results = []
+    for distributed in (False, True):
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(5)
+        model = compiled(Unbuilt(), "sgd")
+        model.build((None, 8))
+        if not distributed:
+            results.append(model.fit(**FIT, shuffle=False).history)
+            continue
+        with servers() as hosts, pk.distribute(model, hosts):
+            results.append(model.fit(**FIT, shuffle=False).history)
+    assert results[0] == results[1]
+
+
+@pytest.mark.cluster
+def test_a_wrong_policy_is_refused_where_it_was_said() -> None:
+    with pytest.raises(EmbeddedServerError, match="policy"):
+        pk.distribute(build(), policy="snyc")
+
+
+def test_a_model_of_a_strategy_is_refused() -> None:
+    model = build()
+    model._distribute_strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    with pytest.raises(pk.FitError, match="OneDeviceStrategy"):
+        pk.distribute(model)
