@@ -86,6 +86,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+# Of a skipped test: what to type so that it runs.
+_LACKING = re.compile(r"\(((?:scripts/install|apt-get install) [^()]+)\)$")
+
 # A file whose tests all start processes or need TensorFlow, or that loads it.
 _HEAVY = re.compile(
     r"^(pytestmark = .*mark\.(cluster|tensorflow)|(import|from) (tensorflow|keras))\b", re.MULTILINE
@@ -106,6 +109,30 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     source = file.read_text(encoding="utf-8")
     long = KNOWN.get(file.relative_to(ROOT).as_posix(), 0.0) > LONG and "repetitions(" not in source
     return True if long or _HEAVY.search(source) else None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """The last line before the counts says which tests were skipped, and what brings them.
+
+    A reason that ends in "(COMMAND)" names what this machine lacks and how to get it.
+    """
+    yield
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
+    lacking, soak, other = Counter[str](), 0, 0
+    for reason, count in reasons.items():
+        found = _LACKING.search(reason)
+        if found is not None:
+            lacking[found[1]] += count
+        elif reason.startswith("Skipped: in a soak"):
+            soak += count
+        else:
+            other += count
+    parts = [f"{count} for want of: {command}" for command, count in lacking.most_common()]
+    parts += [f"{soak} that run in scripts/soak"] if soak else []
+    parts += [f"{other} for the reasons above"] if other else []
+    if parts:
+        terminalreporter.write_line(f"test: skipped {reasons.total()} tests: {'; '.join(parts)}")
 
 
 @pytest.fixture

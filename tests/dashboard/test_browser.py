@@ -19,13 +19,9 @@ from tests.dashboard.page import Page
 from tests.repetitions import usually
 from tests.replay.simulated import simulate
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="no playwright: pip install 'paramserver[browser]'"
-)
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright (scripts/install browser)")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
-)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (apt-get install chromium)")
 
 PAGES = ("now", "time", "learning", "staleness", "rates", "servers", "log", "play")
 # Nothing but this machine can be reached by the browser.

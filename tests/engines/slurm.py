@@ -27,7 +27,7 @@ def missing() -> str | None:
     """Why there are no tests with Slurm here, in one line; None: there are."""
     absent = [command for command in COMMANDS if shutil.which(command) is None]
     if absent:
-        return f"no {', '.join(absent)}: apt-get install slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
+        return f"no {', '.join(absent)} (apt-get install slurm-wlm munge)"
     return None if os.geteuid() == 0 else "slurmd needs root"
 
 

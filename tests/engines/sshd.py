@@ -27,7 +27,7 @@ BEGIN = PATIENCE
 def missing() -> str | None:
     """Why there are no tests with sshd here, in one line; None: there are."""
     if SSHD is None or shutil.which("ssh") is None or shutil.which("ssh-keygen") is None:
-        return "no sshd, ssh or ssh-keygen: apt-get install openssh-server openssh-client"
+        return "no sshd, ssh or ssh-keygen (apt-get install openssh-server openssh-client)"
     return None if os.geteuid() == 0 else "sshd needs root, for its folder of privilege separation"
 
 

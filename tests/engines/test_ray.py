@@ -31,7 +31,7 @@ from tests.repetitions import SOAK, usually
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray"),
+    pytest.mark.skipif(find_spec("ray") is None, reason="no Ray (scripts/install ray)"),
 ]
 KEEPER = "pslab.launch.keeping.keeper"
 

@@ -79,7 +79,7 @@ def endless(folder: Path) -> str:
 def missing(engine: str) -> str | None:
     """Why there is no such engine here, in one line; None: there is."""
     if engine == "ray":
-        return None if find_spec("ray") else "needs the extra ray"
+        return None if find_spec("ray") else "no Ray (scripts/install ray)"
     return sites.missing(engine)
 
 

@@ -40,7 +40,7 @@ def reason_against() -> str | None:
     """Why there can be no machines here; None where there can."""
     missing = [name for name in ("ip", "tc", "unshare", "nsenter", "setpriv") if shutil.which(name) is None]
     if missing:
-        return f"machines need {', '.join(missing)} (Debian: iproute2, util-linux)"
+        return f"machines need {', '.join(missing)} (apt-get install iproute2 util-linux)"
     if os.geteuid() != 0:
         return "machines are network namespaces, which need root"
     try:

@@ -28,7 +28,7 @@ SIZES = [(1, 1), (1, 64), (3, 7), (8, 1), (8, 64)]
 
 @pytest.fixture
 def schemas() -> None:
-    pytest.importorskip("kubernetes_validate", reason="needs the extra kubernetes")
+    pytest.importorskip("kubernetes_validate", reason="no schemas (scripts/install kubernetes)")
 
 
 @pytest.mark.usefixtures("schemas")
@@ -68,7 +68,9 @@ def kept(made: Any, said: Any, path: str = "") -> list[str]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_model_of_a_jobset_takes_it_up_whole(case: str) -> None:
-    models = pytest.importorskip("kubeflow_trainer_api.models", reason="needs the extra kubernetes-test")
+    models = pytest.importorskip(
+        "kubeflow_trainer_api.models", reason="no models of other kinds (scripts/install kubernetes-test)"
+    )
     for servers, workers in SIZES:
         document = manifest("jobset", servers, workers, **CASES[case])[1]
         assert kept(models.JobsetV1alpha2JobSet.from_dict(document).to_dict(), document) == []
@@ -76,8 +78,12 @@ def test_the_model_of_a_jobset_takes_it_up_whole(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_model_of_a_tfjob_takes_it_up_whole(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    models = pytest.importorskip("kubeflow.training.models", reason="needs the extra kubernetes-test")
-    client = pytest.importorskip("kubernetes.client", reason="needs the extra kubernetes-test")
+    models = pytest.importorskip(
+        "kubeflow.training.models", reason="no models of other kinds (scripts/install kubernetes-test)"
+    )
+    client = pytest.importorskip(
+        "kubernetes.client", reason="no models of other kinds (scripts/install kubernetes-test)"
+    )
     for name in (name for name in dir(models) if name.startswith("KubeflowOrg")):
         # Where the generated client looks for models by name.
         monkeypatch.setattr(client.models, name, getattr(models, name), raising=False)
@@ -89,7 +95,9 @@ def test_the_model_of_a_tfjob_takes_it_up_whole(case: str, monkeypatch: pytest.M
 
 
 def test_what_a_model_passes_over_is_found() -> None:
-    models = pytest.importorskip("kubeflow_trainer_api.models", reason="needs the extra kubernetes-test")
+    models = pytest.importorskip(
+        "kubeflow_trainer_api.models", reason="no models of other kinds (scripts/install kubernetes-test)"
+    )
     document = manifest("jobset")[1]
     document["spec"]["network"]["subdomian"] = "x"
     found = models.JobsetV1alpha2JobSet.from_dict(document).to_dict()

@@ -31,7 +31,7 @@ RATE_INTERVAL = "2s"
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
-    reason="prometheus and promtool are not installed (Debian: apt-get install prometheus)",
+    reason="no prometheus, no promtool (apt-get install prometheus)",
 )
 
 
