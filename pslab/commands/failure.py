@@ -14,8 +14,8 @@ EPILOG = "Exit codes: ps-lab --help lists them."
 trust_option = click.option(
     "--trust",
     is_flag=True,
-    help="Run the policy that the run folder names, where that is module:Class and not built in: for folders of which "
-    "you know who made them.",
+    help="Use what the run folder names: a policy that is module:Class, certificates and tokens of its [security]. For "
+    "folders of which you know who made them.",
 )
 
 

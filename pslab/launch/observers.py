@@ -1,7 +1,8 @@
-"""Who may look at a run that has certificates of its own: whoever started it, from any of this user's shells.
+"""What commands that look at a run show to its servers: they run in any shell of the user who started it.
 
-The certificate of an observer, which may read the status and no more, is kept in the user's state folder as long as
-the run goes on. It is found by the path of the run folder; the run folder itself holds no key.
+As long as the run goes on, the user's state folder holds it, by the path of the run folder: the certificate of an
+observer, which may read the status and no more, or the paths of the user's own files. The run folder holds no key, and
+what it says of keys and tokens is not believed: it may be anybody's.
 
 Beside it is a file that the run's process keeps locked. A run that was killed has left both, and no lock: the next
 command that looks here removes them (`clear`).
@@ -9,12 +10,14 @@ command that looks here removes them (`clear`).
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from pslab.launch.security import Protection
@@ -23,6 +26,7 @@ from pswire.security.identity import Identity
 from pswire.security.settings import SecurityOptions
 
 NAME = "observer"
+OPTIONS = "options.json"
 LOCK = ".lock"
 
 
@@ -36,7 +40,7 @@ def place_of(run: Path) -> Path:
 def remembered(run: Path, security: Protection | None) -> Iterator[None]:
     """For as long as the block lasts. Where this user cannot write, a note says that nobody else can look."""
     clear()
-    if security is None or security.observer is None:
+    if security is None:
         yield
         return
     place = place_of(run)
@@ -50,12 +54,12 @@ def remembered(run: Path, security: Protection | None) -> Iterator[None]:
 
 
 def options_for(run: Path) -> SecurityOptions:
-    """What to show to the run's servers; nothing where the run has no certificates of its own, or is over."""
+    """What to show to the run's servers; nothing for a run without TLS, over, or not started by this user."""
     clear()
-    files = TlsFiles.in_folder(place_of(run), NAME)
-    if files.cert is None or files.key is None or not files.cert.is_file():
+    try:
+        return SecurityOptions(**json.loads((place_of(run) / OPTIONS).read_text(encoding="utf-8")))
+    except FileNotFoundError:
         return SecurityOptions()
-    return SecurityOptions(str(files.ca), str(files.cert), str(files.key))
 
 
 def clear() -> None:
@@ -76,7 +80,7 @@ def _folder() -> Path:
 
 
 @contextmanager
-def _kept(place: Path, observer: Identity) -> Iterator[None]:
+def _kept(place: Path, observer: Identity | SecurityOptions) -> Iterator[None]:
     """Raises OSError, also where another run that goes on has this place."""
     with ExitStack() as stack:
         with _alone():
@@ -87,8 +91,15 @@ def _kept(place: Path, observer: Identity) -> Iterator[None]:
             lock.flush()
             stack.callback(_remove, place)
             place.mkdir(mode=0o700, exist_ok=True)
-            TlsFiles.in_folder(place, NAME).write(observer, replace=True)
+            options = observer if isinstance(observer, SecurityOptions) else _written(place, observer)
+            (place / OPTIONS).write_text(json.dumps(asdict(options.absolute())), encoding="utf-8")
         yield
+
+
+def _written(place: Path, observer: Identity) -> SecurityOptions:
+    files = TlsFiles.in_folder(place, NAME)
+    files.write(observer, replace=True)
+    return SecurityOptions(str(files.ca), str(files.cert), str(files.key))
 
 
 def _lock_of(place: Path) -> Path:

@@ -37,11 +37,10 @@ ENVIRONMENT: Final = {variable: file(name) for variable, name in _FILES.items()}
 class Protection(Protocol):
     """Who the processes of a run are to each other.
 
-    `credentials` of this process, which watches; `observer`: for others of this user who look, None where they have
-    files of their own.
+    `credentials` of this process, which watches; `observer`: what other commands of this user show that look.
     """
 
-    observer: Identity | None
+    observer: Identity | SecurityOptions
     credentials: Credentials
 
     def protected(self, task: Task, role: Role, name: str) -> Task:
@@ -60,7 +59,7 @@ class RunSecurity:
                 f"a run on several machines makes certificates for itself: {error}, or set security.insecure=true on "
                 "a network where you trust everybody"
             ) from error
-        self.observer: Identity | None = observer
+        self.observer: Identity | SecurityOptions = observer
         self.credentials = Credentials(LiveIdentity(observer), role=Role.OBSERVER)
 
     def protected(self, task: Task, role: Role, name: str) -> Task:
@@ -80,10 +79,11 @@ class OwnFiles:
     """Those that the experiment's [security] names: at the same paths on all nodes. Raises EngineError where this
     process cannot use its own."""
 
-    observer: Identity | None = None
-
     def __init__(self, section: SecuritySection) -> None:
         self._section = section
+        self.observer: Identity | SecurityOptions = (
+            SecurityOptions().with_environment(os.environ).with_section(section).named(OBSERVER)
+        )
         try:
             self.credentials = credentials_for(
                 Role.OBSERVER, SecurityOptions(), os.environ, section, name=OBSERVER

@@ -92,6 +92,12 @@ class SecurityOptions:
         filled = {option: path and path.replace(BLANK, name) for option, path in said.items()}
         return SecurityOptions(**filled, insecure=self.insecure)
 
+    def absolute(self) -> "SecurityOptions":
+        """The same files, for a process with another working directory."""
+        said = {option: getattr(self, option) for option in VARIABLES}
+        found = {option: path and str(Path(path).absolute()) for option, path in said.items()}
+        return SecurityOptions(**found, insecure=self.insecure)
+
     @property
     def given(self) -> bool:
         return any(getattr(self, field.name) for field in fields(self))

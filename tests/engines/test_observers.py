@@ -28,7 +28,7 @@ def killed(tmp_path: Path) -> Path:
     """The folder of a run whose process was killed."""
     run = tmp_path / "killed"
     done = subprocess.run([sys.executable, "-c", KILLED, str(run)], cwd=ROOT, timeout=60, check=False)
-    assert done.returncode == -signal.SIGKILL and len(list(place_of(run).iterdir())) == 3
+    assert done.returncode == -signal.SIGKILL and len(list(place_of(run).iterdir())) == 4
     return run
 
 

@@ -32,8 +32,6 @@ def test_every_process_shows_its_own_and_who_looks_finds_one(tmp_path: Path) -> 
     looking.run(security=certified(tmp_path / "certs"))
     assert looking.found["observer"] in PHASES
     assert isinstance(looking.found["stranger"], StatusUntrusted)
-    # The user has them: nothing is kept beside.
-    assert not looking.found["kept"]
     run = Run(tmp_path / "run")
     assert json.loads((run.path / "summary.json").read_text())["security"] == "tls"
     assert {entry["worker"] for entry in entries_of(run, "join")} == {"w0", "w1"}

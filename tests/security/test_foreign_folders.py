@@ -1,4 +1,5 @@
-"""Looking at a run folder of somebody else runs nothing that it names, unless its reader says so."""
+"""Looking at a run folder of somebody else runs nothing that it names, and shows nobody a token, unless its reader says
+so."""
 
 import json
 import sys
@@ -6,15 +7,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from pslab.cli import cli
+from pslab.commands import observing
+from pslab.commands.failure import Failure
+from pslab.commands.live import dashboard
+from pslab.commands.observing import observer_credentials
 from pslab.dashboard import sources
+from pslab.launch.observers import remembered
+from pslab.launch.security import OwnFiles
 from pslab.runs.folder import Run
 from psserver.checkpoint.store import name_of
 from psserver.policies import PolicyError, build
+from pswire.config.experiment import load_experiment
 from pswire.exits import ExitCode
+from pswire.security.authority import Authority
+from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.files import TlsFiles
+from pswire.security.names import Role
+from pswire.security.settings import SecurityOptions
+from pswire.security.tokens import VARIABLE
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
 
+SECRET = "s" * 43
 TIMING = {"problem": "none", "batches": 8, "compute": "constant(1)"}
 OWN = """
 from pathlib import Path
@@ -78,6 +95,70 @@ def test_checkpoints_are_held_against_policies_that_are_built_in(
     (run.path / "checkpoints" / name_of(1, "j")).mkdir(parents=True)
     ps_lab("checkpoints", run.path, *trust)
     assert marker.exists() == bool(trust)
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """It has an address and an authority of its maker's, and names a token of the user's."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text(f"observer/me {SECRET}\n", encoding="utf-8")
+    run = tmp_path / "run"
+    run.mkdir()
+    TlsFiles.in_folder(run, "server").write(Authority.make("c").issue(Role.SERVER, "s"))
+    says = f'[security]\nca = "{run / "ca.pem"}"\ntoken_file = "{token}"\n'
+    (run / "experiment.toml").write_text(says, encoding="utf-8")
+    (run / "address").write_text("127.0.0.1:1", encoding="utf-8")
+    return run
+
+
+def shown(credentials: Credentials) -> bool:
+    return SECRET in str(credentials.metadata)
+
+
+def test_a_folder_gets_no_token_for_the_address_that_it_names(
+    planted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not shown(observer_credentials(SecurityOptions(), planted))
+    assert "names certificates or tokens. They are not shown" in capsys.readouterr().err
+    assert shown(observer_credentials(SecurityOptions(), planted, trusted=True))
+
+
+def test_a_folder_gets_no_token_of_the_environment_either(
+    planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, f"observer/me {SECRET}")
+    with pytest.raises(Failure, match="a token is shown over TLS only"):
+        observer_credentials(SecurityOptions(), planted)
+
+
+def test_who_started_a_run_shows_what_it_was_started_with(planted: Path) -> None:
+    section = load_experiment(planted / "experiment.toml").security
+    with remembered(planted, OwnFiles(section)):
+        (planted / "experiment.toml").unlink()
+        assert shown(observer_credentials(SecurityOptions(), planted))
+    assert not shown(observer_credentials(SecurityOptions(), planted))
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "dashboard"])
+def test_each_command_that_asks_a_running_server_takes_trust(
+    planted: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[bool] = []
+
+    def noted(options: SecurityOptions, run: Path | None = None, *, trusted: bool = False) -> Credentials:
+        if run is not None:
+            said.append(trusted)
+            raise Failure("enough")
+        return NO_TLS
+
+    monkeypatch.setattr(observing, "observer_credentials", noted)
+    monkeypatch.setattr(dashboard, "observer_credentials", noted)
+    for trust in ((), ("--trust",)):
+        CliRunner().invoke(cli, [command, str(planted), *trust])
+    assert said == [False, True]
 
 
 def test_nothing_but_a_policy_is_called(tmp_path: Path) -> None:

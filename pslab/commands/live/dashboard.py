@@ -80,7 +80,7 @@ def dashboard(
     asking = credentials
     if target is not None and sources.live_address(Path(target)):
         # A run that goes on may have certificates of its own; the page is not served with them.
-        asking = observer_credentials(security, Path(target))
+        asking = observer_credentials(security, Path(target), trusted=trust)
     try:
         check_installed()
         source = sources.find(target, overrides, asking, trusted=trust)

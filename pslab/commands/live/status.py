@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import click
 from rich.live import Live
 
-from pslab.commands.failure import EPILOG, Failure, console
+from pslab.commands.failure import EPILOG, Failure, console, trust_option
 from pslab.commands.observing import status_client
 from pslab.display.progress import print_json
 from pslab.display.status import SampleRate, status_json, status_view
@@ -20,14 +20,15 @@ from pswire.v1 import coordinator_pb2 as pb
 @click.argument("target", metavar="HOST:PORT|RUN")
 @click.option("--json", "as_json", is_flag=True, help="The whole status as one JSON object.")
 @click.option("--watch", is_flag=True, help="Ask again and again until the server is gone, or Ctrl-C.")
+@trust_option
 @security_options
-def status(target: str, as_json: bool, watch: bool, security: SecurityOptions) -> None:
+def status(target: str, as_json: bool, watch: bool, trust: bool, security: SecurityOptions) -> None:
     """What a cluster is doing, and why each waiting worker waits.
 
     HOST:PORT is the server with task index 0, RUN the folder of a run that goes on. For every
     waiting worker there is a sentence that says what would release it and since when it waits.
     """
-    client = status_client(target, security)
+    client = status_client(target, security, trusted=trust)
     try:
         first = client.ask()
         if watch:

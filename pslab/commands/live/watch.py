@@ -6,7 +6,7 @@ from collections.abc import Callable
 import click
 from rich.live import Live
 
-from pslab.commands.failure import EPILOG, Failure, console
+from pslab.commands.failure import EPILOG, Failure, console, trust_option
 from pslab.commands.observing import status_client
 from pslab.display.status import SampleRate, status_line
 from pslab.launch.status_poll import INTERVAL, StatusError
@@ -18,8 +18,9 @@ from pswire.v1 import coordinator_pb2 as pb
 
 @click.command(epilog=EPILOG)
 @click.argument("target", metavar="HOST:PORT|RUN")
+@trust_option
 @security_options
-def watch(target: str, security: SecurityOptions) -> None:
+def watch(target: str, trust: bool, security: SecurityOptions) -> None:
     """Watch a cluster on the whole terminal until its server is gone, or Ctrl-C.
 
     HOST:PORT is the server with task index 0, RUN the folder of a run that goes on. There are curves of the
@@ -27,7 +28,7 @@ def watch(target: str, security: SecurityOptions) -> None:
     computed, waited or was lost, and who waits for whom. Where standard output is no terminal, a line is printed
     every two seconds.
     """
-    client = status_client(target, security)
+    client = status_client(target, security, trusted=trust)
     try:
         show(client.ask(), client.ask)
     except StatusError as error:
