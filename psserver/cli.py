@@ -264,7 +264,7 @@ def main(
         if settings.task_index == 0 and settings.out is None and not no_out:
             settings = replace(settings, out=default_folder(settings.terms.job))
         announce = announce_json if as_json else announce_text
-        if nothing_to_do(settings, announce):
+        if nothing_to_do(settings, options.resume, announce):
             sys.exit(int(ExitCode.OK))
         servers = Servers(settings, lambda: resolved(options), announce)
     except UntrustedError as error:
@@ -279,13 +279,14 @@ def main(
     sys.exit(int(serve(servers)))
 
 
-def nothing_to_do(settings: ServerSettings, announce: Announce) -> bool:
-    """Server 0 was started again by a supervisor, and its job has succeeded: say so, and leave the folder as it is."""
-    if settings.resume != AUTO or settings.out is None or settings.stay:
+def nothing_to_do(settings: ServerSettings, resume: str | None, announce: Announce) -> bool:
+    """A server was started again by a supervisor, and its job has succeeded: say so, and leave the folder as it is."""
+    if resume != AUTO or settings.out is None or settings.stay:
         return False
     ended = succeeded(settings.out)
     if ended is not None:
-        reason = f"the job in {settings.out} has succeeded before ({ended}); --resume latest trains on"
+        reason = f"the job in {settings.out} has succeeded before ({ended}); --resume latest trains on, a new run "
+        reason += "needs another folder (--out)"
         announce("stopped", {"reason": reason, "exit_code": int(ExitCode.OK), "out": str(settings.out)})
     return ended is not None
 

@@ -90,6 +90,13 @@ def test_a_restart_of_a_job_that_has_succeeded_changes_nothing(tmp_path: Path) -
     )
     assert said.exit_code == ExitCode.OK, said.output
     assert "has succeeded before (version 1" in said.output
+    # The others do not wait for it.
+    hosts = ["--ps-hosts", "127.0.0.1:0,127.0.0.1:0", "--task-index", "1"]
+    said = CliRunner().invoke(main, [*hosts, "--out", str(out), "--resume", "auto", *overrides])
+    assert said.exit_code == ExitCode.OK, said.output
+    # Without --resume it would be a new run.
+    said = CliRunner().invoke(main, ["--ps-hosts", "127.0.0.1:0", "--out", str(out), *overrides])
+    assert said.exit_code == ExitCode.USAGE and "has succeeded already (version 1" in said.output
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     # One that was not seen to its end is not over.
     summary = out / "summary.json"

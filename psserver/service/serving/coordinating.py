@@ -11,6 +11,7 @@ from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import DECISIONS, FolderError, make_folder
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS
+from psserver.service.saving.resume_point import succeeded
 from psserver.service.serving.continuation import Continuation
 from psserver.service.serving.job_loop import JobLoop
 from psserver.service.serving.listeners import Listeners
@@ -125,6 +126,11 @@ def lock_folder(settings: ServerSettings) -> FolderLock | None:
     if out is None:
         return None
     if resume is None:
+        ended = succeeded(out)
+        if ended is not None:
+            raise FolderError(
+                f"{out}: the job there has succeeded already ({ended}); for a new run name another folder"
+            )
         if Store(out / CHECKPOINTS).written():
             raise FolderError(
                 f"{out}: holds checkpoints of a run already; name another folder, or remove that one"
