@@ -120,7 +120,6 @@ def test_endless_nan_ends_its_worker_and_nobody_else(cluster: Cluster) -> None:
     assert not run.summary.success and set(run.summary.missing["batches"]) == {"w1"}
     failed = cluster.workers[1].wait_event("failed")
     assert failed["message"].startswith("10 batches in a row gave no finite gradient")
-    assert run.summary.success
     counts = {count.applied for count in run.summary.contributions.values()}
     assert counts == {30, 0}
 

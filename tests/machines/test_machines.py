@@ -10,6 +10,7 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
+from pswire.exits import ExitCode
 from pswire.security.names import Role
 from tests.cluster.cluster import Process, wait_until
 from tests.machines.machines import Machine, Machines
@@ -31,10 +32,10 @@ def start_server(machine: Machine, folder: Path, *options: str, **environment: s
     return server, str(server.wait_event("ready")["address"])
 
 
-def ended(folder: Path, server: Process, *workers: Process) -> Run:
-    """Everybody has ended well, and the log is one."""
+def ended(folder: Path, server: Process, *workers: Process, code: ExitCode = ExitCode.OK) -> Run:
+    """Everybody has ended well, the server with `code`, and the log is one."""
     assert [worker.wait_exit() for worker in workers] == [0] * len(workers), [w.errors for w in workers]
-    assert server.wait_exit() == 0, server.errors
+    assert server.wait_exit() == code, server.errors
     run = Run(folder / "run")
     verdict = check_run(run)
     assert verdict.ok, [str(violation) for violation in verdict.violations]
@@ -125,9 +126,12 @@ def test_a_machine_whose_cable_is_pulled_is_lost_and_the_other_goes_on(two: Mach
     two.cut(1)
     wait_until(lambda: "w1 left: connection lost" in server.errors, "w1 is lost")
     (tmp_path / "end").touch()
-    run = ended(tmp_path, server, here)
+    # Its data has not ended, and whoever looks at the end is told.
+    run = ended(tmp_path, server, here, code=ExitCode.MISSING)
     there.send(signal.SIGKILL)
     assert run.summary.versions > 5
+    assert not run.summary.success and set(run.summary.missing["batches"]) == {"w1"}
+    assert "w1" in run.summary.reason
 
 
 def test_a_data_port_that_is_dropped_is_noticed_and_named(two: Machines, tmp_path: Path) -> None:
