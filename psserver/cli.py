@@ -285,8 +285,10 @@ def nothing_to_do(settings: ServerSettings, resume: str | None, announce: Announ
         return False
     ended = succeeded(settings.out)
     if ended is not None:
-        reason = f"the job in {settings.out} has succeeded before ({ended}); --resume latest trains on, a new run "
-        reason += "needs another folder (--out)"
+        reason = (
+            f"the job in {settings.out} has succeeded before ({ended}); --resume latest trains on, and a new "
+        )
+        reason += "run needs another folder (--out)"
         announce("stopped", {"reason": reason, "exit_code": int(ExitCode.OK), "out": str(settings.out)})
     return ended is not None
 

@@ -86,9 +86,9 @@ def security_families(credentials: Credentials, authorizer: Authorizer) -> Itera
     text = "When the certificate, and the authority's, ends: seconds since 1970."
     yield _gauges("certificate_expiry_timestamp_seconds", text, "of", ends)
     refused = CounterMetricFamily(
-        f"{PREFIX}authentication_failures", "Calls of peers that may not make them.", labels=["reason"]
+        f"{PREFIX}authentication_failures", "Calls and connections that were refused.", labels=["reason"]
     )
-    for reason in ("unknown", "role"):
+    for reason in ("unknown", "role", "handshake"):
         refused.add_metric([reason], authorizer.refused[reason])
     yield refused
 

@@ -1,6 +1,7 @@
 """A ps-server: one shard, and on task 0 the coordinator too. Assembles, runs, ends."""
 
 import asyncio
+import logging
 import signal
 from pathlib import Path
 from types import FrameType
@@ -9,7 +10,7 @@ import grpc
 
 from psserver.checkpoint import FolderLock, Store
 from psserver.service.access.authorization import Authorizer
-from psserver.service.access.reminders import Reminders
+from psserver.service.access.reminders import Reminders, misnamed
 from psserver.service.job.job import Job
 from psserver.service.limits.workers import check_threads
 from psserver.service.loop.owner import Owner
@@ -36,6 +37,9 @@ from psserver.service.shard.host import ShardHost
 from psserver.service.transport.streams import Stream
 from pswire.addresses import Address
 from pswire.exits import ExitCode
+from pswire.logs.events import event
+
+log = logging.getLogger("ps-server")
 
 
 class ResourcesError(OSError):
@@ -64,7 +68,7 @@ class Server:
             self.host.saver.store = Store(settings.out / CHECKPOINTS)
         self.watch = self.host.watch
         self.authorizer = Authorizer(settings.credentials)
-        self.listeners = Listeners(settings, self.host, self._exchanged)
+        self.listeners = Listeners(settings, self.host, self._exchanged, self.authorizer)
         self.sockets = self.listeners.sockets
         # Server 0 has the one, any other server the other.
         self._coordinating: Coordinating | None = None
@@ -179,6 +183,9 @@ class Server:
 
     def _announce_ready(self, address: Address) -> None:
         settings = self.settings
+        sentence = misnamed(settings.credentials, address.host)
+        if sentence is not None:
+            log.warning("%s", sentence, extra=event("certificate_misnamed"))
         ready = {
             "address": str(address),
             "task_index": settings.task_index,

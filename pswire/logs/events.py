@@ -72,6 +72,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     "certificate_ends": Event(
         SERVER, (), "the certificate or its authority's ends within a week; said each day"
     ),
+    "certificate_misnamed": Event(
+        SERVER, (), "the certificate is not for the server's own name in --ps-hosts"
+    ),
     "call_refused": Event(SERVER, ("peer", "method"), "a peer is known, and the method is not for its role"),
     "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
     # Decisions and their execution

@@ -17,8 +17,12 @@ from pswire.security.names import IdentityError, Subject, subject_among
 from pswire.security.secret import Secret
 
 # X509_V_ERR_...: what OpenSSL says of a certificate, in words for who has to mend it.
-_EARLY, _ENDED, _PURPOSE = 9, 10, 26
+_EARLY, _ENDED, _PURPOSE, _HOST, _ADDRESS = 9, 10, 26, 62, 64
 _STRANGE: Final = (2, 18, 19, 20, 21)
+
+
+class WrongHostError(IdentityError):
+    """The certificate is good, and for other hosts."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,14 @@ class Identity:
         ends = ssl.cert_time_to_seconds(seen["notAfter"])
         return Facts(subject_among(names), ends, self._authority_ends(seen))
 
+    def is_for(self, host: str) -> bool:
+        """A client that means `host` believes the certificate. Raises IdentityError as `facts`."""
+        try:
+            self._seen(as_client=False, host=host)
+        except WrongHostError:
+            return False
+        return True
+
     @cached_property
     def fingerprint(self) -> bytes:
         """SHA-256 of the certificate, as `peer_fingerprint` gives it to the other end; empty without one."""
@@ -105,8 +117,9 @@ class Identity:
                 "expected certificates of authorities (CA) in PEM, got something else"
             ) from error
 
-    def _seen(self, *, as_client: bool) -> dict[str, Any] | None:
-        """What another end would see of this certificate; None when it is not made for this side of a connection."""
+    def _seen(self, *, as_client: bool, host: str | None = None) -> dict[str, Any] | None:
+        """What another end would see of this certificate; None when it is not made for this side of a connection.
+        `host`: that the other end means; None: any."""
         client, server = new_context(ssl.PROTOCOL_TLS_CLIENT), new_context(ssl.PROTOCOL_TLS_SERVER)
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
         self._show(server)
@@ -114,9 +127,10 @@ class Identity:
         checks = server if as_client else client
         self._believe(checks)
         checks.verify_mode = ssl.CERT_REQUIRED
+        client.check_hostname = host is not None
         to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
         ends = [
-            client.wrap_bio(to_client, to_server),
+            client.wrap_bio(to_client, to_server, server_hostname=host),
             server.wrap_bio(to_server, to_client, server_side=True),
         ]
         try:
@@ -124,6 +138,8 @@ class Identity:
         except ssl.SSLCertVerificationError as error:
             if error.verify_code == _PURPOSE and as_client:
                 return None
+            if error.verify_code in (_HOST, _ADDRESS):
+                raise WrongHostError(f"the certificate is not for {host}") from error
             raise IdentityError(f"the certificate {_why(error)}") from error
         except ssl.SSLError as error:
             raise IdentityError(f"TLS cannot use the certificate ({error.reason})") from error

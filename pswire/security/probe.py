@@ -89,7 +89,7 @@ def _with_tls(address: Address, credentials: Credentials, plain: socket.socket) 
         return Problem(_of_server(address, error))
     except (TimeoutError, ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
         # A server that is busy or about to end; or one behind a proxy that is not there yet.
-        return Problem(f"{address} does not answer to TLS (yet)", False, True)
+        return Problem(f"{address} does not speak TLS (yet)", False, True)
     except ssl.SSLError as error:
         alert = _alert(error)
         return Problem(_of_own(address, alert)) if alert else Problem(_no_tls(address))

@@ -64,6 +64,16 @@ def test_a_log_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     assert "decisions.jsonl: expected an entry of the job's stop" in said.err
 
 
+def test_a_run_that_has_not_ended_is_none_that_failed(tmp_path: Path) -> None:
+    """It still runs, or was killed."""
+    run = simulate(tmp_path / "run", "async")
+    (run.path / "summary.json").unlink()
+    [group] = groups_of([Run(run.path)])
+    [told] = compare_json([group])["groups"]
+    assert (told["failed"], told["unfinished"]) == (0, 1)
+    assert "1 (1 unfinished)" in " ".join(ps_lab("compare", run.path).out.split())
+
+
 def test_time_to_a_loss_counts_from_the_first_grant(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async")
     losses = [(m.t, m.loss) for m in run.metrics() if m.kind == "train"]

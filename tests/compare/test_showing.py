@@ -152,12 +152,15 @@ def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path])
         "policy",
         "runs",
         "failed",
+        "unfinished",
         *MEASURES,
         *(f"{name}_deviation" for name in MEASURES),
     }
     assert rows[0]["runs"] == "2" and rows[0]["accuracy"] == "" and float(rows[0]["loss_deviation"]) > 0
     chosen = ps_lab("compare", *long_names, "--csv", "--columns", "versions,loss")
-    assert chosen.out.startswith("policy,runs,failed,versions,versions_deviation,loss,loss_deviation\n")
+    assert chosen.out.startswith(
+        "policy,runs,failed,unfinished,versions,versions_deviation,loss,loss_deviation\n"
+    )
     table = ps_lab("compare", *long_names, "--columns", "seconds_per_version")
     assert "s per version" in table.out and "accuracy" not in table.out
 

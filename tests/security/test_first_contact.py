@@ -242,9 +242,9 @@ def test_a_server_that_does_not_answer_may_do_so_soon(identities: Identities, si
         worker = identities.credentials(Role.WORKER, "w0")
         problem = find_problem(parse_address(address), worker, 0.1)
         assert problem is not None and problem.passing and not problem.certain
-        assert "does not answer to TLS (yet)" in problem.sentence
+        assert "does not speak TLS (yet)" in problem.sentence
         if not silent:
-            with pytest.raises(psworker.Unreachable, match="does not answer to TLS"):
+            with pytest.raises(psworker.Unreachable, match="does not speak TLS"):
                 psworker.connect(address, ONES, credentials=worker, server_timeout=0.5)
         over.set()
 

@@ -51,6 +51,13 @@ def test_the_host_must_be_the_one_that_was_meant() -> None:
         shaken(worker().client_context(), server().server_context(), host)
 
 
+def test_a_certificate_knows_the_hosts_that_it_is_for() -> None:
+    for host in ("localhost", "127.0.0.1", "::1"):
+        assert server().is_for(host)
+    for host in ("elsewhere", "10.0.0.1"):
+        assert not server().is_for(host)
+
+
 def test_a_certificate_of_others_is_believed_by_neither_end() -> None:
     stranger = worker(cluster="other")
     with pytest.raises(ssl.SSLCertVerificationError):

@@ -53,6 +53,16 @@ def stream_to(opened: Opened) -> Iterator[SocketStream]:
         yield stream
 
 
+def test_failed_handshakes_are_counted_and_some_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    with listening() as opened:
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", opened.port), PATIENCE) as plain:
+                plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert plain.recv(100) is not None
+        wait_until(lambda: opened.refused["handshake"] == 3, "all are counted")
+    assert caplog.text.count("a connection of 127.0.0.1 to the data port was refused") == 1
+
+
 @pytest.mark.parametrize(
     "size", [0, 1, 16_383, 16_384, 16_385, 65_535, 65_536, 131_072, 3 << 20, FRAME_BYTES]
 )

@@ -17,7 +17,7 @@ from tests.service.serving import PATIENCE, Served
 
 pytest.importorskip("prometheus_client", reason="needs the extra metrics")
 
-Serve = Callable[[SecurityOptions], str]
+Serve = Callable[..., str]
 
 
 @pytest.fixture
@@ -25,8 +25,9 @@ def serve() -> Iterator[Serve]:
     """Starts a server; its metrics' address."""
     started: list[Served] = []
 
-    def serving(security: SecurityOptions) -> str:
-        started.append(Served(Options(ps_hosts="127.0.0.1:0", metrics_port=0, security=security)))
+    def serving(security: SecurityOptions, name: str = "127.0.0.1") -> str:
+        chosen = Options(ps_hosts=f"{name}:0", bind="127.0.0.1", metrics_port=0, security=security)
+        started.append(Served(chosen))
         return str(started[-1].events["ready"]["metrics"])
 
     yield serving
@@ -60,6 +61,15 @@ def test_metrics_are_for_observers_over_tls(serve: Serve, identities: Identities
     for context in (None, believing):
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
             get(address, context)
+
+
+def test_a_certificate_without_the_servers_own_name_is_said_at_the_start(
+    serve: Serve, identities: Identities, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve(identities.options(Role.SERVER, "s0", hosts=("node.example",)), "node.example")
+    assert "its own name in --ps-hosts" not in caplog.text
+    serve(identities.options(Role.SERVER, "s0"), "node.example")
+    assert "not for node.example, its own name in --ps-hosts" in caplog.text
 
 
 def test_metrics_by_a_token(serve: Serve, identities: Identities, tmp_path: Path) -> None:

@@ -40,6 +40,6 @@ def test_a_connection_that_was_reset_before_the_handshake_is_closed(
         problem = probe.find_problem(address, credentials)
         gc.collect()
     if encrypted:
-        assert problem is not None and problem.passing and "does not answer to TLS (yet)" in problem.sentence
+        assert problem is not None and problem.passing and "does not speak TLS (yet)" in problem.sentence
     else:
         assert problem is None

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -53,7 +54,10 @@ class Opened:
         contexts: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._ask, watch = owner.ask, Watch()
-        self._listener = SocketListener(serve, owner, bind, watch=watch, contexts=contexts)
+        self.refused: Counter[str] = Counter()
+        self._listener = SocketListener(
+            serve, owner, bind, watch=watch, contexts=contexts, refused=self.refused
+        )
         self._listener.begin()
         owner.ask(lambda: watch.start(owner.loop))
 

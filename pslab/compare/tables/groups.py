@@ -15,9 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from pslab.compare.groups import Group, Spread
-from pslab.compare.measure import MEASURES, Goals
+from pslab.compare.measure import MEASURES, Goals, Measured
 from pslab.display.status import finite_or_none
 from pslab.runs.log import Drop
+
+FAILED, UNFINISHED = "failed", "unfinished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,20 @@ def _table(
     for title in ("runs", *(column.title for column in columns)):
         table.add_column(title.replace(" ", "\n") if stacked else title, justify="right", no_wrap=True)
     for group in groups:
-        failed = sum(not run.success for run in group.runs)
-        cells = [f"{len(group.runs)} ({failed} failed)" if failed else str(len(group.runs))]
+        states = Counter(state_of(run) for run in group.runs)
+        told = ", ".join(f"{states[state]} {state}" for state in (FAILED, UNFINISHED) if states[state])
+        cells = [f"{len(group.runs)} ({told})" if told else str(len(group.runs))]
         cells += [measure_text(group, column) for column in columns]
         lines = [cell.replace(" ", "\n", 1) if stacked else cell for cell in cells]
-        table.add_row(Text(group.label, style="red" if failed else ""), *lines)
+        table.add_row(Text(group.label, style="red" if states[FAILED] else ""), *lines)
     return table
+
+
+def state_of(run: Measured) -> str:
+    """Empty for one that succeeded. Without a summary it still runs, or was killed, which its folder does not tell."""
+    if not run.run.stopped:
+        return UNFINISHED
+    return "" if run.success else FAILED
 
 
 def compare_csv(groups: Sequence[Group], chosen: Sequence[str] = ()) -> str:
@@ -110,12 +120,28 @@ def compare_csv(groups: Sequence[Group], chosen: Sequence[str] = ()) -> str:
     names = chosen or MEASURES
     text = io.StringIO()
     write = csv.writer(text, lineterminator="\n").writerow
-    write(["policy", "runs", "failed", *(part for name in names for part in (name, f"{name}_deviation"))])
+    write(
+        [
+            "policy",
+            "runs",
+            FAILED,
+            UNFINISHED,
+            *(part for name in names for part in (name, f"{name}_deviation")),
+        ]
+    )
     for group in groups:
         spreads = [group.spread(name) for name in names]
         numbers = [number for each in spreads for number in (each.mean, each.deviation)]
-        failed = sum(not run.success for run in group.runs)
-        write([group.label, len(group.runs), failed, *(finite_or_none(number) for number in numbers)])
+        states = Counter(state_of(run) for run in group.runs)
+        write(
+            [
+                group.label,
+                len(group.runs),
+                states[FAILED],
+                states[UNFINISHED],
+                *(finite_or_none(number) for number in numbers),
+            ]
+        )
     return text.getvalue()
 
 
@@ -179,7 +205,9 @@ def compare_json(groups: Sequence[Group]) -> dict[str, Any]:
                 "policy": dict(group.runs[0].run.summary.policy),
                 "runs": [str(run.run.path) for run in group.runs],
                 "seeds": [run.seed for run in group.runs],
-                "failed": sum(not run.success for run in group.runs),
+                **{
+                    state: sum(state_of(run) == state for run in group.runs) for state in (FAILED, UNFINISHED)
+                },
                 "measures": {name: spread_json(group.spread(name)) for name in names},
                 "shares": {worker: spread_json(s) for worker, s in group.shares().items()},
                 "acceptance": {worker: spread_json(s) for worker, s in group.acceptance().items()},

@@ -55,8 +55,8 @@ class Sender:
 class Kept:
     """The process, from its start to its end."""
 
-    def __init__(self, request: wire.Request, sender: Sender, own: Path) -> None:
-        """`own`: an empty folder of this process. Raises OSError where it cannot be started."""
+    def __init__(self, request: wire.Request, sender: Sender, stack: ExitStack) -> None:
+        """`stack` removes the process's own folder, where it needs one. Raises OSError where it cannot be started."""
         self._request, self._sender = request, sender
         shared = not request.folder or (Path(request.folder) / request.marker).is_file()
         if request.needs_folder and not shared:
@@ -64,7 +64,9 @@ class Kept:
                 f"{request.folder} is not the run folder on {socket.gethostname()}: checkpoints need a folder that all "
                 "servers see, on a shared file system"
             )
-        folder = Path(request.folder) if shared else own
+        folder = Path(request.folder)
+        if not shared:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ps-keeper-")))
         self._mirror = Mirror(folder, self._file) if request.mirror and not shared else None
         with MemoryFiles(request.files) as files:
             known = blanks.values(os.getpid(), request.host, str(folder), files.paths)
@@ -163,9 +165,8 @@ def _own_address() -> str:
 def keep(line: bytes, sender: Sender) -> None:
     """One request, to its end."""
     with ExitStack() as stack:
-        own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ps-keeper-")))
         try:
-            kept = Kept(wire.Request.decode(line), sender, own)
+            kept = Kept(wire.Request.decode(line), sender, stack)
         except (OSError, ValueError, TypeError) as error:
             told = str(error)
             if isinstance(error, FileNotFoundError | NotADirectoryError):

@@ -231,7 +231,11 @@ class KeptProcess:
         elif kind in (wire.STDERR, wire.NOISE):
             self._output.stderr(payload)
         elif kind == wire.HELLO:
-            self._begin(str(json.loads(payload)["address"]))
+            told = json.loads(payload)
+            self._begin(str(told["address"]))
+            if self._hello:
+                # Started again, perhaps elsewhere, it goes on with the same log.
+                self._say(f"{self.name} runs on {told['host']}")
             self._placed()
         elif kind == wire.FILE:
             self._file(payload)

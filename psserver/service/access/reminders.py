@@ -36,6 +36,16 @@ def ending(credentials: Credentials, now: float) -> str | None:
     return f"the {what} {facts.subject} {over}: nobody connects with it then; replace the files, no restart is needed"
 
 
+def misnamed(credentials: Credentials, host: str) -> str | None:
+    """A sentence if nobody who means this server's own `host` believes its certificate."""
+    if not (credentials.encrypted and credentials.identity.cert) or credentials.identity.is_for(host):
+        return None
+    return (
+        f"the certificate of this server is not for {host}, its own name in --ps-hosts: nobody who uses this name "
+        f"believes it; make one with the name (ps-lab certs --servers {host})"
+    )
+
+
 class Reminders:
     """Within the running loop, until it is cancelled. `exposure`: the warning of a server that others reach without
     TLS."""

@@ -33,11 +33,14 @@ MESSAGE_LIMIT = 2000
 
 
 class _NoCancelledCalls(logging.Filter):
-    """gRPC logs a call that is cancelled before its method begins, or at the server's end, as its method's error."""
+    """gRPC logs a call that is cancelled before its method begins, or at the server's end, as its method's error, and
+    warns of one that comes while the server ends."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         kind = record.exc_info[0] if record.exc_info else None
-        return kind is None or not issubclass(kind, asyncio.CancelledError)
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            return False
+        return "due to server stop" not in str(record.msg)
 
 
 _FILTER = _NoCancelledCalls()

@@ -30,7 +30,11 @@ class Listeners:
     """Of one server. The loop's thread owns it. `exchange`: the method that sockets have."""
 
     def __init__(
-        self, settings: ServerSettings, host: ShardHost, exchange: Callable[[Stream], Awaitable[None]]
+        self,
+        settings: ServerSettings,
+        host: ShardHost,
+        exchange: Callable[[Stream], Awaitable[None]],
+        authorizer: Authorizer,
     ) -> None:
         self._settings, self._host = settings, host
         self.grpc: grpc.aio.Server | None = None
@@ -43,6 +47,7 @@ class Listeners:
             host.watch,
             self.patience,
             settings.credentials.server_contexts,
+            authorizer.refused,
         )
         host.memory.ledger.watch(
             lambda: self.sockets.received, lambda: host.held_by(self.sockets.holders(), "frames")

@@ -6,12 +6,14 @@ import secrets
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import grpc
 
 from psserver.service.errors import Refused
+from psserver.service.limits.rates import TokenBucket
 from psserver.service.limits.strangers import Strangers
 from psserver.service.limits.table import CONNECTIONS, UNAUTHENTICATED, UNAUTHENTICATED_OF_ONE
 from psserver.service.limits.watch import Caller, Watch
@@ -36,6 +38,8 @@ log = logging.getLogger("ps-server")
 PAUSE = 0.2
 # Connections that are accepted in one turn of the loop.
 AT_ONCE = 64
+# Between two lines about failed handshakes.
+MINUTE = 60.0
 # How long a peer that was refused may take to close; seconds.
 REFUSED_CLOSES = 10.0
 
@@ -100,9 +104,10 @@ class SocketListener:
         watch: Watch | None = None,
         patience: Callable[[int], float] = lambda nbytes: 3600.0,
         contexts: Callable[[], ssl.SSLContext] | None = None,
+        refused: Counter[str] | None = None,
     ) -> None:
         """`watch` and `patience` as of `psserver.service.rpc.registration.Registration`. `contexts`: that of TLS for a
-        new connection from another machine; None for none."""
+        new connection from another machine; None for none. `refused`: counts failed handshakes, as "handshake"."""
         self._serve = serve
         self._owner = owner
         self._watch, self._patience = watch or Watch(), patience
@@ -119,6 +124,8 @@ class SocketListener:
             int(UNAUTHENTICATED.value), int(UNAUTHENTICATED_OF_ONE.value)
         )
         self._handshakes = Turns(owner)
+        self._refused: Counter[str] = Counter() if refused is None else refused
+        self._told = TokenBucket(1 / MINUTE, 1)
         # It was said that none can be accepted, and none was since.
         self._pausing = False
         self._ending = False
@@ -278,7 +285,11 @@ class SocketListener:
         """The first frame must be an unused token. Nothing else is read before it."""
         connection.expect(most=TOKEN_BYTES)
         if isinstance(connection, TlsConnection):
-            await connection.handshake(partial(self._handshakes.mine, caller.address))
+            try:
+                await connection.handshake(partial(self._handshakes.mine, caller.address))
+            except SocketError as error:
+                self._refuse(caller.address, error)
+                return False
         frame = await connection.receive()
         token = None if frame is None else self._tokens.get(bytes(frame))
         room = connection in self._unauthenticated and len(self._connections) < CONNECTIONS.value
@@ -289,6 +300,17 @@ class SocketListener:
         self._unauthenticated.gone(connection)
         self._connections[connection] = caller
         return True
+
+    def _refuse(self, address: str, error: SocketError) -> None:
+        """Of many that come, some are named."""
+        self._refused["handshake"] += 1
+        if self._told.take():
+            told = event("connection_refused")
+            log.warning(
+                "a connection of %s to the data port was refused: %s; %d in all",
+                *(address, error, self._refused["handshake"]),
+                extra=told,
+            )
 
     async def _exchanged(self, connection: Connection, caller: Caller) -> Refused | None:
         """Until the connection is over; or why it is to be ended."""
