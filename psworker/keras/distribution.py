@@ -99,16 +99,18 @@ def distribute(
         own = functools.partial(EmbeddedServer, {"name": "from-job"}, policy or "sync", seed or 0, _path(out))
     wire_dtype = wire_dtype or (place.wire_dtype if place is not None else "") or "float32"
     transport = transport or (place.transport if place is not None else "") or "auto"
+    if place is not None and task_index is None:
+        task_index = place.task_index
     join = functools.partial(
         connect,
         name=name,
-        task_index=task_index if place is None or task_index is not None else place.task_index,
+        task_index=task_index,
         wire_dtype=wire_dtype,
         server_timeout=server_timeout,
         transport=transport,
         credentials=credentials,
     )
-    membership = Membership(place, own, join)
+    membership = Membership(place, own, join, task_index)
     try:
         return Distributed(
             model,

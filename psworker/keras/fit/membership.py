@@ -15,18 +15,23 @@ from psworker.servers import EmbeddedServer, Place
 from psworker.session import Session
 from psworker.tensorflow.variables import ModelVariables, collect
 
-# The newest session of this process with each servers: what it trains there next is a phase behind that one. It stays
-# open until then, so that the servers wait for it.
-_NEWEST: dict[tuple[Address, ...], Session] = {}
+# The newest session of this process with each servers, as each task: what it trains there next is a phase behind that
+# one. It stays open until then, so that the servers wait for it.
+_NEWEST: dict[tuple[tuple[Address, ...], int | None], Session] = {}
 
 
 class Membership:
-    """`place`: where servers run; None where `start` starts one, for this process alone. `join` opens a session."""
+    """`place`: where servers run; None where `start` starts one, for this process alone. `join` opens a session.
+    `task_index`: which worker this is, where that was said; threads may be different ones."""
 
     def __init__(
-        self, place: Place | None, start: Callable[[], EmbeddedServer] | None, join: Callable[..., Session]
+        self,
+        place: Place | None,
+        start: Callable[[], EmbeddedServer] | None,
+        join: Callable[..., Session],
+        task_index: int | None,
     ) -> None:
-        self.place, self._join = place, join
+        self.place, self._join, self._task_index = place, join, task_index
         self._server = None if start is None else start()
         self.session: Session | None = None
         # The weights with which the job was joined, until the first version comes in their place.
@@ -50,7 +55,7 @@ class Membership:
     ) -> Session:
         """Join the job; `more`: the work that it deals. `goes_on`: the job of this membership's last session goes on,
         with another phase. Otherwise, what this process trained on these servers before is over, and a job begins."""
-        before, hosts = _NEWEST.get(self.hosts), self.hosts
+        before, hosts = _NEWEST.get((self.hosts, self._task_index)), self.hosts
         self.given = variables.values()
         specs = list(zip(variables.specs, self.given, strict=True))
         phase, known = Phase(stays=True), {}
@@ -58,7 +63,7 @@ class Membership:
             phase = Phase(stays=True, of=before.job) if goes_on else Phase(stays=True, after=before.job)
             known = {"name": before.worker, "task_index": before.worker_index}
         self.session = session = self._join(hosts, specs, optimizer=optimizer, phase=phase, **known, **more)
-        _NEWEST[hosts] = session
+        _NEWEST[hosts, self._task_index] = session
         if before is not None:
             before.close("begins another phase")
         if session.worker_index and not goes_on:
@@ -68,7 +73,7 @@ class Membership:
     @property
     def went_on(self) -> bool:
         """This process has trained something else on these servers since."""
-        return _NEWEST.get(self.hosts) is not self.session
+        return _NEWEST.get((self.hosts, self._task_index)) is not self.session
 
     def changed(self, variables: ModelVariables, tolerance: float) -> str | None:
         """The name of a variable that is not as it was given, up to `tolerance` relative to 1 or to itself."""
@@ -113,7 +118,7 @@ class Membership:
         server = self._server
         if server is None:
             return
-        newest = _NEWEST.pop(self.hosts, None)
+        newest = _NEWEST.pop((self.hosts, self._task_index), None)
         if newest is not None:
             newest.close()
         self._server = None
