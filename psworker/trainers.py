@@ -1,5 +1,6 @@
 """From an experiment's [job] to what trains it. Importing this module loads no TensorFlow; the call does."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,24 @@ def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | N
     return trainer
 
 
-def requested_optimizer(trainer: Any) -> dict[str, Any] | None:
-    """The [optimizer] that the trainer's job names, by a Keras optimizer or a compiled model; None for whatever
-    the servers run. Raises JobError for one that servers cannot run."""
+def requested_optimizer(trainer: Any, servers: int = 1) -> dict[str, Any] | None:
+    """The [optimizer] that the trainer's job names for so many servers, by a Keras optimizer or a compiled model; None
+    for whatever they run. The trainer leaves clipping to them where they clip. Raises JobError for one that servers
+    cannot run."""
     if trainer.optimizer is None:
         return None
     from psworker.keras.translate import TranslationError, translate
 
     try:
-        return translate(trainer.optimizer, trainer.trained)
+        config = translate(trainer.optimizer, trainer.trained, servers=servers)
     except TranslationError as error:
         raise JobError(f"the optimizer of job {type(trainer.job).__name__}: {error}") from error
+    leave_clipping(trainer, config)
+    return config
+
+
+def leave_clipping(trainer: Any, optimizer: Mapping[str, object]) -> None:
+    """The trainer clips gradients only where servers with this [optimizer] do not."""
+    from psworker.keras.translate import worker_clips
+
+    trainer.clip(here=worker_clips(trainer.optimizer, optimizer))

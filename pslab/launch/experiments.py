@@ -90,7 +90,10 @@ def _try_out(experiment: Experiment, source: str) -> None:
     try:
         built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
         if experiment.optimizer.name != FROM_JOB:
-            build_optimizer(experiment.optimizer.config).check_aggregator(built.tensors.aggregator)
+            optimizer = build_optimizer(experiment.optimizer.config)
+            optimizer.check_aggregator(built.tensors.aggregator)
+            optimizer.check_local(built.local_rule.name)
+            optimizer.check_whole((), cluster.servers)
     except ValueError as error:
         raise ExperimentError(f"{source}: {error}") from error
 

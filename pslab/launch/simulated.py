@@ -92,11 +92,12 @@ def _job_trainers(experiment: Experiment) -> TrainerFactory:
 
     A simulated run repeats, so its trainers are deterministic.
     """
-    from psworker.trainers import load_trainer
+    from psworker.trainers import leave_clipping, load_trainer
 
     def make(number: int) -> Trainer:
         section = experiment.workers.get(number)
         trainer: Trainer = load_trainer(experiment, section.device if section else "auto", deterministic=True)
+        leave_clipping(trainer, experiment.optimizer.config)
         return trainer
 
     return make

@@ -21,7 +21,7 @@ from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import FROM_JOB, Experiment
 from pswire.model.plan import weights_sha256
 from psworker.local import Trainer
-from psworker.trainers import load_trainer
+from psworker.trainers import leave_clipping, load_trainer
 
 # What `export` writes beside the weights.
 VERSION_METRICS = "metrics.json"
@@ -88,6 +88,7 @@ def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
     trainer: Trainer = load_trainer(
         experiment, section.device if section else "auto", deterministic=_repeats(run)
     )
+    leave_clipping(trainer, job.optimizer)
     return trainer
 
 

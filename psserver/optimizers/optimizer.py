@@ -11,6 +11,7 @@ import numpy as np
 from psserver.optimizers import blocks, whole
 from psserver.optimizers.backend import NUMPY, Backend, Loop
 from psserver.optimizers.blocks import Array
+from psserver.optimizers.clipping import Clip
 from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.rule import Rule
 from psserver.optimizers.schedules import Schedule, schedule_config, unknown
@@ -30,8 +31,8 @@ class Optimizer:
 
     All that an optimizer remembers is the dict made by `init`, and the version
     is an argument, so a checkpoint is that dict and nothing else. Updates are
-    elementwise: a split of the arena over servers does not change a bit. Those of a `WholeRule` are not:
-    no variable may be split.
+    elementwise: a split of the arena over servers does not change a bit. Those of a `WholeRule`, and those
+    with clipped norms, are not: no variable may be split.
     """
 
     name: str
@@ -41,13 +42,17 @@ class Optimizer:
     exclude: tuple[str, ...] = ()
     # The elements of the arena that this leaves without decay, as rising (start, stop); see `bound`.
     spared: tuple[tuple[int, int], ...] = ()
-    # The variables of the arena, for a `WholeRule`; none: it is one vector.
+    # The variables of the arena, for a `WholeRule` and for norms of variables; none: it is one vector.
     parts: tuple[Part, ...] = ()
+    # Of the mean gradient, before the rule.
+    clip: Clip | None = None
 
     @property
     def config(self) -> dict[str, object]:
         """All settings, defaults included, JSON-able; `build` reads them back as an equal optimizer."""
         made = {"name": self.name, "learning_rate": schedule_config(self.schedule), **settings(self.rule)}
+        if self.clip is not None:
+            made[self.clip.knob] = self.clip.limit
         return {**made, "exclude_from_weight_decay": list(self.exclude)} if self.exclude else made
 
     def bound(
@@ -67,7 +72,7 @@ class Optimizer:
             if any(fnmatchcase(name, pattern) for pattern in self.exclude)
         ]
         parts: tuple[Part, ...] = ()
-        if isinstance(self.rule, WholeRule):
+        if self.whole:
             self.check_whole([name for name, start, stop in pieces if stop - start < math.prod(known[name])])
             parts = tuple(Part(name, start, stop, known[name]) for name, start, stop in pieces)
         return replace(self, spared=tuple(sorted(spared)) if self.rule.weight_decay else (), parts=parts)
@@ -75,15 +80,35 @@ class Optimizer:
     @property
     def whole(self) -> bool:
         """It needs each variable whole on one server."""
-        return isinstance(self.rule, WholeRule)
+        return isinstance(self.rule, WholeRule) or (self.clip is not None and self.clip.knob == "clipnorm")
 
-    def check_whole(self, split: Sequence[str]) -> None:
-        """Raises OptimizerError where there are variables that lie on several servers, and none may be."""
-        if split and isinstance(self.rule, WholeRule):
-            more = f" and {len(split) - 1} more" if len(split) > 1 else ""
+    def check_whole(self, split: Sequence[str], servers: int = 1) -> None:
+        """Raises OptimizerError where variables lie on several servers (`split`: in parts) that must be on one."""
+        if self.clip is not None and self.clip.knob == "global_clipnorm" and servers > 1:
             raise OptimizerError(
-                f"optimizer {self.name!r} {self.rule.needs}, and {split[0]!r}{more} would lie on several servers in "
-                "parts; expected one server, or an optimizer that needs no whole variables, such as adamw"
+                f"global_clipnorm of optimizer {self.name!r} limits the norm of the whole gradient, and each of "
+                f"{servers} servers has a part of it; expected one server, clipvalue, or clipping by the workers"
+            )
+        if split and self.whole:
+            more = f" and {len(split) - 1} more" if len(split) > 1 else ""
+            lies = f"{split[0]!r}{more} would lie on several servers in parts; expected one server, or"
+            if isinstance(self.rule, WholeRule):
+                raise OptimizerError(
+                    f"optimizer {self.name!r} {self.rule.needs}, and {lies} "
+                    "an optimizer that needs no whole variables, such as adamw"
+                )
+            raise OptimizerError(
+                f"clipnorm of optimizer {self.name!r} limits the norm of each whole variable, and {lies} "
+                "clipvalue, or clipping by the workers"
+            )
+
+    def check_local(self, rule: str) -> None:
+        """Raises OptimizerError where it clips, and workers contribute steps of the local rule `rule`."""
+        if self.clip is not None and rule != "gradient":
+            raise OptimizerError(
+                f"{self.clip.knob} of optimizer {self.name!r} clips gradients, and under the policy's local rule "
+                f"{rule!r} workers contribute what several steps have changed; expected no clipping here (a job's "
+                "own is in its gradients()), or a policy without a local rule"
             )
 
     @property
@@ -191,6 +216,9 @@ class Optimizer:
         """As `update`, for arrays that are known to fit. To look at them takes as long as a small update."""
         rate = self.rate(version, lr_scale)
         factors = (np.float32(factor), np.float32(scale))
+        if self.clip is not None:
+            self.clip.run(gradient, self._variables(x.size), [each for each in factors if each != 1.0])
+            factors = (np.float32(1), np.float32(1))
         if isinstance(self.rule, WholeRule):
             return self._run_whole(self.rule, rate, version, factors, x, gradient, out, state)
         if not self.spared:
@@ -214,10 +242,9 @@ class Optimizer:
         out: Array,
         state: Mapping[str, Array],
     ) -> bool:
-        parts = self.parts or ((Part("", 0, x.size, (x.size,)),) if x.size else ())
         return whole.run(
             rule,
-            parts,
+            self._variables(x.size),
             self.spared,
             *(x, gradient, out, state),
             rate=rate,
@@ -225,6 +252,9 @@ class Optimizer:
             factors=[each for each in factors if each != 1.0],
             sweep=(version + 1) % SWEEP_EVERY == 0,
         )
+
+    def _variables(self, size: int) -> tuple[Part, ...]:
+        return self.parts or ((Part("", 0, size, (size,)),) if size else ())
 
     def _run(
         self,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
+from psserver.optimizers.clipping import KNOBS as CLIPPING
+from psserver.optimizers.clipping import Clip
 from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.optimizer import Optimizer
 from psserver.optimizers.rule import Rule
@@ -101,6 +103,7 @@ def build(config: Mapping[str, object]) -> Optimizer:
     made = _known(name)
     schedule = read_schedule(table.pop("learning_rate", made.learning_rate))
     exclude = read_patterns(str(name), made, table.pop(EXCLUDE.name, ()))
+    clip = _read_clip(str(name), made, table)
     for key in table:
         homes = [other for other, rule in RULES.items() if key in _knob_names(rule)]
         if homes and name not in homes:
@@ -108,8 +111,9 @@ def build(config: Mapping[str, object]) -> Optimizer:
                 f"optimizer {name} has no knob {key!r}; it has {', '.join(_knob_names(made))}. "
                 f"{key!r} is a knob of {', '.join(homes)}"
             )
-    rule = knobs_read(made, table, f"optimizer {name}", also=("name", "learning_rate", EXCLUDE.name))
-    return Optimizer(str(name), rule, schedule, exclude)
+    also = ("name", "learning_rate", EXCLUDE.name, *(knob.name for knob in CLIPPING))
+    rule = knobs_read(made, table, f"optimizer {name}", also=also)
+    return Optimizer(str(name), rule, schedule, exclude, clip=clip)
 
 
 def describe(name: str) -> Description:
@@ -117,7 +121,7 @@ def describe(name: str) -> Description:
     made = _known(name)
     domain = Domain("number", at_least=0)
     rate = Knob("learning_rate", domain, "size of a step; or a table with a schedule", made.learning_rate)
-    more = (EXCLUDE,) if _decays(made) else ()
+    more = (*((EXCLUDE,) if _decays(made) else ()), *(() if made.per_worker else CLIPPING))
     return Description(
         name, _first_line(made), (rate, *knobs_of(made), *more), _notes(sys.modules[made.__module__])
     )
@@ -153,6 +157,28 @@ def read_patterns(name: str, made: type[Rule | WholeRule], value: object) -> tup
     if patterns and not _decays(made):
         raise OptimizerError(f"optimizer {name} has no weight_decay that {EXCLUDE.name} could leave out")
     return patterns
+
+
+def _read_clip(name: str, made: type[Rule | WholeRule], table: dict[str, object]) -> Clip | None:
+    """The knobs of clipping, taken out of `table`. Raises OptimizerError."""
+    try:
+        found = [
+            Clip(knob.name, limit)
+            for knob in CLIPPING
+            if knob.name in table
+            and (limit := knob.check(f"optimizer {name}", table.pop(knob.name), single=True))
+        ]
+    except KnobError as error:
+        raise OptimizerError(str(error)) from error
+    said = " and ".join(each.knob for each in found)
+    if len(found) > 1:
+        raise OptimizerError(f"optimizer {name}: expected at most one kind of clipping, got {said}")
+    if found and made.per_worker:
+        raise OptimizerError(
+            f"optimizer {name} has no {said}: it takes a step for each worker's own gradient, and there is no mean "
+            "to clip; expected another optimizer, or clipping by the workers"
+        )
+    return found[0] if found else None
 
 
 def _first_line(made: type[object]) -> str:

@@ -65,7 +65,7 @@ class Shard:
     ) -> None:
         self.plan = plan
         self.layout = plan.shards[server]
-        optimizer.check_whole(split_variables(plan))
+        optimizer.check_whole(split_variables(plan), len(plan.shards))
         self.optimizer = optimizer.bound(*_trainable_pieces(plan, server))
         self.tensors = tensors
         self._keep_bases = keep_bases or tensors.keep_bases

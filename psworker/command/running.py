@@ -87,6 +87,7 @@ def _train(
     section = experiment.workers.get(place.task_index) if place.task_index is not None else None
     chosen = device or (section.device if section else "auto")
     trainer = _trainer(experiment, chosen)
+    optimizer = requested_optimizer(trainer, len(place.hosts))
     with connect(
         place.hosts,
         trainer.specs,
@@ -99,9 +100,13 @@ def _train(
         local_rules=True,
         work=trainer.work,
         epochs=experiment.job.epochs,
-        optimizer=requested_optimizer(trainer),
+        optimizer=optimizer,
         credentials=credentials,
     ) as session:
+        if optimizer is not None:
+            from psworker.keras.translate import warn_of_clipping
+
+            warn_of_clipping(trainer.optimizer, optimizer, session.worker_count)
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)
         pause = injected_delay(experiment, session.worker_index, session.seed)

@@ -21,7 +21,7 @@ from pswire.transport.codecs import codec_named
 from psworker.connecting import connect
 from psworker.engine import Grant
 from psworker.errors import PayloadRefused, Unsupported, Voided
-from psworker.keras.translate import TranslationError, translate
+from psworker.keras.translate import TranslationError, translate, warn_of_clipping, worker_clips
 from psworker.local import NONFINITE_LIMIT
 from psworker.loop import Diverged
 from psworker.servers import EmbeddedServer, find_servers
@@ -65,8 +65,10 @@ class Remote:
         _check(self._optimizer)
         self._variables = collect(model)
         trained = zip(model.trainable_variables, self._variables.specs, strict=False)
-        config = translate(self._optimizer, [(variable, spec.name) for variable, spec in trained])
+        named = [(variable, spec.name) for variable, spec in trained]
         place = find_servers(hosts, os.environ, policy=policy, seed=seed, out=out)
+        config = translate(self._optimizer, named, servers=1 if place is None else len(place.hosts))
+        self._clips = worker_clips(self._optimizer, config)
         self._server = (
             EmbeddedServer(config, policy or "sync", seed or 0, None if out is None else Path(out))
             if place is None
@@ -89,6 +91,7 @@ class Remote:
         except BaseException:
             self._end_server()
             raise
+        warn_of_clipping(self._optimizer, config, self.session.worker_count)
         self._layout = FlatLayout(self.session.plan, self._variables)
         self._dtypes = [tensor_of(np.empty(0, codec_named(dtype).array_dtype)).dtype] * len(addresses)
         self._grant: Grant | None = None
@@ -188,7 +191,7 @@ class Remote:
                 self._variables.variables[self._variables.trainable :], self._before, strict=True
             )
         ]
-        return self._optimizer._clip_gradients(found), state
+        return (self._optimizer._clip_gradients(found) if self._clips else found), state
 
     def _count_fates(self) -> None:
         for disposition in self.session.dispositions():

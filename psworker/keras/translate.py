@@ -1,21 +1,25 @@
 """The optimizer that a Keras model was compiled with, as the servers' [optimizer]: names and numbers.
 
-Servers run rules on flat arrays, variable by variable. What sees a whole gradient or a
-worker's own loss stays in the worker (`psworker.keras.fit.gradients`): clipping,
-accumulation, loss scaling, averages of the weights. What neither can do is
-refused, with the nearest that can be done.
+Servers run rules on flat arrays, variable by variable. What sees a worker's own loss stays in the worker
+(`psworker.keras.fit.gradients`): accumulation, loss scaling, averages of the weights. The mean gradient is clipped by
+the server where there is one; with several servers norms are clipped by each worker, of its own gradient. What neither
+can do is refused, with the nearest that can be done.
 """
 
 from __future__ import annotations
 
 import glob
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from pswire.logs.events import event
 from psworker.errors import Unsupported
+
+log = logging.getLogger("ps-worker")
 
 Config = dict[str, Any]
 LEAST = float(np.finfo(np.float32).tiny)
@@ -25,12 +29,13 @@ class TranslationError(Unsupported, ValueError):
     """The compiled optimizer has no equal on the servers; the text names the nearest that has."""
 
 
-def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = ()) -> Config:
+def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = (), *, servers: int = 1) -> Config:
     """The [optimizer] section that does on the servers what `optimizer` does in `fit`.
 
     `trained`: the model's trainable variables, each with the name by which the servers know it; needed
-    for `exclude_from_weight_decay` only. A LossScaleOptimizer stands for what it wraps. Numbers are
-    rounded to float32, in which both compute. Raises TranslationError.
+    for `exclude_from_weight_decay` only. `servers`: how many; with several, clipping by norms is left to the
+    workers (`worker_clips`). A LossScaleOptimizer stands for what it wraps. Numbers are rounded to float32, in which
+    both compute. Raises TranslationError.
     """
     optimizer = unwrapped(optimizer)
     kind = type(optimizer)
@@ -48,6 +53,9 @@ def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = ()) -> Config
         )
     name, knobs = _TRANSLATIONS[kind](optimizer)
     config = {"name": name, "learning_rate": _rate(optimizer), **{key: _number(knobs[key]) for key in knobs}}
+    clipping = _clipping(optimizer)
+    if clipping is not None and (servers == 1 or clipping == "clipvalue"):
+        config[clipping] = _number(getattr(optimizer, clipping))
     if optimizer.gradient_accumulation_steps and isinstance(config["learning_rate"], Mapping):
         raise TranslationError(
             "Keras counts a LearningRateSchedule in batches and the servers in updates, which are not the same under "
@@ -71,6 +79,29 @@ def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = ()) -> Config
                 "hold parts: use a regularizer, or weight_decay"
             )
     return config
+
+
+def worker_clips(optimizer: Any, config: Mapping[str, Any]) -> bool:
+    """`optimizer` clips gradients, and servers with the [optimizer] section `config` do not."""
+    clipping = None if optimizer is None else _clipping(unwrapped(optimizer))
+    return clipping is not None and not config.get(clipping)
+
+
+def warn_of_clipping(optimizer: Any, config: Mapping[str, Any], workers: int) -> None:
+    """Say so where several workers clip, each its own gradient."""
+    if workers > 1 and worker_clips(optimizer, config):
+        log.warning(
+            "each worker clips its own gradient (%s), because several servers have no norm of the mean; with one "
+            "server the mean is clipped, as one process on all batches does it",
+            _clipping(unwrapped(optimizer)),
+            extra=event("workers_clip"),
+        )
+
+
+def _clipping(optimizer: Any) -> str | None:
+    """Which of its three kinds of clipping a Keras optimizer does."""
+    kinds = ("clipnorm", "global_clipnorm", "clipvalue")
+    return next((kind for kind in kinds if (getattr(optimizer, kind) or 0) > 0), None)
 
 
 def beginning(rate: float) -> float:

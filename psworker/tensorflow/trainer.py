@@ -89,6 +89,10 @@ class Trainer:
         """The Keras optimizer that the model was compiled with, or the job's; None where neither names one."""
         return self._training.optimizer
 
+    def clip(self, here: bool) -> None:
+        """Whether gradients are clipped here, as the optimizer says, or by the server. Before the first batch."""
+        self._process.clips = here
+
     @property
     def trained(self) -> list[tuple[Any, str]]:
         """The trained `tf.Variable`s, each with the name by which the servers know it."""

@@ -25,6 +25,9 @@ CONFIGS: list[dict[str, object]] = [
     {"name": "rmsprop", "momentum": 0.9},
     {"name": "rmsprop", "centered": True},
     {"name": "rmsprop", "centered": True, "momentum": 0.5},
+    {"name": "adam", "clipvalue": 0.01},
+    {"name": "adam", "clipnorm": 0.5},
+    {"name": "sgd", "global_clipnorm": 0.5},
 ]
 every_optimizer = pytest.mark.parametrize(
     "config", CONFIGS, ids=["-".join(map(str, c.values())) for c in CONFIGS]

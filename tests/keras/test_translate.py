@@ -13,6 +13,7 @@ pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 
 from psworker.keras.slots import slot_lists  # noqa: E402
+from psworker.keras.translate import translate, warn_of_clipping, worker_clips  # noqa: E402
 
 o = keras.optimizers
 TRANSLATED: list[tuple[Any, dict[str, Any]]] = [
@@ -136,3 +137,19 @@ def test_constraints_are_refused_and_excluded_variables_named() -> None:
     with pk.distribute(model) as job:
         (excluded,) = job.optimizer["exclude_from_weight_decay"]
         assert excluded.endswith("last/bias")
+
+
+@pytest.mark.parametrize("knob", ["clipnorm", "global_clipnorm", "clipvalue"])
+def test_gradients_are_clipped_once(knob: str, caplog: pytest.LogCaptureFixture) -> None:
+    """By the server where there is one; norms by the workers where there are several."""
+    optimizer = o.LossScaleOptimizer(o.SGD(0.1, **{knob: 0.5}))
+    one, two = translate(optimizer), translate(optimizer, servers=2)
+    assert one[knob] == 0.5 and build(one).config[knob] == 0.5
+    by_value = knob == "clipvalue"
+    assert (knob in two) == by_value
+    assert not worker_clips(optimizer, one)
+    assert worker_clips(optimizer, two) != by_value
+    for config, workers in ((one, 3), (two, 1), (two, 3)):
+        warn_of_clipping(optimizer, config, workers)
+    told = [each for each in caplog.records if getattr(each, "event", "") == "workers_clip"]
+    assert len(told) == (0 if by_value else 1)

@@ -3,6 +3,7 @@ all samples, the same in all workers."""
 
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 import keras
@@ -23,20 +24,22 @@ X = DICE.normal(size=(SAMPLES, 6)).astype(np.float32)
 Y = (X @ DICE.normal(size=(6, 1))).astype(np.float32)
 
 
-def model() -> keras.Model:
+def model(**clip: float) -> keras.Model:
     keras.utils.set_random_seed(1)
     made = keras.Sequential(
         [keras.Input((6,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)]
     )
-    made.compile(keras.optimizers.SGD(0.05), loss="mse", metrics=["mae"])
+    made.compile(keras.optimizers.SGD(0.05, **clip), loss="mse", metrics=["mae"])
     return made
 
 
 def in_threads(
-    hosts: str, fits: list[dict[str, Any]], **more: Any
+    hosts: str, fits: list[dict[str, Any]], make: Callable[[], keras.Model] = model, **more: Any
 ) -> list[tuple[dict[str, Any], list[Any], int]]:
     """What each worker's history and weights came to, and the samples of its last epoch."""
-    models, found, raised = [model() for _ in fits], {}, []
+    models, found = [make() for _ in fits], {}
+    # None from a worker that has trained, or why it could not.
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def work(index: int) -> None:
         try:
@@ -44,15 +47,16 @@ def in_threads(
                 history = models[index].fit(batch_size=BATCH, epochs=EPOCHS, verbose=0, **fits[index])
                 found[index] = history.history, models[index].get_weights(), history.epoch
         except BaseException as error:
-            raised.append(error)
+            ended.put(error)
+        else:
+            ended.put(None)
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(fits))]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    if raised:
-        raise raised[0]
+    for index in range(len(fits)):
+        threading.Thread(target=work, args=(index,), daemon=True).start()
+    for _ in fits:
+        # The others would wait for one that raised until the servers, which the test holds, have ended.
+        if (error := ended.get()) is not None:
+            raise error
     return [found[index] for index in range(len(fits))]
 
 
@@ -70,9 +74,11 @@ class Rounds(keras.utils.PyDataset):  # type: ignore[misc]
         return X[self.rounds[index]], Y[self.rounds[index]]
 
 
-def alone(order: Callable[[int], list[Any]]) -> tuple[dict[str, Any], list[Any]]:
+def alone(
+    order: Callable[[int], list[Any]], make: Callable[[], keras.Model] = model
+) -> tuple[dict[str, Any], list[Any]]:
     """One process, whose batches in an epoch are `order(epoch)`."""
-    made, found = model(), {}
+    made, found = make(), {}
     for epoch in range(EPOCHS):
         told = {"shuffle": False, "verbose": 0, "validation_batch_size": BATCH}
         history = made.fit(Rounds(order(epoch)), validation_data=(X, Y), **told).history
@@ -99,6 +105,24 @@ def test_the_last_batch_of_one_worker_is_an_update_of_its_own(
     rounds = [np.concatenate([part[k * BATCH : (k + 1) * BATCH] for part in parts]) for k in range(11)]
     history, weights = alone(lambda epoch: rounds)
     same(workers, history, weights)
+
+
+def test_the_mean_gradient_is_clipped() -> None:
+    """As of one process on the batches of all workers, whose gradients cancel in part."""
+
+    def make() -> keras.Model:
+        return model(global_clipnorm=0.5)
+
+    rows = np.arange(SAMPLES)
+    parts = [rows[i::WORKERS] for i in range(WORKERS)]
+    with servers(workers=WORKERS) as hosts:
+        more = {"shuffle": False, "validation_data": (X, Y)}
+        workers = in_threads(hosts, [{"x": X[part], "y": Y[part], **more} for part in parts], make)
+    rounds = [np.concatenate([part[k * BATCH : (k + 1) * BATCH] for part in parts]) for k in range(11)]
+    history, weights = alone(lambda epoch: rounds, make)
+    same(workers, history, weights)
+    _, free = alone(lambda epoch: rounds)
+    assert max(np.abs(one - other).max() for one, other in zip(weights, free, strict=True)) > 1e-3
 
 
 @pytest.mark.parametrize("policy", ["sync", "async"])

@@ -51,6 +51,9 @@ schedules = st.one_of(
 )
 
 
+CLIPPING = {"clipvalue", "clipnorm", "global_clipnorm"}
+
+
 @st.composite
 def configurations(draw: st.DrawFn) -> dict[str, Any]:
     """Any optimizer, any subset of its knobs, any schedule."""
@@ -65,6 +68,9 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
             below = knob.domain.at_most is not None and knob.domain.at_most <= 0
             numbers = st.floats(-0.999, -1e-6) if below else st.floats(1e-6, 0.999)
             config[knob.name] = draw(values.get(knob.domain.kind, numbers))
+    # One kind of clipping at most.
+    for name in CLIPPING - {draw(st.sampled_from(sorted(CLIPPING)))}:
+        config.pop(name, None)
     return config
 
 
@@ -76,11 +82,9 @@ def test_a_resolved_configuration_reads_back_as_itself(config: dict[str, Any]) -
     assert again == optimizer
     assert again.config == optimizer.config
     known = {knob.name for knob in describe(optimizer.name).knobs}
-    # An empty list is left out: configurations of earlier releases have none.
-    assert known - {"exclude_from_weight_decay"} == set(optimizer.config) - {
-        "name",
-        "exclude_from_weight_decay",
-    }
+    # An empty list and no clipping are left out: configurations of earlier releases have none.
+    optional = {"exclude_from_weight_decay", *CLIPPING}
+    assert known - optional == set(optimizer.config) - optional - {"name"}
     assert all(optimizer.config[key] == value for key, value in config.items() if key != "learning_rate")
 
 
@@ -139,3 +143,17 @@ def test_every_optimizer_and_schedule_describes_itself() -> None:
         describe("adagrd")
     with pytest.raises(OptimizerError, match='did you mean "cosine"'):
         describe_schedule("cosines")
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"name": "sgd", "clipnorm": 1.0, "clipvalue": 1.0}, "at most one kind .* clipvalue and clipnorm"),
+        ({"name": "sgd", "clipnorm": -1.0}, "clipnorm must be a number >= 0"),
+        ({"name": "dana-zero", "global_clipnorm": 1.0}, "no mean to clip; expected another optimizer"),
+    ],
+)
+def test_clipping_that_cannot_be_is_refused(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptimizerError, match=words):
+        build(config)
+    assert build({"name": "sgd", "clipnorm": 0}) == build({"name": "sgd"})

@@ -215,6 +215,36 @@ def test_rules_on_whole_variables_equal_keras(
     assert travelled.min() > 0
 
 
+@pytest.mark.parametrize(("name", "kind"), [("adagrad", "Adagrad"), ("lamb", "Lamb")])
+@pytest.mark.parametrize("knob", ["clipvalue", "clipnorm", "global_clipnorm"])
+def test_clipped_gradients_are_those_of_keras(keras: Any, knob: str, name: str, kind: str) -> None:
+    """Of which some are within the limit, and some beyond."""
+    clip = {knob: {"clipvalue": 0.5, "clipnorm": 8.0, "global_clipnorm": 15.0}[knob]}
+    config = {"name": name, "learning_rate": 0.05, **clip}
+    pair = SideBySide(keras, config, oracle_of(keras, kind, {"learning_rate": 0.05, **clip}, {}), MATRICES)
+    free = SideBySide(
+        keras, {**config, knob: 0}, oracle_of(keras, kind, {"learning_rate": 0.05}, {}), MATRICES
+    )
+    for _ in range(STEPS):
+        pair.step()
+        free.step()
+    np.testing.assert_allclose(pair.x, pair.weights(), rtol=1e-5, atol=2e-5)
+    assert np.abs(pair.x - free.x).max() > 1e-3
+
+
+def test_a_gradient_within_the_limit_keeps_its_bits_and_one_that_is_not_finite_is_told() -> None:
+    x, state = np.ones(3, np.float32), build({"name": "sgd"}).init(3)
+    for knob in ("clipnorm", "global_clipnorm"):
+        plain, clipped = np.empty(3, np.float32), np.empty(3, np.float32)
+        gradient = np.array([0.1, -0.3, 0.7], np.float32)
+        build({"name": "sgd"}).update(x, gradient.copy(), plain, state, version=0, lr_scale=1.0)
+        ours = build({"name": "sgd", knob: 1.0})
+        assert ours.update(x, gradient.copy(), clipped, state, version=0, lr_scale=1.0)
+        np.testing.assert_array_equal(plain, clipped)
+        gradient[1] = np.inf
+        assert not ours.update(x, gradient, clipped, state, version=0, lr_scale=1.0)
+
+
 def test_a_dead_row_and_a_dead_column_are_no_division_of_zero_by_zero() -> None:
     """Keras' Adafactor gives NaN there: a pixel that is always black, and a unit that never fires."""
     ours = build({"name": "adafactor"}).bound({"kernel": (40, 30)}, [("kernel", 0, 1200)])

@@ -58,6 +58,19 @@ def test_a_plan_that_splits_a_variable_is_refused_by_every_server(name: str) -> 
             Shard(plan, server, build({"name": name}))
 
 
+def test_clipped_norms_need_what_they_are_of_on_one_server() -> None:
+    split = make_plan([VariableSpec("a", (6, 4)), VariableSpec("b", (60, 4))], 3)
+    for server in range(3):
+        with pytest.raises(OptimizerError, match="clipnorm of optimizer 'sgd' .* 'b' would lie on several"):
+            Shard(split, server, build({"name": "sgd", "clipnorm": 1.0}))
+        Shard(split, server, build({"name": "sgd", "clipvalue": 1.0}))
+    whole = make_plan(EVEN, 2)
+    for server in range(2):
+        Shard(whole, server, build({"name": "sgd", "clipnorm": 1.0}))
+        with pytest.raises(OptimizerError, match="each of 2 servers has a part of it; expected one server"):
+            Shard(whole, server, build({"name": "sgd", "global_clipnorm": 1.0}))
+
+
 def test_state_may_be_split() -> None:
     """No rule touches it."""
     plan = make_plan([VariableSpec("w", (2,)), VariableSpec("mean", (20,), kind="state")], 2)

@@ -22,9 +22,11 @@ class JobModel:
 
     def hold(self, plan: Plan, optimizer: Optimizer) -> None:
         """A new shard here. Raises Refused where it cannot be, with nothing changed."""
-        tensors = self._decider.agreement.policy.tensors
+        policy = self._decider.agreement.policy
+        tensors = policy.tensors
         try:
             optimizer.check_aggregator(tensors.aggregator)
+            optimizer.check_local(policy.local_rule.name)
             self._decider.host.configure(plan, optimizer, tensors, self._decider.agreement.terms.checkpoints)
         except MemoryError as error:
             raise Refused(

@@ -3,7 +3,7 @@
 `train_step` runs as Keras or the user wrote it (loss, metrics, class and
 sample weights, regularisers, loss scale). When it asks the optimizer to apply
 gradients, they are caught, processed as Keras would before its update
-(unscaled, accumulated, clipped) and leave the graph as flat payloads.
+(unscaled, accumulated, clipped where the server does not) and leave the graph as flat payloads.
 """
 
 from __future__ import annotations
@@ -52,8 +52,11 @@ class GradientStep:
         wire_dtype: str,
         sums: MetricSums | None,
         version: int = 0,
+        *,
+        clips: bool,
     ) -> None:
-        """`sums`: watches the metrics; None where nobody adds them up. `version`: of the weights in the model."""
+        """`sums`: watches the metrics; None where nobody adds them up. `version`: of the weights in the model.
+        `clips`: gradients are clipped here, and not by the server."""
         self._model = model
         self._sums_of_metrics = sums
         self._variables = variables
@@ -67,6 +70,7 @@ class GradientStep:
             if self._every > 1
             else []
         )
+        self._clips = clips
         self._taken = self._samples = 0
         self._version = version
         # A dynamic loss scale follows from whether gradients are finite.
@@ -179,7 +183,8 @@ class GradientStep:
             deltas = [moved + total for moved, total in zip(deltas, self._sums[trained:], strict=True)]
             for total in self._sums:
                 total.assign(tf.zeros(total.shape))
-        gradients = self._optimizer._clip_gradients(gradients)
+        if self._clips:
+            gradients = self._optimizer._clip_gradients(gradients)
         norm = tf.linalg.global_norm(gradients) if self._scales else None
         return logs, self._layout.join([*gradients, *deltas], self._dtypes), loss, norm
 

@@ -8,7 +8,7 @@ batches, epochs and, if the job stays open, between two `fit`s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pswire.logs.events import event
@@ -26,7 +26,7 @@ from psworker.keras.fit.rate import SetRate
 from psworker.keras.fit.sums import MetricSums
 from psworker.keras.fit.unchanged import Unchanged
 from psworker.keras.slots import assign_slots, slot_lists
-from psworker.keras.translate import translate, unwrapped
+from psworker.keras.translate import translate, unwrapped, warn_of_clipping, worker_clips
 from psworker.session import Session
 from psworker.tensorflow.variables import ModelVariables, collect
 
@@ -76,7 +76,7 @@ class Steps:
         self._goes_on = before is not None
         if before is None:
             # Refused now, not after minutes of preparing data.
-            self.optimizer = translate(model.optimizer, named(model) if is_built(model) else ())
+            self.optimizer = self._translated(named(model) if is_built(model) else ())
             self._rate, self.fates = SetRate(model.optimizer), Fates()
         else:
             self.optimizer, self._rate, self.fates = before.optimizer, before._rate, before.fates
@@ -120,7 +120,7 @@ class Steps:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         if not self._goes_on:
-            self.optimizer = translate(model.optimizer, named(model))
+            self.optimizer = self._translated(named(model))
             self._rate.begin()
             self._warn_of_steps_before()
         self._variables = variables = collect(model)
@@ -130,11 +130,23 @@ class Steps:
         self.contributions.begin(session)
         if not self._goes_on:
             self._rate.joined(session.learning_rate)
+            warn_of_clipping(model.optimizer, self.optimizer, session.worker_count)
         self.duties.joined(session)
+
+    def _translated(self, trained: Sequence[tuple[Any, str]]) -> dict[str, Any]:
+        return translate(self.model.optimizer, trained, servers=len(self.membership.hosts))
 
     def _traced(self, variables: ModelVariables, session: Session) -> GradientStep:
         sums = self.sums if session.worker_count > 1 else None
-        return GradientStep(self.model, variables, session.plan, self._wire_dtype, sums, self._version)
+        return GradientStep(
+            self.model,
+            variables,
+            session.plan,
+            self._wire_dtype,
+            sums,
+            self._version,
+            clips=worker_clips(self.model.optimizer, self.optimizer),
+        )
 
     def _check_joins(self) -> None:
         if not is_built(self.model):

@@ -1,7 +1,6 @@
 """What is done to a whole gradient before it is pushed: the job's own hook, and an optimizer's clipping.
 
-A server holds parts of variables, so what looks at whole gradients is the
-worker's: norms, and anything that a user wants to do in between.
+One server clips the mean of all workers. Several hold parts of variables, so that each worker clips its own gradient.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ class Processing:
     def __init__(self, job: Job, optimizer: Any, trained: tuple[Any, ...]) -> None:
         _check(job, optimizer)
         self._job, self._optimizer, self._trained = job, optimizer, trained
+        #: Clips, as the optimizer says; False where the server does. To be set before the step is traced.
+        self.clips = True
         self.every = int(getattr(optimizer, "gradient_accumulation_steps", None) or 1)
 
     def __call__(self, gradients: list[Any]) -> list[Any]:
@@ -42,7 +43,7 @@ class Processing:
                     f"gradients() of job {type(self._job).__name__} must keep the shapes: expected {variable.shape} "
                     f"for {variable.name!r}, got {gradient.shape}"
                 )
-        if self._optimizer is None:
+        if self._optimizer is None or not self.clips:
             return processed
         clipped: list[Any] = self._optimizer._clip_gradients(processed)
         return clipped
