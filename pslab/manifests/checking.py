@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from typing import Any
 
 # Not a StatefulSet: its pods are started again whatever their end.
-KINDS = ("ConfigMap", "NetworkPolicy", "Service", "Job", "JobSet", "TFJob")
+KINDS = ("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job", "JobSet", "TFJob")
 # Kinds of Kubernetes itself; the others have definitions of their own.
-BUILT_IN = ("ConfigMap", "NetworkPolicy", "Service", "Job")
+BUILT_IN = ("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job")
 # Wrong options, refused, the user's code, diverged: another pod would end in the same way.
 FINAL = {2, 5, 6, 8}
 # A lost server, SIGKILL, SIGTERM.

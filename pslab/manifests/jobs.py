@@ -14,6 +14,7 @@ from pslab.manifests.pods import (
     Network,
     Role,
     config_map,
+    disruption_budget,
     labels,
     metadata,
     network_policy,
@@ -27,7 +28,7 @@ KEPT = 7 * 86400
 
 
 def plain(request: Request) -> list[dict[str, Any]]:
-    """ConfigMap, Service, a Job for each role, and NetworkPolicy. Hosts are JOB-INDEX.SERVICE."""
+    """ConfigMap, Service, a Job for each role, NetworkPolicy and PodDisruptionBudget. Hosts are JOB-INDEX.SERVICE."""
     hosts = _hosts(request, f"{request.name}-{SERVER}")
     jobs: tuple[tuple[Role, str], ...] = (("ps", SERVER), ("worker", WORKER))
     return [
@@ -42,12 +43,14 @@ def plain(request: Request) -> list[dict[str, Any]]:
             }
             for role, suffix in jobs
         ),
+        *disruption_budget(request),
         network_policy(request),
     ]
 
 
 def jobset(request: Request) -> list[dict[str, Any]]:
-    """ConfigMap, JobSet and NetworkPolicy. Hosts are SET-JOB-0-INDEX.SUBDOMAIN, known before a pod is ready."""
+    """ConfigMap, JobSet, NetworkPolicy, PodDisruptionBudget. Hosts are SET-JOB-0-INDEX.SUBDOMAIN, known before a pod is
+    ready."""
     hosts = _hosts(request, f"{request.name}-{SERVER}-0")
     replicated: list[dict[str, Any]] = []
     jobs: tuple[tuple[Role, str], ...] = (("ps", SERVER), ("worker", WORKER))
@@ -70,6 +73,7 @@ def jobset(request: Request) -> list[dict[str, Any]]:
             "metadata": metadata(request, request.name),
             "spec": spec,
         },
+        *disruption_budget(request),
         network_policy(request),
     ]
 

@@ -15,6 +15,8 @@ CONFIG, CONFIG_KEY, SECRETS = "/etc/paramserver", "experiment.toml", "/etc/param
 USER = 10001
 # From SIGTERM to SIGKILL: server 0 writes weights and summary.
 GRACE = 60
+# Seconds between two looks whether a server is ready.
+PROBED = 10
 # With it, Kubernetes' "restricted" standard takes the pods.
 _POD_SECURITY = {
     "runAsNonRoot": True,
@@ -81,6 +83,27 @@ def network_policy(request: Request) -> dict[str, Any]:
     }
 
 
+def disruption_budget(request: Request) -> list[dict[str, Any]]:
+    """Nobody drains a server's node while servers hold the only copy of the model. With checkpoints they come back."""
+    if request.saves:
+        return []
+    # Of a Job's pods Kubernetes takes a number only. What has ended is not evicted, and keeps no node.
+    spec = {
+        "minAvailable": request.experiment.cluster.servers,
+        "selector": {"matchLabels": labels(request, "ps")},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+    name = f"{request.name}-ps"
+    return [
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": metadata(request, name),
+            "spec": spec,
+        }
+    ]
+
+
 def template(request: Request, role: Role, network: Network, container: str) -> dict[str, Any]:
     """A pod template. The restart policy is Never: what comes again comes as a new pod."""
     spec: dict[str, Any] = {
@@ -113,9 +136,16 @@ def _container(request: Request, role: Role, network: Network, name: str) -> dic
         # The training operator wants its port on workers, too; nothing listens there.
         **({} if role == "worker" and network.hosts else {"ports": _ports(ports)}),
         **({"resources": resources} if resources else {}),
+        **({"readinessProbe": _ready(request, network)} if role == "ps" else {}),
         "securityContext": dict(_CONTAINER_SECURITY),
         "volumeMounts": [mount for _, mount in _volumes(request, role)],
     }
+
+
+def _ready(request: Request, network: Network) -> dict[str, Any]:
+    """By gRPC's health service, which Kubernetes asks without TLS only."""
+    way = {"grpc": {"port": network.port}} if request.tls is None else {"tcpSocket": {"port": network.port}}
+    return {**way, "periodSeconds": PROBED}
 
 
 def _ports(ports: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:

@@ -6,7 +6,16 @@ any failure; servers never, for what they held is gone.
 
 from typing import Any
 
-from pslab.manifests.pods import DATA_PORT, Network, Role, config_map, metadata, network_policy, template
+from pslab.manifests.pods import (
+    DATA_PORT,
+    Network,
+    Role,
+    config_map,
+    disruption_budget,
+    metadata,
+    network_policy,
+    template,
+)
 from pslab.manifests.request import Request
 
 # What the operator looks for.
@@ -14,7 +23,7 @@ CONTAINER, PORT_NAME, PORT = "tensorflow", "tfjob-port", 2222
 
 
 def tfjob(request: Request) -> list[dict[str, Any]]:
-    """ConfigMap, TFJob and NetworkPolicy."""
+    """ConfigMap, TFJob, NetworkPolicy and PodDisruptionBudget."""
     cluster = request.experiment.cluster
     spec = {
         "runPolicy": {
@@ -37,6 +46,7 @@ def tfjob(request: Request) -> list[dict[str, Any]]:
             "metadata": metadata(request, request.name),
             "spec": spec,
         },
+        *disruption_budget(request),
         network_policy(request),
     ]
 

@@ -11,7 +11,7 @@ import yaml
 
 from pslab.cli import main
 from pslab.manifests import yaml as emitter
-from pslab.manifests.checking import jobs, problems, templates
+from pslab.manifests.checking import jobs, problems, schema_problems, templates
 from pslab.manifests.request import ManifestError, Request, name_from
 from pswire.exits import ExitCode
 from tests.manifests.made import IMAGE, KINDS, experiment, manifest, request
@@ -174,6 +174,37 @@ def test_a_script_is_told_by_its_environment() -> None:
     assert not {"PS_HOSTS", "PS_TASK_INDEX"} & {each["name"] for each in pod["containers"][0]["env"]}
 
 
+def budgets(documents: Documents) -> list[Any]:
+    return [each["spec"]["minAvailable"] for each in documents if each["kind"] == "PodDisruptionBudget"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_servers_are_probed_and_kept_from_drains_unless_they_come_back(kind: str) -> None:
+    for tls, way in ((None, "grpc"), ("digits-tls", "tcpSocket")):
+        for owner, _, pod in templates(manifest(kind, 2, tls=tls)):
+            [container] = pod["containers"]
+            assert (way in container.get("readinessProbe", {})) == ("-ps" in owner)
+            assert "livenessProbe" not in container
+    assert budgets(manifest(kind, 2)) == [2]
+    assert budgets(manifest(kind, 2, sections={"run": {"checkpoint_every": "60s"}}, claim="runs")) == []
+
+
+def test_the_documented_patch_fits_what_is_made() -> None:
+    text = (Path(__file__).parents[2] / "docs/guides/kubernetes.md").read_text(encoding="utf-8")
+    documents = manifest("jobs")
+    changed = 0
+    for each in yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])["patches"]:
+        for document in documents:
+            named = each["target"].get("name", document["metadata"]["name"]) == document["metadata"]["name"]
+            if document["kind"] == each["target"]["kind"] and named:
+                for step in yaml.safe_load(each["patch"]):
+                    assert step["op"] == "add"
+                    put(step["path"][1:].replace("/", "."), step["value"])(document)
+                    changed += 1
+    assert changed == 7 and problems(documents) == []
+    assert not schema_problems(documents)
+
+
 # A fault in what is made would be found
 
 
@@ -315,6 +346,7 @@ def test_it_prints_what_kubectl_takes(monkeypatch: Patch, capsys: Capture, file:
         "Service",
         "Job",
         "Job",
+        "PodDisruptionBudget",
         "NetworkPolicy",
     ]
     assert (
