@@ -183,6 +183,16 @@ class Session:
         on."""
         return self._control.joined.reply.next_batch
 
+    @property
+    def phases_over(self) -> int:
+        """How many phases of the job were over at the newest Join."""
+        return self._control.joined.reply.phase
+
+    @property
+    def phase_batch(self) -> int:
+        """The first batch of this worker's data in the phase of the newest Join."""
+        return self._control.joined.reply.phase_batch
+
     def unit(self, grant: Grant) -> Unit:
         """The work unit that the grant's part belongs to. Only after `connect(work=...)`."""
         assert self.work is not None and grant.part is not None, "the job deals no work units"

@@ -14,6 +14,7 @@ class Client:
     """`up` and `down` are messages on their way. `batch` is the next one; a restarted process goes on from there."""
 
     worker: str
+    # Where its present phase ends.
     batches: int
     session: int = 0
     incarnation: int = -1
@@ -26,6 +27,9 @@ class Client:
     batch: int = 0
     # The ticket in hand brings the initial values.
     initialise: bool = False
+    # Batches of each phase, where there are several; why it ends the present one for all, if it does.
+    phases: list[int] = field(default_factory=list)
+    ends: str = ""
     # Why this process can never go on: the job would not have it.
     turned_away: str = ""
     engine: ClientEngine = field(default_factory=ClientEngine)
@@ -62,7 +66,7 @@ class Client:
         engine = self.engine
         ticket = engine.held
         if ticket is None:
-            self._send(engine.ready() if self.batch < self.batches else engine.done())
+            self._send(engine.ready() if self.batch < self.batches else engine.done(self.ends))
         elif abandon:
             self._send(engine.abandon(ticket, "the schedule says so"))
         else:
@@ -111,8 +115,8 @@ class Client:
         self.resume()
 
     def restart(self, batch: int) -> None:
-        """Another process takes over where the commits of the former one ended."""
+        """Another process takes over where the commits of the former one ended, or this one begins another phase."""
         self.session += 1
         self.hang_up()
-        self.alive, self.turned_away = True, ""
+        self.alive, self.turned_away, self.ends = True, "", ""
         self.batch, self.engine = batch, ClientEngine()

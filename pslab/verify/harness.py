@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -73,14 +73,14 @@ class CoordinatorHarness:
 
     # What becomes of servers
 
-    def servers_crash(self) -> list[Output]:
+    def servers_crash(self, expected: Sequence[str] = ()) -> list[Output]:
         """All begin again from the newest checkpoint, which has to be the newest entry of some input."""
         assert self.saved is not None, "nothing is saved"
         kept, self.generation = self.saved.entries, self.generation + 1
         void, self.log = len(self.log) - kept, self.log[:kept]
         self.coordinator = self._new()
         self.coordinator.restore(reopened(self.saved, self._policy()))
-        return self.take(self.coordinator.resume(void, self.now))
+        return self.take(self.coordinator.resume(void, self.now, expected))
 
     # What workers do
 

@@ -13,7 +13,7 @@ class Ledger:
 
     Each field has one writer. `roster`: membership (the state of a member: whatever handles its input).
     `tickets`, `version`, `stopped` and what goes with it, `saved_*`: the moves below. `loss`, `lr_scale`,
-    `usual_step`: the commit. `initialised`, `started` and `resting`: the lifecycle. `work`: the dealer; its queue
+    `usual_step`: the commit. `initialised`, `started`, `resting`: the lifecycle. `work`: the dealer; its queue
     changes with the tickets. Times are seconds of the caller's clock.
     """
 
@@ -28,6 +28,8 @@ class Ledger:
         self.started = False
         # A phase is over, and the next has not begun: members that stay may begin it.
         self.resting = False
+        # How many phases are over.
+        self.phase = 0
         # Nobody has said yet what the next phase deals.
         self.undeclared = False
         self.stopped: Stopped | None = None
@@ -156,6 +158,11 @@ class Ledger:
         self.roster.prepared.clear()
         for tally in self.roster.tallies.values():
             tally.arrived = False
+        if self.resting and not self.expected:
+            # New scripts begin with their first fit, and may have more epochs: batches tell them where to go on.
+            self.phase, self.resting = 0, False
+            for tally in self.roster.tallies.values():
+                tally.phase_batch = 0
 
     def rest(self, member: Member, now: float) -> None:
         """The member has ended its work on a ticket; it may hold another one, or wait for one already."""
@@ -206,6 +213,9 @@ class Ledger:
         """All members are done, and some may begin another phase of the job: each is told that this one is over."""
         self.resting = self.undeclared = True
         self.started = False
+        self.phase += 1
+        for tally in self.roster.tallies.values():
+            tally.phase_batch = tally.next_batch
         self.roster.prepared.clear()
         self._save_at_the_end()
         for member in self.roster.by_rank():

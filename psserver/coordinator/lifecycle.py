@@ -17,8 +17,8 @@ class Lifecycle:
         self._ledger = ledger
         self._driver = driver
         self._assurance = assurance
-        # Why the present phase ends before its data does.
-        self._phase_ends = ""
+        # Why the present phase ends before its data does; empty when it is over.
+        self.phase_ends = ""
 
     def offer_initialisation(self, now: float) -> None:
         """The first that asks, by rank, may install version 0; nobody else while it tries."""
@@ -51,7 +51,7 @@ class Lifecycle:
         """How many the start still waits for. Once all have joined, nobody waits for one that is gone; nor behind a
         rollback for one that had left before."""
         needed, roster = self._ledger.terms.quorum, self._ledger.roster
-        if self._ledger.resting:
+        if self._ledger.resting and self._ledger.resumed_at is None:
             return len(roster.expected()) - len(roster.prepared)
         if self._all_came():
             needed = min(needed, len(roster.expected()))
@@ -64,10 +64,10 @@ class Lifecycle:
         if ledger.started or not ledger.initialised:
             return
         prepared = ledger.roster.prepared
-        if not prepared or (self.missing and (ledger.resting or not self._regathered(now))):
+        if not prepared or (self.missing and not self._regathered(now)):
             return
         here = [m for m in ledger.roster.by_rank() if m.worker in prepared]
-        ledger.started, ledger.resting = True, False
+        ledger.started, ledger.resting, ledger.resumed_at = True, False, None
         ledger.record(entries.Start(len(here)), now)
         if ledger.work is not None:
             ledger.work.release_all_but(ledger.roster.present)
@@ -99,10 +99,11 @@ class Lifecycle:
         if not finished_before and (not present or any(m.state != "done" for m in present)):
             return
         since = max((m.since for m in present), default=now)
-        if roster.unfinished and present and now - since < ledger.terms.worker_timeout:
-            return
-        if any(now - left_at < ledger.rejoin_limit for left_at in roster.unfinished.values()):
-            return
+        if not self.phase_ends:
+            if roster.unfinished and present and now - since < ledger.terms.worker_timeout:
+                return
+            if any(now - left_at < ledger.rejoin_limit for left_at in roster.unfinished.values()):
+                return
         if ledger.work is not None and ledger.work.complete:
             self.finish_work(now)
         else:
@@ -125,15 +126,17 @@ class Lifecycle:
         if not any(member.stays for member in here):
             ledger.stop(reason, now, success=not missing, cause="missing" if missing else "done")
         elif all(member.state == "done" for member in here):
-            ledger.end_phase(self._phase_ends or reason)
-            self._phase_ends = ""
+            ledger.end_phase(self.phase_ends or reason)
+            self.phase_ends = ""
         else:
             self.end_phase(reason, now)
 
     def end_phase(self, reason: str, now: float) -> None:
         """The phase is over for all, whatever they do: what they hold is void."""
         ledger, driver = self._ledger, self._driver
-        self._phase_ends = reason
+        self.phase_ends = reason
+        if ledger.work is not None:
+            ledger.work.standby.clear()
         for member in ledger.roster.here():
             if member.state == "done":
                 continue

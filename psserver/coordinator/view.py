@@ -81,6 +81,11 @@ class CoordinatorView:
         return self._ledger.resting
 
     @property
+    def phase(self) -> int:
+        """How many phases are over."""
+        return self._ledger.phase
+
+    @property
     def undeclared(self) -> bool:
         """A phase is over, and nobody has said yet which work units the next one deals, if any."""
         return self._ledger.undeclared

@@ -188,6 +188,8 @@ ROWS: Final[tuple[Row, ...]] = (
         ("moved", Many(SERVERS, Text(300)), "host:port each; a host name has at most 253 characters"),
         ("learning_rate", Real(1e30, 0.0), "as in a commit"),
         ("chief", NAME, NAMED),
+        ("phase", Whole(2**31), COUNTED),
+        ("phase_batch", Whole(2**48), "a position in the data"),
     ),
     *rows(
         "LocalRule",

@@ -203,6 +203,8 @@ class JoinReply(_message.Message):
     MOVED_FIELD_NUMBER: _builtins.int
     LEARNING_RATE_FIELD_NUMBER: _builtins.int
     CHIEF_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    PHASE_BATCH_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's identity; every later message on every server carries it."""
     worker: _builtins.str
@@ -226,6 +228,12 @@ class JoinReply(_message.Message):
     """The worker that validates and writes files for all, where one has taken
     that over from worker 0; else empty.
     """
+    phase: _builtins.int
+    """How many phases of the job are over, and the first batch of this worker's
+    data in the present one: a process that was started again passes over what
+    its script has for the others.
+    """
+    phase_batch: _builtins.int
     @_builtins.property
     def local_rule(self) -> Global___LocalRule:
         """What the job's policy wants done between pull and push."""
@@ -252,10 +260,12 @@ class JoinReply(_message.Message):
         moved: _abc.Iterable[_builtins.str] | None = ...,
         learning_rate: _builtins.float | None = ...,
         chief: _builtins.str = ...,
+        phase: _builtins.int = ...,
+        phase_batch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "local_rule", b"local_rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "chief", b"chief", "incarnation", b"incarnation", "job", b"job", "learning_rate", b"learning_rate", "local_rule", b"local_rule", "membership_token", b"membership_token", "moved", b"moved", "next_batch", b"next_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "chief", b"chief", "incarnation", b"incarnation", "job", b"job", "learning_rate", b"learning_rate", "local_rule", b"local_rule", "membership_token", b"membership_token", "moved", b"moved", "next_batch", b"next_batch", "phase", b"phase", "phase_batch", b"phase_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015

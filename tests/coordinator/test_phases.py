@@ -144,3 +144,62 @@ def test_one_that_left_in_the_first_phase_does_not_keep_the_job_from_its_end() -
     harness.leaves("w0")
     harness.passes(0.1)
     assert harness.stopped == "done: all workers are done; w1 left before its data ended"
+
+
+def test_one_that_is_lost_behind_its_last_batch_is_not_done_in_the_next_phase() -> None:
+    """Between its last commit and its `done`: the process that takes its place is told which phase it is."""
+    harness = staying(worker_timeout=9.0)
+    harness.commits("w0", ready=False)
+    harness.disconnects("w0")
+    finish(harness, "w1")
+    # It has its time to come back; then the phase ends without it.
+    harness.passes(9.0)
+    assert harness.passes(9.0) and harness.coordinator.resting
+    harness.joins("w1", "B", stays=True)
+    assert granted(harness.ready("w1"))
+    harness.joins("w0", "B", stays=True)
+    tally = harness.coordinator.roster.tally("w0")
+    assert (harness.coordinator.phase, tally.next_batch, tally.phase_batch) == (1, 1, 1)
+    assert granted(harness.ready("w0"))
+    assert not finish(harness, "w1") and len(finish(harness, "w0")) == 2
+    assert harness.coordinator.phase == 2
+
+
+def test_one_that_comes_and_goes_between_phases_has_left_nothing_undone() -> None:
+    harness = staying(allow_missing=False)
+    finish(harness, "w0", "w1")
+    harness.joins("w0", "B", stays=True)
+    harness.leaves("w0")
+    harness.leaves("w1")
+    harness.passes(0.1)
+    assert harness.stopped == "done: all workers are done"
+
+
+def test_a_vote_that_ends_a_phase_waits_for_nobody_who_was_lost() -> None:
+    harness = staying(workers=3)
+    harness.leaves("w2", "lost")
+    harness.commits("w0", ready=False)
+    assert len(notices(harness.done("w0", ends="a callback"), StopNotice)) == 2
+    # What was on its way is no mistake.
+    assert notices(harness.ready("w1"), StopNotice)
+
+
+def test_between_phases_servers_go_back_and_nobody_is_in_a_phase_twice() -> None:
+    harness = staying(checkpoint_versions=100)
+    finish(harness, "w0", "w1")
+    harness.servers_crash(expected=("w0", "w1"))
+    # The processes that were there: one has begun the next phase, one has not yet.
+    harness.joins("w0", "B", stays=True)
+    harness.joins("w1", "A", stays=True)
+    assert not granted(harness.ready("w0")) and harness.coordinator.resting
+    assert harness.coordinator.phase == 1
+    harness.joins("w1", "B", stays=True)
+    assert granted(harness.ready("w1"))
+
+
+def test_new_scripts_on_a_job_that_rests_go_by_their_batches() -> None:
+    harness = staying(checkpoint_versions=100)
+    finish(harness, "w0", "w1")
+    harness.servers_crash()
+    harness.joins("w0", "B", stays=True)
+    assert (harness.coordinator.phase, harness.coordinator.roster.tally("w0").phase_batch) == (0, 0)

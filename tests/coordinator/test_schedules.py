@@ -40,8 +40,8 @@ class Setting:
     def __str__(self) -> str:
         return " ".join([self.policy, *(f"{k}={v}" for k, v in self.knobs.items()), f"n={self.workers}"])
 
-    def play(self, dice: ChoiceSource, steps: int, *, eager: bool = False) -> Schedule:
-        schedule = Schedule(self.policy, self.knobs, dice, workers=self.workers, eager=eager)
+    def play(self, dice: ChoiceSource, steps: int, *, eager: bool = False, phases: int = 1) -> Schedule:
+        schedule = Schedule(self.policy, self.knobs, dice, workers=self.workers, eager=eager, phases=phases)
         schedule.run(steps)
         return schedule
 
@@ -140,6 +140,24 @@ def test_random_schedules_of_workers_that_ask_ahead() -> None:
         "k-batch-async",
         "ringmaster",
     }
+
+
+@pytest.mark.timeout(600)
+def test_random_schedules_of_several_phases() -> None:
+    """The same scenes where workers stay, each with several parts of its data, and end a phase for all now and then."""
+    starts = 0
+    for seed in seeds(600, soak=10_000):
+        setting = AHEAD[seed % len(AHEAD)]
+        try:
+            schedule = setting.play(Seeded(seed), 40 + seed % 80, eager=seed % 2 == 1, phases=2 + seed % 2)
+        except Exception as error:
+            error.add_note(f"{setting}, seed {seed}")
+            raise
+        starts += sum(record.entry.kind == "start" for record in schedule.log)
+        if seed % SECOND_OPINION == 0:
+            assert second_opinion(schedule) == [], (str(setting), seed)
+    if SCHEDULES >= 1000:
+        assert starts > 900
 
 
 # The scenes must see what is wrong: faults planted one at a time.

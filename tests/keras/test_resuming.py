@@ -80,13 +80,27 @@ def test_what_one_fit_does_not_pass_over_the_next_one_does() -> None:
     for epochs, rest in ((2, 0), (3, 4), (3, 0)):
         found.begin_fit()
         if epochs == 3 and not rest:
-            found.place(24, 10, 3)  # the third fit begins with its first batch
+            found.place(24, 10, 3, 0)  # the third fit begins with its first batch
             assert found.epochs == 0 and next_of(found) == 0
         else:
             with pytest.raises(GoesOn):
-                found.place(24, 10, epochs)
+                found.place(24, 10, epochs, 0)
             if rest:
                 assert (found.epochs, next_of(found)) == (0, rest)
+
+
+def test_fits_of_phases_that_are_over_are_passed_over_whole() -> None:
+    """Also where this worker's last batch of them was committed, or where it never came to it."""
+    found = Resumption()
+    for _ in range(2):
+        found.begin_fit()
+        with pytest.raises(GoesOn):
+            found.place(4, None, 3, 2)
+        assert found.passes_over and found.epochs == 3
+    found.begin_fit()
+    with pytest.raises(GoesOn):
+        found.place(0, 10, 3, 0)  # of a later Join: the first one counts
+    assert (found.passes_over, found.epochs, next_of(found)) == (False, 0, 4)
 
 
 def next_of(found: Resumption) -> int:

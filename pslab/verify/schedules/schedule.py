@@ -42,7 +42,9 @@ class Schedule:
         workers: int = 3,
         servers: bool = False,
         eager: bool = False,
+        phases: int = 1,
     ) -> None:
+        """`phases`: of each worker's process; of more than one, it stays."""
         self.choices = choices
         # Workers ask ahead.
         self.eager = eager
@@ -54,9 +56,12 @@ class Schedule:
         self.servers = StagedShard(workers=workers, tensors=self.policy.tensors) if servers else None
         self.log: list[Record] = []
         self.acts: list[str] = []
+        self.phases = phases
         self.clients = {f"w{n}": Client(f"w{n}", batches=choices.pick(5)) for n in range(workers)}
         if not any(client.batches for client in self.clients.values()):
             self.clients["w0"].batches = 1
+        for client in self.clients.values():
+            client.phases = [client.batches, *(choices.pick(5) for _ in range(phases - 1))]
         self.take(self.coordinator.opening())
         self.names = list(self.clients)
 
@@ -117,6 +122,9 @@ class Schedule:
             if not client.gone and not client.failed:
                 self.connect(client)
             return
+        if client.engine.stop is not None and self.phases > 1:
+            self.go_on(client)
+            return
         way = self.choices.pick(3)
         if client.up and (way == 0 or not (client.down or client.can_move)):
             self.deliver(client, client.up.popleft())
@@ -176,7 +184,7 @@ class Schedule:
             client.restart(coordinator.roster.tally(client.worker).next_batch)
         session, rank = name_of(client.session), int(client.worker[1:])
         try:
-            member, outputs = coordinator.join(client.worker, session, rank, self.now)
+            member, outputs = coordinator.join(client.worker, session, rank, self.now, stays=self.phases > 1)
         except JoinRefused:
             # Only a process of which the job knows nothing is sent away.
             present = coordinator.roster.present.get(client.worker)
@@ -191,8 +199,31 @@ class Schedule:
         self.take(coordinator.connect(client.worker, member.incarnation, session, self.now))
         if known:
             client.resume()
-        else:
-            client.renew()
+            return
+        self._place(client)
+        client.renew()
+
+    def _place(self, client: Client) -> None:
+        """A process passes over the phases that are over, as its script does when it is started again."""
+        phase = self.coordinator.phase
+        if self.phases > 1 and client.engine.stop is None and not client.engine.exhausted:
+            length = client.phases[phase] if phase < self.phases else 0
+            client.batches = self.coordinator.roster.tally(client.worker).phase_batch + length
+            client.ends = "a callback" if self.coordinator.version and self.choices.pick(16) == 15 else ""
+
+    def go_on(self, client: Client) -> None:
+        """A phase is over for this worker: its process begins the next one, or ends."""
+        if self.coordinator.stopped is not None:
+            return
+        present = self.coordinator.roster.present.get(client.worker)
+        if self.coordinator.phase < self.phases:
+            client.alive = False
+            self.connect(client)
+        elif present is not None and present.incarnation == client.incarnation:
+            client.hang_up()
+            client.gone = True
+            self._act(client, "leaves")
+            self.take(self.coordinator.leave(client.worker, client.incarnation, "finished", self.now))
 
     def cut(self, client: Client) -> None:
         """The line breaks; the process does not notice at once."""
@@ -244,6 +275,8 @@ class Schedule:
         if not (client.alive and client.connected):
             self.connect(client)
         while client.up or client.down or client.can_move:
+            if client.engine.stop is not None and self.phases > 1:
+                break
             if client.up:
                 if not self.deliver(client, client.up.popleft()):
                     if not client.down:
@@ -253,6 +286,8 @@ class Schedule:
                 client.receive()
             else:
                 client.move(abandon=False, ready=True)
+        if client.engine.stop is not None and self.phases > 1 and not client.gone:
+            self.go_on(client)
 
     def ended(self) -> None:
         stopped = self.coordinator.stopped
@@ -263,6 +298,7 @@ class Schedule:
             wanted = (True, "done") if self.coordinator.initialised else (False, "empty")
             expect((stopped.success, stopped.cause) == wanted, stopped.reason)
         expect(not self.guard.complaint, self.guard.complaint)
+        expect(self.coordinator.phase <= self.phases, f"{self.coordinator.phase} phases of {self.phases}")
         expect(self.guard.stopped, "the log does not tell of the stop")
         for client in self.clients.values():
             if not client.gone and not client.failed:

@@ -52,8 +52,12 @@ class Membership:
                 raise JoinRefused(f"another process joined as {worker!r} while this one was away")
             ledger.notify(known, outputs.RefusalNotice(f"another process joined as {worker!r}", fatal=True))
             self.depart(known, "superseded by a newer incarnation", now, replaced=True)
+        # Behind a rollback: a process that was in the phase that is over.
+        rests = ledger.resting and session in roster.tally(worker).sessions
         member = self._admit(worker, session, rank, now, remembers)
         member.stays = stays
+        if rests:
+            member.enter("done", now)
         return member
 
     def _check_limits(self, worker: str) -> None:
@@ -163,7 +167,7 @@ class Membership:
     ) -> None:
         """The member is gone, and what it holds is void. `replaced`: another process takes its name at once."""
         ledger = self._ledger
-        ledger.roster.remove(member, now, started=ledger.started)
+        ledger.roster.remove(member, now, started=ledger.started, resting=ledger.resting)
         opened = ledger.tickets.open_of(member.worker)
         for ticket in opened:
             ledger.record(entries.Cancel(member.worker, ticket.number, f"{member.worker} left"), now)

@@ -31,6 +31,8 @@ class Tally:
     staleness: Counter[int] = field(default_factory=Counter)
     # First batch of its data that was never committed.
     next_batch: int = 0
+    # Its first one of the present phase.
+    phase_batch: int = 0
     incarnations: int = 0
     # A session of its stood, once.
     arrived: bool = False
@@ -146,11 +148,13 @@ class Roster:
         """Before a phase begins: who is here, and who of those that were is about to come again."""
         return [m for m in self.present.values() if m.ever_connected or self.tallies[m.worker].arrived]
 
-    def remove(self, member: Member, now: float, *, started: bool) -> None:
+    def remove(self, member: Member, now: float, *, started: bool, resting: bool = False) -> None:
         """It is gone. Unless it is done, it may come back and finish; once the job has `started`, in the time that
-        began with its first death since it committed."""
+        began with its first death since it committed. While the job is `resting`, who has not asked for work of the
+        next phase leaves nothing undone."""
         del self.present[member.worker]
-        if member.state != "done" and member.ever_connected:
+        unfinished = member.worker in self.prepared or not resting
+        if member.state != "done" and member.ever_connected and unfinished:
             tally = self.tally(member.worker)
             if not started or tally.lost is None or tally.lost[0] < tally.committed:
                 tally.lost = (tally.committed, now)

@@ -27,6 +27,7 @@ class TallyState:
     sessions: list[str]
     granted_at: float | None
     lost: tuple[int, float] | None = None
+    phase_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,9 @@ class CoordinatorState:
     work: QueueState | None = None
     # When the first session of all stood.
     first_session: float | None = None
+    resting: bool = False
+    phase: int = 0
+    undeclared: bool = False
 
     def to_json(self) -> dict[str, object]:
         """As plain data that `json.dumps(..., allow_nan=False)` takes."""

@@ -52,6 +52,9 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         empty_since=roster.empty_since,
         work=None if ledger.work is None else ledger.work.state(),
         first_session=ledger.first_session,
+        resting=ledger.resting,
+        phase=ledger.phase,
+        undeclared=ledger.undeclared,
     )
 
 
@@ -80,6 +83,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         list(tally.sessions),
         tally.granted_at,
         tally.lost,
+        tally.phase_batch,
     )
 
 
@@ -114,6 +118,7 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     ledger.usual_step = state.usual_step
     ledger.lr_scale = state.lr_scale
     ledger.initialised, ledger.started = state.initialised, state.started
+    ledger.resting, ledger.phase, ledger.undeclared = state.resting, state.phase, state.undeclared
     stopped = state.stopped
     ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
     ledger.evaluator, ledger.stop_index = state.evaluator, state.stop_index
@@ -173,6 +178,7 @@ def roster_from(state: CoordinatorState, shift: float) -> Roster:
             saved.samples,
             Counter(dict(saved.staleness)),
             saved.next_batch,
+            saved.phase_batch,
             saved.incarnations,
             saved.arrived,
             deque(saved.sessions, maxlen=REMEMBERED_SESSIONS),

@@ -36,6 +36,10 @@ class Contributions:
             ledger.notify_grant(member, opened[-1])
         elif opened and not (self._driver.ahead and member.known_to_policy and len(opened) < AHEAD):
             pass
+        elif member.state == "done" and self._lifecycle.phase_ends:
+            pass  # it hears of the end soon
+        elif member.state == "done" and ledger.resting and member.worker not in ledger.roster.prepared:
+            ledger.notify(member, ledger.phase_notice())
         elif member.state == "done":
             stands_by = ledger.work is not None and member.worker in ledger.work.standby
             if not holding and not stands_by:
@@ -169,6 +173,8 @@ class Contributions:
         Also when it is the last worker, whose being done would end the job as well.
         """
         ledger = self._ledger
+        if ledger.resting:
+            return  # of a phase that has not begun it ends its own part only
         member.ends = ends
         here = ledger.roster.here()
         votes = sum(bool(other.ends) for other in here)

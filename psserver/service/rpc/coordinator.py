@@ -157,6 +157,8 @@ class CoordinatorRpc:
             moved=self._moved,
             learning_rate=self._job.coordinator.settable_rate,
             chief=self._job.epochs.chief,
+            phase=self._job.coordinator.phase,
+            phase_batch=self._job.coordinator.roster.tally(member.worker).phase_batch,
         )
 
     def _see_what_follows(

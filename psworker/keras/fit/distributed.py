@@ -312,7 +312,9 @@ class Distributed:
         # A CallbackList that the caller made may have none.
         params = self._hooks.params or {}
         epochs = (params.get("epochs") or 0) - self._first_epoch
-        self._resumption.place(self.session.next_batch * every, params.get("steps"), epochs)
+        session = self.session
+        committed = (session.next_batch - session.phase_batch) * every
+        self._resumption.place(committed, params.get("steps"), epochs, session.phases_over)
 
     def _begin_epochs(self) -> None:
         """Keras has yet to say which epoch is the first."""
@@ -368,7 +370,7 @@ class Distributed:
     def _end_fit(self) -> None:
         """On a cluster: the job's last version."""
         if self._resumption.passes_over:
-            # The job is in a later phase: its end is that of the fit in which this worker goes on.
+            # Its end is that of the fit in which this worker goes on.
             return
         if (
             self._membership.place is not None

@@ -23,6 +23,10 @@ class Resumption:
     def __init__(self) -> None:
         # None: the job is not joined yet.
         self._before: int | None = None
+        # Fits to pass over: phases of the job that are over.
+        self._fits = 0
+        #: The present fit is passed over as a whole: the job has batches of a later one, or is in a later phase.
+        self.passes_over = False
         # Of the epoch that is under way: batches to pass over first, and those that are left then.
         self._skip = 0
         self._left: int | None = None
@@ -33,15 +37,19 @@ class Resumption:
 
     def begin_fit(self) -> None:
         """Keras has yet to say how many batches an epoch has."""
-        self.placed, self.epochs = False, 0
+        self.placed, self.epochs, self.passes_over = False, 0, False
         self.end_epoch()
 
-    def place(self, committed: int, steps: int | None, epochs: int) -> None:
-        """At the first batch of a fit of `epochs` with `steps` batches each. `committed`: batches of this worker, as
-        of Join. Raises GoesOn, FitError."""
+    def place(self, committed: int, steps: int | None, epochs: int, phases: int) -> None:
+        """At the first batch of a fit of `epochs` with `steps` batches each. `committed`: batches of this worker in the
+        present phase, and `phases`: how many are over, both as of the first Join. Raises GoesOn, FitError."""
         self.placed = True
         if self._before is None:
-            self._before = committed
+            self._before, self._fits = committed, phases
+        if self._fits:
+            self._fits -= 1
+            self.epochs, self.passes_over = epochs, True
+            raise GoesOn
         if not self._before:
             return
         if not steps:
@@ -54,13 +62,8 @@ class Resumption:
         if done < epochs:
             self._skip, self._before = self._before, 0
             self._left = steps - self._skip
-        self.epochs = done
+        self.epochs, self.passes_over = done, bool(self._before)
         raise GoesOn
-
-    @property
-    def passes_over(self) -> bool:
-        """The job has batches of this worker that are none of this fit or one before: they are of a later one."""
-        return bool(self._before)
 
     def next(self, iterator: Iterator[Any]) -> Any:
         """The next batch to train on. Raises StopIteration where the data ends."""

@@ -126,6 +126,11 @@ class Steps:
         self._variables = variables = collect(model)
         dealt = {} if self.dealt is None else {"work": self.dealt.work, "epochs": self.dealt.epochs}
         session = self.membership.open(variables, self.optimizer, dealt, goes_on=self._goes_on)
+        if self._deals and session.phases_over and not self._goes_on:
+            raise FitError(
+                f'the job has ended {session.phases_over} phases without this process: with sharding="units" a script '
+                "that is started again cannot tell which of its fits that is; the other workers train its units"
+            )
         self._step = self._traced(variables, session)
         self.contributions.begin(session)
         if not self._goes_on:
