@@ -200,6 +200,9 @@ class Schedule:
         if known:
             client.resume()
             return
+        if self.coordinator.phase >= self.phases > 1:
+            self._finishes(client)
+            return
         self._place(client)
         client.renew()
 
@@ -207,19 +210,24 @@ class Schedule:
         """A process passes over the phases that are over, as its script does when it is started again."""
         phase = self.coordinator.phase
         if self.phases > 1 and client.engine.stop is None and not client.engine.exhausted:
-            length = client.phases[phase] if phase < self.phases else 0
-            client.batches = self.coordinator.roster.tally(client.worker).phase_batch + length
+            first = self.coordinator.roster.tally(client.worker).phase_batch
+            client.batches = first + client.phases[phase]
             client.ends = "a callback" if self.coordinator.version and self.choices.pick(16) == 15 else ""
 
     def go_on(self, client: Client) -> None:
         """A phase is over for this worker: its process begins the next one, or ends."""
         if self.coordinator.stopped is not None:
             return
-        present = self.coordinator.roster.present.get(client.worker)
         if self.coordinator.phase < self.phases:
             client.alive = False
             self.connect(client)
-        elif present is not None and present.incarnation == client.incarnation:
+        else:
+            self._finishes(client)
+
+    def _finishes(self, client: Client) -> None:
+        """There is no other phase for its process, which ends."""
+        present = self.coordinator.roster.present.get(client.worker)
+        if present is not None and present.incarnation == client.incarnation:
             client.hang_up()
             client.gone = True
             self._act(client, "leaves")
