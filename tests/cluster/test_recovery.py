@@ -1,6 +1,7 @@
 """`kill -9` of a server while the others stay up: the job goes back to its newest checkpoint, and on from there."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pslab.runs.folder import Run
+from pswire.exits import ExitCode
 from tests.cluster.cluster import Cluster, Process, entries_of
 from tests.cluster.saved import saved
 
@@ -153,3 +155,15 @@ def test_work_units_that_were_dealt_since_are_dealt_again(cluster: Cluster) -> N
     granted = {entry["ticket"]: (entry["unit"], entry["part"]) for entry in entries_of(run, "grant")}
     counted = Counter(granted[entry["ticket"]] for entry in entries_of(run, "commit"))
     assert counted == Counter({(unit, part): 1 for unit in range(20) for part in range(6)})
+
+
+def test_a_job_whose_checkpoints_were_removed_does_not_begin_anew(cluster: Cluster) -> None:
+    start(cluster, 2, BATCHES, *until_killed(cluster))
+    cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
+    entries = len(entries_of(Run(cluster.out), "apply"))
+    shutil.rmtree(cluster.out / "checkpoints")
+    kill(cluster, 1)
+    assert cluster.servers[0].wait_exit() == ExitCode.USAGE, cluster.servers[0].errors
+    assert "the job had checkpoints" in cluster.servers[0].errors
+    assert len(entries_of(cluster.checked_run(), "apply")) >= entries
+    assert not list(cluster.out.glob("decisions.void-*"))

@@ -114,8 +114,8 @@ def test_a_stopped_coordinator_takes_everybody_along(
 
 def test_endless_nan_ends_its_worker_and_nobody_else(cluster: Cluster) -> None:
     cluster.start_servers(2, "--workers", "2")
-    cluster.start_worker("--batches", "30")
-    cluster.start_worker("--batches", "30", "--nonfinite")
+    cluster.start_worker("--batches", "30", "--task-index", "0")
+    cluster.start_worker("--batches", "30", "--task-index", "1", "--nonfinite")
     run = cluster.wait_end(int(ExitCode.MISSING), worker_codes=[0, 8])
     assert not run.summary.success and set(run.summary.missing["batches"]) == {"w1"}
     failed = cluster.workers[1].wait_event("failed")
