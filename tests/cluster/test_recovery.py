@@ -10,7 +10,7 @@ import pytest
 
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
-from tests.cluster.cluster import Cluster, Process, entries_of
+from tests.cluster.cluster import Cluster, Process, entries_of, wait_until
 from tests.cluster.saved import saved
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -159,7 +159,8 @@ def test_work_units_that_were_dealt_since_are_dealt_again(cluster: Cluster) -> N
 
 def test_a_job_whose_checkpoints_were_removed_does_not_begin_anew(cluster: Cluster) -> None:
     start(cluster, 2, BATCHES, *until_killed(cluster))
-    cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
+    # Nothing is written there any more: workers wait.
+    wait_until(lambda: "version 10 is saved" in cluster.servers[0].errors, "two checkpoints")
     entries = len(entries_of(Run(cluster.out), "apply"))
     shutil.rmtree(cluster.out / "checkpoints")
     kill(cluster, 1)
