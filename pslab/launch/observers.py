@@ -58,7 +58,7 @@ def options_for(run: Path) -> SecurityOptions:
     clear()
     try:
         return SecurityOptions(**json.loads((place_of(run) / OPTIONS).read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return SecurityOptions()
 
 

@@ -47,15 +47,6 @@ def unknown_length(records: list[Record]) -> None:
     find(records, "work").update(length=0)
 
 
-def late(records: list[Record]) -> None:
-    work = find(records, "work")
-    work["i"], install = len(records), find(records, "install")
-    records.remove(work)
-    records.insert(records.index(install) + 1, work)
-    for number, record in enumerate(records):
-        record["i"], record["t"] = number, 0.0
-
-
 def wrongly_back(records: list[Record]) -> None:
     """A worker that was never done takes part again."""
     leave = find(records, "leave")
@@ -78,7 +69,6 @@ def wrongly_back(records: list[Record]) -> None:
         (without_place, "takes no part of a work unit, and the job deals them"),
         (more_units, "unit 2 was never dealt, although the log says"),
         (unknown_length, "unit 0 was not read to its end, although the log says"),
-        (late, "work units are declared after version 0"),
     ],
 )
 def test_a_planted_violation_is_found(edit: Edit, words: str) -> None:
