@@ -174,9 +174,10 @@ class Joining:
         def decide() -> list[Output]:
             now = time.monotonic()
             member, outputs = coordinator.join(worker, session, rank, now, remembers=remembers, stays=stays)
-            if self._agreement.plan is None:
+            first = self._agreement.plan is None
+            if first:
                 self._model.adopt(plan)
-            if self._agreement.plan is None or coordinator.undeclared:
+            if first or coordinator.undeclared:
                 outputs += coordinator.declare_work(work, now)
             admitted.append(member)
             return outputs
