@@ -36,7 +36,8 @@ class Epochs:
         if not coordinator.policy.by_samples:
             # A contribution of nothing would count.
             epoch = replace(epoch, yields=False)
-        over = coordinator.stopped is not None and coordinator.work_terms is not None
+        ended = coordinator.stopped is not None or coordinator.resting
+        over = ended and coordinator.work_terms is not None
         totals = self._sums.add(member, epoch, roster, time.monotonic(), over=over)
         self._tell_of_chief(before)
         if totals.differing and not self._warned:
