@@ -36,6 +36,11 @@ def open_folder(out: Path | None, name: str, force: bool, going_on: str | None) 
     if going_on is None:
         return make_folder(out or free_folder(name), force), None
     assert out is not None
+    if later := later_jobs(out):
+        raise RunError(
+            f"{out}: its servers have begun more jobs behind the first one, the last is {later[-1]}, and no script "
+            "goes on in the middle of several jobs: expected a new run (another --out, or --force)"
+        )
     if going_on == AUTO and not (out / DECISIONS).is_file():
         return make_folder(out, submitted=True), None
     return Run(out).path.resolve(), going_on

@@ -238,3 +238,11 @@ def test_a_number_of_thousands_of_digits_is_a_line_that_cannot_be_read(tmp_path:
     with run.log.open("a") as log:
         log.write('{"i":' + "9" * 5000 + "}\n")
     assert any(violation.check == "entries" for violation in check_run(run).violations)
+
+
+def test_a_run_of_several_jobs_does_not_go_on(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", async_log())
+    assert open_folder(run, "a", False, "latest") == (run.resolve(), "latest")
+    write_run(run / "job-2", async_log())
+    with pytest.raises(RunError, match="job-2"):
+        open_folder(run, "a", False, "latest")

@@ -8,13 +8,13 @@ from pslab.check.checker import check_run
 from pslab.check.render import result_json, result_lines
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import print_json
-from pslab.runs.folder import Run, RunError
+from pslab.runs.folder import Run, RunError, later_jobs
 from pswire.exits import ExitCode
 
 
 @click.command(epilog=EPILOG)
 @click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="All violations and counts, one JSON object per run.")
+@click.option("--json", "as_json", is_flag=True, help="All violations and counts, one JSON object per job.")
 @click.pass_context
 def check(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> None:
     """Verify a run's decision log.
@@ -23,10 +23,11 @@ def check(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> N
     numbering, tickets, accounting, versions, staleness, weights, the policy's own guarantee,
     and that summary.json, metrics.jsonl and weights.safetensors agree. Prints the staleness conservation law.
     A run that was killed, or still goes on, is checked up to the last whole line of its log; a note
-    says so, and is no failure. Exits with 9 when a check fails.
+    says so, and is no failure. Later jobs of the run's servers, such as RUN/job-2, are checked, too.
+    Exits with 9 when a check fails.
     """
     kept = True
-    for folder in folders:
+    for folder in (job for run in folders for job in (run, *later_jobs(run))):
         try:
             verdict = check_run(Run(folder))
         except RunError as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pslab.commands.failure import EPILOG, Failure, console, say_unfinished
-from pslab.runs.folder import Run, RunError
+from pslab.runs.folder import Run, RunError, later_jobs
 from pslab.runs.report import draw
 from pslab.runs.table import rich_table, rows
 
@@ -28,6 +28,8 @@ def report(folders: tuple[Path, ...], out: Path | None, title: str) -> None:
         for run in runs:
             if run.summary.missing:
                 click.echo(f"{run.name}: not trained on: {run.summary.missing_text}")
+            if later := later_jobs(run.path):
+                click.echo(f"{run.name}: its servers trained more behind it: {', '.join(map(str, later))}")
         if out is not None:
             draw(runs, out, title)
             click.echo(f"picture: {out}")
