@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from itertools import pairwise
 
@@ -13,10 +13,11 @@ from psserver.service.limits.calls import ConcurrentCalls
 from psserver.service.limits.strangers import Strangers, address_of
 from psserver.service.limits.table import UNAUTHENTICATED, UNAUTHENTICATED_OF_ONE, Limit
 from psserver.service.limits.watch import Caller, Watch
-from psserver.service.loop.owner import Owner
-from psserver.service.loop.turns import Turns
+from psserver.service.loop.turns import AT_ONCE, Turns
 from psserver.service.transport import sockets as served
 from pswire.transport import framed_socket
+from pswire.v1 import coordinator_pb2 as pb
+from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, serving, wait_until
 from tests.shm.test_sockets import listening, socket_to
 
@@ -78,9 +79,7 @@ def test_the_address_of_a_grpc_peer(peer: str, address: str) -> None:
 
 def test_every_address_has_its_turn_however_many_wait_of_another() -> None:
     async def play() -> list[str]:
-        owner = Owner()
-        owner.begin()
-        turns, order = Turns(owner), list[str]()
+        turns, order = Turns(), list[str]()
 
         async def work(address: str) -> None:
             await turns.mine(address)
@@ -107,15 +106,14 @@ def test_strangers_have_one_turn_in_each_turn_of_the_loop() -> None:
     """However many wait, whoever has proven something waits for one of them at most."""
 
     async def play() -> tuple[list[int], list[int]]:
-        owner = Owner()
-        owner.begin()
-        turns, passes, strangers, members = Turns(owner), [0], list[int](), list[int]()
+        loop = asyncio.get_running_loop()
+        turns, passes, strangers, members = Turns(), [0], list[int](), list[int]()
 
         def served() -> None:
             """A member's turn, in each pass of the loop."""
             passes[0] += 1
             members.append(len(strangers))
-            owner.loop.call_soon(served)
+            loop.call_soon(served)
 
         async def work(address: str) -> None:
             for _ in range(3):
@@ -129,6 +127,58 @@ def test_strangers_have_one_turn_in_each_turn_of_the_loop() -> None:
     strangers, members = asyncio.run(play())
     assert len(strangers) == 300 and len(set(strangers)) == 300
     assert all(after - before <= 1 for before, after in pairwise(members))
+
+
+def test_turns_that_cost_much_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a turn costs is what is done in it, before its task waits for anything again."""
+    now, pauses = [0.0], list[float]()
+
+    async def play() -> None:
+        loop, turns = asyncio.get_running_loop(), Turns(0.25, lambda: now[0])
+
+        def later(delay: float, function: Callable[[], object]) -> None:
+            pauses.append(delay)
+            now[0] += delay
+            loop.call_soon(function)
+
+        async def work() -> None:
+            await turns.mine("a")
+            now[0] += AT_ONCE / 2
+            await asyncio.sleep(0)
+
+        monkeypatch.setattr(loop, "call_later", later)
+        await asyncio.gather(*(work() for _ in range(6)))
+
+    asyncio.run(play())
+    assert pauses == [0.5 * AT_ONCE, 1.5 * AT_ONCE, 1.5 * AT_ONCE]
+
+
+def test_a_request_waits_for_its_turn_among_the_silent_and_a_members_calls_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So there is room for few of them, and one without a turn is cut in the end."""
+    addresses, turn = list[str](), asyncio.Event()
+
+    async def mine(turns: Turns, address: str) -> None:
+        addresses.append(address)
+        if block:
+            await turn.wait()
+
+    monkeypatch.setattr(Turns, "mine", mine)
+    block = False
+    with serving() as cluster, Peer(cluster, "a") as peer:
+        peer.step()
+        before = len(addresses)
+        assert before == 1, "the Join"
+        peer.step()
+        assert len(addresses) == before
+        block = True
+        asked = cluster.coordinator.Status.future(pb.StatusRequest(), timeout=PATIENCE)
+        wait_until(lambda: len(addresses) > before, "Status waits for its turn")
+        assert cluster.servers[0].server.watch.silent == 1
+        peer.step()
+        assert not asked.done()
+        asked.cancel()
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ class SocketListener:
         self._unauthenticated: Strangers[Connection] = Strangers(
             int(UNAUTHENTICATED.value), int(UNAUTHENTICATED_OF_ONE.value)
         )
-        self._handshakes = Turns(owner)
+        self._handshakes = Turns()
         self._refused: Counter[str] = Counter() if refused is None else refused
         self._told = TokenBucket(1 / MINUTE, 1)
         # It was said that none can be accepted, and none was since.
