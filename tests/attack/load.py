@@ -177,8 +177,8 @@ FLOODS = (
     Flood("statuses", flood(statuses)),
     Flood("statuses with the log", flood(statuses_with_log)),
     Flood("epochs of 65,536 sums", flood(epochs)),
-    Flood("sync, 20 stalled readers", stalled_readers(20), options=SYNC, seconds=30.0),
-    Flood("sync, 3 liars", liars(3), options=SYNC, seconds=30.0),
+    Flood("sync, 20 stalled readers", stalled_readers(20), options=SYNC, seconds=75.0),
+    Flood("sync, 3 liars", liars(3), options=SYNC, seconds=75.0),
     Flood("async, 60 stalled readers of 8 MiB", stalled_readers(60), mebibytes=8.0, seconds=15.0),
 )
 

@@ -23,6 +23,7 @@ from tests.service.conftest import Steady, Unharmed
 from tests.service.peer import Peer, Stream, join_request
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving, wait_until
 
+KINDS = "ready, commit, abandon, done, leave, report, extent or carriers"
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 
@@ -318,10 +319,10 @@ def test_a_loss_that_is_no_number(cluster: Cluster, steady: Steady) -> None:
 def test_a_message_with_nothing_in_it(peer: Peer, unharmed: Unharmed) -> None:
     with unharmed():
         peer.send()
-        hear_refusal(peer, "expected ready, commit, abandon, done, leave, report or extent, got nothing")
+        hear_refusal(peer, f"expected {KINDS}, got nothing")
     with unharmed():
         peer.send(hello=peer.hello())
-        hear_refusal(peer, "expected ready, commit, abandon, done, leave, report or extent, got hello")
+        hear_refusal(peer, f"expected {KINDS}, got hello")
 
 
 def test_done_gives_an_open_ticket_up(
