@@ -206,3 +206,16 @@ def test_models_are_planned_at_a_pace_while_the_job_has_none(monkeypatch: pytest
             with pytest.raises(grpc.RpcError):
                 cluster.coordinator.Join(join_request(OTHER, plan="0123"), timeout=PATIENCE)
     assert len(planned) == rates.MODELS
+
+
+def test_the_jobs_fingerprint_with_another_model_is_refused() -> None:
+    with serving(policy="async") as cluster, Peer(cluster, "first") as first:
+        first.step()
+        request = join_request(OTHER, worker="first", session="s")
+        request.plan = first.plan.fingerprint
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, "plan fingerprint"):
+            cluster.coordinator.Join(request, timeout=PATIENCE)
+        del request.variables[:]
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "got none"):
+            cluster.coordinator.Join(request, timeout=PATIENCE)
+        first.step()

@@ -134,7 +134,7 @@ def test_turns_that_cost_much_leave_the_loop_to_others(monkeypatch: pytest.Monke
     now, pauses = [0.0], list[float]()
 
     async def play() -> None:
-        loop, turns = asyncio.get_running_loop(), Turns(0.25, AT_ONCE / 4, lambda: now[0])
+        loop, turns = asyncio.get_running_loop(), Turns(0.25, lambda: now[0])
 
         def later(delay: float, function: Callable[[], object]) -> None:
             pauses.append(delay)
@@ -143,14 +143,14 @@ def test_turns_that_cost_much_leave_the_loop_to_others(monkeypatch: pytest.Monke
 
         async def work() -> None:
             await turns.mine("a")
-            now[0] += AT_ONCE / 4
+            now[0] += AT_ONCE / 2
             await asyncio.sleep(0)
 
         monkeypatch.setattr(loop, "call_later", later)
         await asyncio.gather(*(work() for _ in range(6)))
 
     asyncio.run(play())
-    assert pauses == [1.25 * AT_ONCE, 1.75 * AT_ONCE, 1.75 * AT_ONCE]
+    assert pauses == [0.5 * AT_ONCE, 1.5 * AT_ONCE, 1.5 * AT_ONCE]
 
 
 def test_a_request_waits_for_its_turn_among_the_silent_and_a_members_calls_do_not(

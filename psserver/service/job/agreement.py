@@ -52,14 +52,16 @@ class Agreement:
 
 
 def planned(agreement: Agreement, variables: Variables, fingerprint: str) -> Plan:
-    """The plan of a worker's model: the job's, if its fingerprint is the same. Then nothing is read or computed.
+    """The plan of a worker's model: the job's, if its fingerprint is the same and `variables` gives none, for they were
+    found to be the job's. Then nothing is computed.
 
     Raises Refused for another fingerprint than that of the variables, PlanError when they cannot be planned.
     """
-    if agreement.plan is not None and agreement.plan.fingerprint == fingerprint:
+    given = variables()
+    if agreement.plan is not None and agreement.plan.fingerprint == fingerprint and not given:
         return agreement.plan
     servers = agreement.terms.servers
-    proposed = make_plan(variables(), servers)
+    proposed = make_plan(given, servers)
     if fingerprint != proposed.fingerprint:
         raise precondition(
             f"plan fingerprint: expected {proposed.fingerprint} for these variables on {servers} "

@@ -16,11 +16,8 @@ class Turns:
     What a turn costs is what its task does before it waits for anything again.
     """
 
-    def __init__(
-        self, share: float = 1.0, beside: float = 0.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`beside`: seconds that each costs outside its turn."""
-        self._share, self._beside, self._clock = share, beside, clock
+    def __init__(self, share: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._share, self._clock = share, clock
         # Who waits, by address, those first whose turn is next.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         # A turn is given or will be.
@@ -65,8 +62,7 @@ class Turns:
 
     def _end(self) -> None:
         now = self._clock()
-        cost = now - self._began + self._beside
-        self._paid = max(self._paid, self._began) + cost / self._share
+        self._paid = max(self._paid, self._began) + (now - self._began) / self._share
         self._going = bool(self._waiting)
         if self._going:
             self._soon()

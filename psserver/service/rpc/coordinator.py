@@ -31,11 +31,12 @@ from psserver.service.succession.successor import Succession
 from pswire.addresses import Address
 from pswire.generations import follows
 from pswire.logs.events import event
-from pswire.model.plan import PlanError
-from pswire.model.specs import specs_from_wire
+from pswire.model.plan import Plan, PlanError
+from pswire.model.specs import specs_from_wire, specs_to_wire
 from pswire.model.variables import check_dimensions
 from pswire.transport.codecs import WireDtypeError, codec_numbered
 from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import model_pb2
 
 log = logging.getLogger("ps-server")
 
@@ -77,17 +78,24 @@ class CoordinatorRpc:
         self._joins = Arrivals(job.terms.workers, job.has_committed)
         # By address.
         self._models = Buckets(MODELS_PER_SECOND, MODELS)
+        # The job's, and its variables as a worker sends them.
+        self._known: tuple[Plan, list[model_pb2.VariableSpec]] | None = None
         self.sessions = SessionRpc(job)
 
     # Join
 
     def weigh_model(self, request: pb.JoinRequest, call: Call) -> None:
         """Raises Refused for one more model than its address may bring, or for a costly one. The job's own model costs
-        nothing: by its fingerprint it is known, and what else the request says of it is not read."""
+        next to nothing: it is compared with what its worker must have sent, and not read."""
+        if not request.variables:
+            raise invalid("expected at least one variable, got none")
         plan = self._job.agreement.plan
         if plan is not None and request.plan == plan.fingerprint:
-            request.ClearField("variables")
-            return
+            if self._known is None or self._known[0] is not plan:
+                self._known = plan, specs_to_wire(plan.variables)
+            if list(request.variables) == self._known[1]:
+                request.ClearField("variables")
+                return
         address = call.caller.address
         if not self._models.may(address):
             raise Refused(

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 MESSAGE_LIMIT = 2000
 # Of the loop's time, for methods that take one request; a status costs it a millisecond, a report of an epoch five.
 SHARE = 0.2
-# Seconds that gRPC takes for such a call, before its turn and after it.
-CALL = 0.0005
 
 
 class _NoCancelledCalls(logging.Filter):
@@ -199,7 +197,7 @@ class Registration:
         self._authorizer = authorizer or Authorizer()
         logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
         # Of methods that take one request, whoever asks.
-        self._turns = Turns(SHARE, CALL)
+        self._turns = Turns(SHARE)
         # To such requests.
         self._answers = ConcurrentCalls(int(ANSWERS.value))
 
