@@ -98,6 +98,11 @@ def _try_out(experiment: Experiment, source: str) -> None:
         raise ExperimentError(f"{source}: {error}") from error
 
 
+def _has_succeeded(run: Run) -> bool:
+    """The job ended well and its weights are there: a server that was lost at the end may have taken its part away."""
+    return bool(run.stopped and run.summary.success and run.summary.weights_sha256)
+
+
 def run_real(
     experiment: Experiment,
     display: Display,
@@ -117,7 +122,7 @@ def run_real(
     """
     security = security_of(experiment, launcher.remote)
     folder, going_on = open_folder(out, experiment.run.name, force, going_on)
-    if going_on == AUTO and Run(folder).stopped and Run(folder).summary.success:
+    if going_on == AUTO and _has_succeeded(Run(folder)):
         verdict = Verdict(ExitCode.OK, "the job had succeeded before")
         return FinishedRun(folder, RunResult(verdict, (f"{verdict.reason}: nothing was left to do",)), "")
     run = RealRun(experiment, folder, display, launcher, daemons, going_on, security)
