@@ -57,8 +57,8 @@ BEGINNING = Mark(-1, "", -1, 0, {}, 0, None, None)
 class LogIndex:
     """Where a log's checkpoints are. `entries`: up to the last line that can be read; `job`: as the last of them names
     it, if any does; `damage`: why the first line that cannot be read cannot, unless the log just ends there, and `hole`
-    the number of its entry; `present`: who was a member at the log's end. Raises RewindError for a file that cannot be
-    read at all."""
+    the number of its entry; `present`: who was a member at the log's end; `done`: the entry by which a worker had no
+    more data. Raises RewindError for a file that cannot be read at all."""
 
     folder: Path
     marks: dict[int, Mark] = field(default_factory=dict)
@@ -67,6 +67,7 @@ class LogIndex:
     damage: str = ""
     hole: int | None = None
     present: set[str] = field(default_factory=set)
+    done: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         path, scan = self.folder / DECISIONS, _Scan()
@@ -96,7 +97,12 @@ class LogIndex:
                     self.entries, shift, lost = index + 1, index - number, 0
         except OSError as error:
             raise RewindError(f"{path} cannot be read: {error.strerror or error}") from error
-        self.job, self.present = scan.job, scan.present
+        self.job, self.present, self.done = scan.job, scan.present, scan.done
+
+    def expected(self, mark: Mark) -> frozenset[str]:
+        """Whom a job that goes on from there waits for: the members of the log's end, and who was done behind the mark
+        only, and has left. Whoever left before its data ended is not waited for."""
+        return frozenset(self.present | {worker for worker, entry in self.done.items() if entry > mark.entry})
 
     def names(self, mark: Mark) -> set[str]:
         """Of the checkpoints up to that one: once the log is rewound to it, a job can go on from no others."""
@@ -157,6 +163,7 @@ class _Scan:
     def __init__(self) -> None:
         self.job = ""
         self.present: set[str] = set()
+        self.done: dict[str, int] = {}
         self.doubtful = False
         self._pending: dict[int, tuple[int, float]] = {}
         self._samples = 0
@@ -169,6 +176,11 @@ class _Scan:
                 self.job, self.doubtful = str(entry["job"]), False
             case "join":
                 self.present.add(str(entry["worker"]))
+                self.done.pop(str(entry["worker"]), None)
+            case "done":
+                self.done[str(entry["worker"])] = index
+            case "resume":
+                self.done.pop(str(entry["worker"]), None)
             case "leave":
                 if not entry.get("kept"):
                     self.present.discard(str(entry["worker"]))

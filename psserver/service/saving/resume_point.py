@@ -152,8 +152,7 @@ def find(
                 "back, or begin anew in another folder (--out)"
             )
         return ResumePoint(None, BEGINNING, index, store) if index.entries or index.damage else None
-    expected = frozenset(index.present) if which == AUTO else frozenset()
-    which = LATEST if which == AUTO else which
+    auto, which = which == AUTO, LATEST if which == AUTO else which
     found, passed = choose(
         store, which, lambda m: index.lacks(m.entry, m.job, m.version), needed_by(0, terms.servers)
     )
@@ -166,4 +165,5 @@ def find(
         what = "the log proves nothing of it any more" if index.hole < about.entry else "what follows is void"
         told = event("log_damaged", entries=index.hole)
         log.warning("the log is damaged at its entry %d: %s; %s", index.hole, index.damage, what, extra=told)
-    return ResumePoint(found, mark_of(index, found), index, store, expected)
+    mark = mark_of(index, found)
+    return ResumePoint(found, mark, index, store, index.expected(mark) if auto else frozenset())
