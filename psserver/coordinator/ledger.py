@@ -28,6 +28,8 @@ class Ledger:
         self.started = False
         # A phase is over, and the next has not begun: members that stay may begin it.
         self.resting = False
+        # Why the last phase ended.
+        self.phase_ended = ""
         # How many phases are over.
         self.phase = 0
         # Nobody has said yet what the next phase deals.
@@ -212,6 +214,7 @@ class Ledger:
     def end_phase(self, reason: str) -> None:
         """All members are done, and some may begin another phase of the job: each is told that this one is over."""
         self.resting = self.undeclared = True
+        self.phase_ended = reason
         self.started = False
         self.phase += 1
         for tally in self.roster.tallies.values():

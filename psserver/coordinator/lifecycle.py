@@ -160,9 +160,10 @@ class Lifecycle:
             ledger.stop(f"all workers are done, but {reason}", now, success=False, cause="policy")
         elif ledger.started or ledger.resting:
             gone = named(ledger.roster.unfinished)
-            reason = (
-                f"all workers are done; {gone} left before its data ended" if gone else "all workers are done"
-            )
+            reason = ledger.phase_ended if ledger.resting else "all workers are done"
+            left_early = f"; {gone} left before its data ended"
+            if gone and not reason.endswith(left_early):
+                reason += left_early
             if ledger.work is not None:
                 reason += "; not all work units were trained"
             missing = bool(gone or ledger.work is not None) and not ledger.terms.allow_missing

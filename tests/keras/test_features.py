@@ -278,6 +278,7 @@ def test_callbacks_that_write_act_in_worker_0_only() -> None:
         heard: list[str] = []
         inner = kind.__new__(kind)
         inner.on_train_begin = lambda logs=None: None
+        inner.set_model = lambda model: None
         inner.on_epoch_end = lambda epoch, logs=None, heard=heard: heard.append("epoch end")
         inner.save_best_only = False
         for chosen in (False, True):
@@ -419,7 +420,7 @@ def test_a_backup_that_servers_would_not_take_up_is_refused(
         if early:
             assert job.session.worker_count == 1
         else:
-            other = pk.distribute(build(keras.optimizers.SGD(1e-6)), hosts).session
+            other = pk.distribute(build(keras.optimizers.SGD(1e-6)), hosts, task_index=1).session
             pool.submit(other.ready)
         with pytest.raises(pk.FitError, match=f"cannot go on from it {words}.*initial_epoch"):
             model.fit(**FIT, epochs=3, callbacks=[saves])

@@ -95,7 +95,7 @@ def test_tf_config_with_names_and_a_chief(two: Machines, tmp_path: Path) -> None
 
 def test_a_machine_whose_cable_is_pulled_is_lost_and_the_other_goes_on(two: Machines, tmp_path: Path) -> None:
     bound = ("--bind", two[0].address, "--insecure", "--ps-hosts", f"{two[0].address}:0")
-    job = ("--policy", "sync", "--workers", "2", "--worker-timeout", "6", "--allow-missing")
+    job = ("--policy", "sync", "--workers", "2", "--worker-timeout", "6")
     server, address = start_server(two[0], tmp_path, *bound, *job)
     here = two[0].python(
         "w0",

@@ -80,6 +80,7 @@ class CoordinatorState:
     # When the first session of all stood.
     first_session: float | None = None
     resting: bool = False
+    phase_ended: str = ""
     phase: int = 0
     undeclared: bool = False
 

@@ -53,6 +53,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         work=None if ledger.work is None else ledger.work.state(),
         first_session=ledger.first_session,
         resting=ledger.resting,
+        phase_ended=ledger.phase_ended,
         phase=ledger.phase,
         undeclared=ledger.undeclared,
     )
@@ -119,6 +120,7 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     ledger.lr_scale = state.lr_scale
     ledger.initialised, ledger.started = state.initialised, state.started
     ledger.resting, ledger.phase, ledger.undeclared = state.resting, state.phase, state.undeclared
+    ledger.phase_ended = state.phase_ended
     stopped = state.stopped
     ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
     ledger.evaluator, ledger.stop_index = state.evaluator, state.stop_index
