@@ -88,6 +88,8 @@ class Coordinating:
         """What is kept of a job that is over is written."""
         job, out = self.job, self._settings.out
         results.begin()
+        # A disk that holds up the last checkpoint does not hold back the log.
+        job.decider.write_or_fail(job.routes.run_log.flush)
         if job.decider.checkpoints is not None:
             await job.decider.checkpoints.finish()
         code = await results.conclude()
