@@ -14,6 +14,7 @@ from pslab.manifests import yaml as emitter
 from pslab.manifests.checking import jobs, problems, schema_problems, templates
 from pslab.manifests.request import ManifestError, Request, name_from
 from pswire.exits import ExitCode
+from tests.docs.markdown import named
 from tests.manifests.made import IMAGE, KINDS, experiment, manifest, request
 
 Documents = list[dict[str, Any]]
@@ -190,13 +191,14 @@ def test_servers_are_probed_and_kept_from_drains_unless_they_come_back(kind: str
 
 
 def test_the_documented_patch_fits_what_is_made() -> None:
-    text = (Path(__file__).parents[2] / "docs/guides/kubernetes.md").read_text(encoding="utf-8")
+    kustomization = yaml.safe_load(named("docs/guides/kubernetes.md", "kustomization"))
     documents = manifest("jobs")
     changed = 0
-    for each in yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])["patches"]:
+    for each in kustomization["patches"]:
         for document in documents:
-            named = each["target"].get("name", document["metadata"]["name"]) == document["metadata"]["name"]
-            if document["kind"] == each["target"]["kind"] and named:
+            metadata = document["metadata"]
+            same_name = each["target"].get("name", metadata["name"]) == metadata["name"]
+            if document["kind"] == each["target"]["kind"] and same_name:
                 for step in yaml.safe_load(each["patch"]):
                     assert step["op"] == "add"
                     put(step["path"][1:].replace("/", "."), step["value"])(document)
