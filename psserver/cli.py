@@ -135,7 +135,12 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     help="How payloads may travel. auto: in memory shared with workers of this machine, over a plain socket to others, "
     "over gRPC where neither is available. Default: auto.",
 )
-@click.option("--seed", type=int, help="For the workers' data and initial values. Default: 0.")
+@click.option(
+    "--seed",
+    type=int,
+    help="The job's seed: order of the data, dropout and what other layers draw. Initial values are drawn before a "
+    "worker joins: start every ps-worker with the same --set run.seed=N. Default: 0.",
+)
 @click.option("--worker-timeout", type=float, help="Longest wait for a silent worker, seconds. Default: 10.")
 @click.option(
     "--ticket-timeout",

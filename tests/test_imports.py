@@ -92,7 +92,7 @@ RULES = (
         "psserver.checkpoint",
         only=(
             *(*STDLIB, "numpy", "psserver.checkpoint", "psserver.coordinator", "psserver.policies"),
-            *("psserver.shard", "pswire.model", "pswire.records", "pswire.generations"),
+            *("psserver.shard", "pswire.model", "pswire.records", "pswire.generations", "pswire.own_files"),
         ),
         never=IMPURE,
     ),

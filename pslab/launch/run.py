@@ -36,6 +36,7 @@ from pslab.runs.folder import EXPERIMENT, LOGS, later_jobs
 from pswire.config.experiment import Experiment
 from pswire.config.run_sections import RECOVER
 from pswire.exits import ExitCode
+from pswire.own_files import write_file
 
 # Of each process, of a run that loses nothing by them: on this machine, and on others, which may be off for a minute.
 RESTARTS, RESTARTS_ON_NODES = 3, 6
@@ -94,13 +95,13 @@ class RealRun:
         """Start everything, watch until the end, leave no process behind."""
         file = self._folder / EXPERIMENT
         former = file.read_text(encoding="utf-8") if self._going_on and file.is_file() else None
-        file.write_text(self._experiment.to_toml(), encoding="utf-8")
+        write_file(file, self._experiment.to_toml())
         with signals_to(self._events):
             try:
                 verdict = self._reserve() or self._start()
                 if verdict is not None and former is not None:
                     # It does not go on: the folder describes the run that is in it.
-                    file.write_text(former, encoding="utf-8")
+                    write_file(file, former)
                 verdict = verdict or self._watch()
             finally:
                 if self._poller is not None:

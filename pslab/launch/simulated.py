@@ -26,6 +26,7 @@ from psserver.checkpoint.resumption import AUTO, LATEST
 from psserver.checkpoint.rewind import RewindError
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
+from pswire.own_files import write_file
 from psworker.local import Trainer
 
 # Between two lines of progress, in seconds of the real clock.
@@ -59,7 +60,7 @@ def run_simulated(
     mark, names = (None, None) if resumed is None else (resumed.mark, resumed.names)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=True)
     with Observing(info, sinks, live=False) as observing:
-        (folder / EXPERIMENT).write_text(experiment.to_toml(), encoding="utf-8")
+        write_file(folder / EXPERIMENT, experiment.to_toml())
         cluster.folder = Folder(folder, record=experiment.simulation.record, going_on=mark)
         saver = Saver(cluster, folder, experiment.run.keep, names=names)
         _simulate(cluster, quiet)

@@ -5,6 +5,7 @@ slice per ticket, and in it pull, compute and push; a lane of updates; a flow fr
 contribution to the update that applied it. Times are microseconds of the log's clock.
 """
 
+import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from pslab.observe.work import Work, WorkReader
 from pslab.runs import log as facts
 from pslab.runs.folder import SIMULATED
 from pslab.runs.log import Entry
+from pswire.own_files import new_file
 
 Event = dict[str, Any]
 
@@ -41,7 +43,7 @@ def write_trace(entries: Iterable[Entry], target: Path) -> int:
     count = 0
     tracer = Tracer()
     try:
-        with part.open("w", encoding="utf-8") as file:
+        with io.TextIOWrapper(new_file(part), encoding="utf-8") as file:
             file.write('{"displayTimeUnit":"ms","traceEvents":[')
             for event in tracer.events(entries):
                 file.write(",\n" if count else "\n")

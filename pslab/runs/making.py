@@ -43,7 +43,9 @@ def open_folder(out: Path | None, name: str, force: bool, going_on: str | None) 
         )
     if going_on == AUTO and not (out / DECISIONS).is_file():
         return make_folder(out, submitted=True), None
-    return Run(out).path.resolve(), going_on
+    run = Run(out)
+    _refuse_links(run.path)
+    return run.path.resolve(), going_on
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:
@@ -64,6 +66,7 @@ def make_folder(path: Path, force: bool = False, *, submitted: bool = False) -> 
     """
     if path.exists() and not path.is_dir():
         raise RunError(f"{path}: is a file; choose another folder with --out")
+    _refuse_links(path)
     if path.is_dir() and any(path.iterdir()):
         if not force and not _never_began(path, SUBMITTED if submitted else ()):
             raise RunError(
@@ -80,6 +83,13 @@ def make_folder(path: Path, force: bool = False, *, submitted: bool = False) -> 
     except OSError as error:
         raise RunError(f"{path}: cannot be made: {error.strerror}") from error
     return path.resolve()
+
+
+def _refuse_links(path: Path) -> None:
+    """Of folders that files are written into, and cleared from. Raises RunError."""
+    for name in (LOGS, TENSORBOARD):
+        if (path / name).is_symlink():
+            raise RunError(f"{path / name}: expected a folder of the run itself, got a link: remove it")
 
 
 def _never_began(path: Path, beside: Collection[str]) -> bool:

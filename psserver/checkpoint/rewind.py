@@ -16,6 +16,7 @@ from typing import Any
 from psserver.checkpoint.errors import UnwritableError
 from psserver.checkpoint.store import name_of
 from pswire.generations import follows
+from pswire.own_files import same_file
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
 SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
@@ -209,7 +210,7 @@ class _Scan:
 
 
 def _append(aside: Path, source: Path, start: int) -> None:
-    with source.open("rb") as file, aside.open("ab") as into:
+    with source.open("rb") as file, same_file(aside, os.O_APPEND) as into:
         file.seek(start)
         while piece := file.read(1 << 20):
             into.write(piece)
@@ -218,7 +219,7 @@ def _append(aside: Path, source: Path, start: int) -> None:
 
 
 def _cut(path: Path, end: int) -> None:
-    with path.open("rb+") as file:
+    with open(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "wb") as file:
         file.truncate(end)
         os.fsync(file.fileno())
 

@@ -21,6 +21,7 @@ from psserver.service.errors import Refused
 from psserver.service.job.job import Job
 from psserver.service.shard.host import ShardHost
 from pswire.addresses import Address
+from pswire.own_files import write_file
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, subject_among
 
@@ -71,7 +72,7 @@ class Metrics:
 
     def write(self, file: Path) -> None:
         """The metrics of now, for a run that ends before the next scrape. Raises OSError."""
-        file.write_bytes(generate_latest(self._registry))
+        write_file(file, generate_latest(self._registry))
 
     def close(self) -> None:
         self._http.shutdown()

@@ -1,11 +1,13 @@
 """What a process of a run prints: bytes in its log, JSON objects on stdout as events."""
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
 from pslab.launch.events import EventQueue, Printed
 from pswire.logs.events import spoken
+from pswire.own_files import same_file
 
 
 class Output:
@@ -15,7 +17,7 @@ class Output:
         self.name, self.log = name, log
         self._events = events
         # Unbuffered: whoever reads the log sees what was printed.
-        self._file = log.open("ab", buffering=0)
+        self._file = same_file(log, os.O_APPEND, buffering=0)
 
     def fileno(self) -> int:
         """For a process that writes its standard error here by itself."""

@@ -13,6 +13,7 @@ from pslab.launch.engines.slurm import CONTROLLER, need
 from pslab.runs.making import SUBMITTED, open_folder
 from psserver.checkpoint.resumption import AUTO, LATEST
 from pswire.config.experiment import Experiment
+from pswire.own_files import write_file
 
 # The script, the experiment, and what ps-lab itself prints there.
 SCRIPT, TOLD, SAID = SUBMITTED
@@ -43,9 +44,12 @@ def submit(
     """
     need("sbatch")
     folder, _ = open_folder(out, experiment.run.name, force, going_on)
-    (folder / TOLD).write_text(experiment.to_toml(), encoding="utf-8")
+    write_file(folder / TOLD, experiment.to_toml())
     file = folder / SCRIPT
-    file.write_text(script(experiment, folder, going_on, options, cwd), encoding="utf-8")
+    write_file(file, script(experiment, folder, going_on, options, cwd))
+    if (folder / SAID).is_symlink():
+        # Slurm would follow it.
+        (folder / SAID).unlink()
     try:
         done = subprocess.run(
             ["sbatch", "--parsable", str(file)],

@@ -17,6 +17,7 @@ from pslab.launch.engines.output import Output
 from pslab.launch.events import EventQueue, Exited, Unplaced
 from pslab.launch.keeping import wire
 from pswire.exits import ExitCode
+from pswire.own_files import same_file
 
 # Seconds from a SIGKILL that is passed on to the end of the connection itself.
 LAST_RESORT = 5.0
@@ -268,7 +269,7 @@ class KeptProcess:
             return
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:
+        with same_file(target) as file:
             file.seek(int(told["offset"]))
             file.write(content)
             if told["whole"]:
