@@ -138,8 +138,8 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option(
     "--seed",
     type=int,
-    help="The job's seed: order of the data, dropout and what other layers draw. Initial values are drawn before a "
-    "worker joins: start every ps-worker with the same --set run.seed=N. Default: 0.",
+    help="The job's seed: order of the data, dropout and what other layers draw. A worker draws initial values "
+    "before it joins: start every ps-worker with the same --set run.seed=N. Default: 0.",
 )
 @click.option("--worker-timeout", type=float, help="Longest wait for a silent worker, seconds. Default: 10.")
 @click.option(

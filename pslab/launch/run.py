@@ -277,7 +277,7 @@ class RealRun:
         """A later job of the same servers has a folder of its own, in that of the run: what it was is written there."""
         name = Path(out).name
         if name in {folder.name for folder in later_jobs(self._folder)}:
-            (self._folder / name / EXPERIMENT).write_text(self._experiment.to_toml(), encoding="utf-8")
+            write_file(self._folder / name / EXPERIMENT, self._experiment.to_toml())
 
     def _starts_again(self, name: str, code: int) -> bool:
         """A process that died of something passing, once all were there."""

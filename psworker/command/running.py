@@ -1,5 +1,6 @@
 """One worker's training, from the trainer to the exit code."""
 
+import logging
 import os
 import sys
 import time
@@ -12,6 +13,7 @@ import numpy as np
 from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
+from pswire.logs.events import event
 from pswire.security.credentials import NO_TLS, Credentials
 from psworker.command.place import Place
 from psworker.command.reporter import Reporter, fail
@@ -22,6 +24,8 @@ from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, Pause, no_pause, train
 from psworker.session import Session
 from psworker.trainers import load_trainer, requested_optimizer
+
+log = logging.getLogger("ps-worker")
 
 
 def run(
@@ -107,6 +111,14 @@ def _train(
             from psworker.keras.translate import warn_of_clipping
 
             warn_of_clipping(trainer.optimizer, optimizer, session.worker_count)
+        own = experiment.run.seed
+        if own != session.seed and not experiment.job.initial:
+            log.warning(
+                "this worker drew the model's initial values with seed %d, and the servers' seed is %d: expected "
+                "--set run.seed=%d",
+                *(own, session.seed, session.seed),
+                extra=event("another_seed", seed=session.seed),
+            )
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)
         pause = injected_delay(experiment, session.worker_index, session.seed)

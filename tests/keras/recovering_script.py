@@ -11,10 +11,18 @@ from typing import Any
 
 import psworker.keras  # isort: skip  (before Keras)
 import keras
+import tensorflow as tf
 
 from tests.keras.around_script import BATCH, data, model, wait_for
 
 EPOCHS = 4
+
+
+class Samples(keras.metrics.Sum):  # type: ignore[misc]
+    """Counts what an epoch's logs are over."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        super().update_state(tf.ones_like(y_true))
 
 
 class Gates(keras.callbacks.Callback):
@@ -34,6 +42,7 @@ class Gates(keras.callbacks.Callback):
 def main(index: int, sharding: str, shared: Path, gates: dict[int, Path]) -> None:
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     made, (x, y) = model(), data()
+    made.compile(made.optimizer, made.loss, metrics=[Samples(name="samples")])
     if sharding == "none":
         x, y = x[index::2], y[index::2]
     with psworker.keras.distribute(made, task_index=index, sharding=sharding) as job:

@@ -12,6 +12,7 @@ from pslab.runs.folder import Run
 from tests.cluster.cluster import ROOT, Cluster, entries_of
 from tests.cluster.test_recovered_ps_worker import wait_saved
 from tests.cluster.test_recovery import again, gate, kill, start_servers
+from tests.keras.around_script import SAMPLES
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -53,6 +54,8 @@ def train(cluster: Cluster, sharding: str) -> tuple[Run, list[dict[str, Any]]]:
     # An epoch's end is one of both workers, also behind a rollback.
     assert len(first["history"]["loss"]) == len(second["history"]["loss"]) == EPOCHS
     assert first["history"]["loss"][: EPOCHS - 1] == second["history"]["loss"][: EPOCHS - 1]
+    # Also where batches of the epoch, or of the one before it, were trained again.
+    assert first["history"]["samples"] == [SAMPLES] * EPOCHS
     return run, [first, second]
 
 

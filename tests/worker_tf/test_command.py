@@ -89,6 +89,16 @@ def test_another_optimizer_than_the_servers_is_refused(
     assert json.loads((out / "summary.json").read_text())["optimizer"]["name"] == "adam"
 
 
+def test_initial_values_of_another_seed_than_the_servers_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for seed in (7, 0):
+        with serving(overrides=[f"run.seed={seed}"]) as cluster:
+            assert work(tmp_path, cluster.hosts) == ExitCode.OK
+    said = [each.getMessage() for each in caplog.records if getattr(each, "event", "") == "another_seed"]
+    assert len(said) == 1 and said[0].endswith("--set run.seed=7")
+
+
 def test_a_worker_writes_the_trained_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And what it wrote has the weights that the server kept."""
     model = tmp_path / "model.keras"

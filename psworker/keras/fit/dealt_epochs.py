@@ -18,6 +18,8 @@ class DealtEpochs:
         self._pausing = False
         # This worker had a part of the epoch that Keras is in.
         self.trained = False
+        # What the metrics count: batches of one epoch of the job, in one generation of it.
+        self._counting: tuple[str, int] | None = None
 
     def begin(self) -> None:
         """Join the job before Keras counts its epochs: where others have gone through some, this fit, and its history,
@@ -43,11 +45,19 @@ class DealtEpochs:
             assert grant.part is not None
             if grant.part.epoch <= dealt.epoch:
                 self.trained = True
+                self._count_once(grant.part.epoch)
                 logs = steps(dealt.batch(steps.session.unit(grant)))
         grant = steps.grant
         if grant is not None and grant.part is not None and grant.part.epoch > dealt.epoch:
             self.pause()
         return logs
+
+    def _count_once(self, epoch: int) -> None:
+        """When the job goes back to a checkpoint, batches that the metrics have counted are dealt again: begin anew."""
+        counting = (self._steps.session.job, epoch)
+        if counting != self._counting:
+            self._counting = counting
+            self._steps.model.reset_metrics()
 
     def pause(self) -> None:
         """Keras is to end the epoch here, and goes on with the next one."""
