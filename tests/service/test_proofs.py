@@ -10,7 +10,8 @@ import grpc
 import numpy as np
 import pytest
 
-from pswire.transport import segments
+from psserver.service.rpc import shard as rpc
+from pswire.transport import frames, segments
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from tests.service.peer import Peer, messages, piece
@@ -97,6 +98,25 @@ def test_a_stranger_does_not_replace_an_honest_payload() -> None:
         peer.settled()
         for values in peer.pull(peer.ready()):
             assert np.abs(values).max() <= 3.0
+
+
+def test_of_a_strangers_payload_the_header_is_read_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+
+    def noted(message: bytes) -> object:
+        read.append(frames.parse_push(message))
+        return read[-1]
+
+    with serving() as cluster, Peer(cluster, "w0") as peer:
+        grant = peer.ready()
+        monkeypatch.setattr(rpc, "_parse", noted)
+        header = peer.header(grant, 0, membership_token=bytes(16))
+        chunks = [piece(0, bytes(2**22 - 64))] * 4
+        with refused(DENIED, "membership token"):
+            cluster.shards[0].Push(iter([shard_pb2.PushRequest(header=header), *chunks]), timeout=PATIENCE)
+        with refused(INVALID, "header first"):
+            cluster.shards[0].Push(iter(chunks), timeout=PATIENCE)
+    assert [type(each) for each in read] == [shard_pb2.PushHeader, frames.ChunkView]
 
 
 @pytest.mark.parametrize("server", [0, 1])
