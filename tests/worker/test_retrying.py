@@ -144,4 +144,4 @@ def test_a_server_that_says_when_to_come_again_is_not_said_to_be_silent(
 
     insist(call, Backoff(0, HERE, 3600.0, Hasty()))
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said.startswith("server 0 at 127.0.0.1:7070 asks to wait (job 1 has ended")
+    assert said.startswith("server 0 at 127.0.0.1:7070 asks to wait: job 1 has ended")
