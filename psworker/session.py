@@ -340,9 +340,14 @@ class Session:
         """The coordinator voided this ticket: `abandon` it at the next chance."""
         return self._control.void(grant.ticket) is not None
 
-    def dispositions(self) -> list[Disposition]:
-        """What became of earlier contributions; each is returned once."""
-        return self._control.dispositions()
+    def dispositions(self, grant: Grant | None = None) -> list[Disposition]:
+        """What became of earlier contributions; each is returned once.
+
+        With the `grant` of the newest commit it waits for the answer to that. If it is `cancelled`, the cancel has
+        crossed the commit: the batch does not count, and is worth a ticket of its own. Nothing is waited for where
+        the next ticket was granted ahead.
+        """
+        return self._control.dispositions(None if grant is None else grant.ticket)
 
     # Epochs
 

@@ -54,7 +54,8 @@ class TicketLoop:
         return True
 
     def attempt(self, batches: TicketBatches, grant: Grant, source: UnitSource | None = None) -> bool | None:
-        """The batches under one grant. None: the ticket was cancelled. False: a gradient is not finite.
+        """The batches under one grant. None: the ticket was cancelled, perhaps while its commit was on the way. False:
+        a gradient is not finite.
 
         `source`: where dealt batches come from; the coordinator knows then whether there are more.
         """
@@ -83,12 +84,15 @@ class TicketLoop:
             session.abandon(grant, "nonfinite")
             return False
         self.work.keep()
-        self.committed(result.loss, session.dispositions())
+        fates = session.dispositions(grant)
+        cancelled = any(fate.ticket == grant.ticket and fate.cancelled for fate in fates)
+        self.committed(result.loss, fates)
         if evaluations is not None:
-            evaluations.committed()
+            if not cancelled:
+                evaluations.committed()
             if session.stop is None:
                 evaluations.measure()
-        return True
+        return None if cancelled else True
 
     def _payload(self, batches: TicketBatches, grant: Grant) -> Result:
         """What to push under `grant`. Raises Voided, and PayloadRefused when it is not finite."""

@@ -195,9 +195,20 @@ class Control:
         with self._lock:
             return self._engine.void.get(ticket)
 
-    def dispositions(self) -> list[Disposition]:
+    def dispositions(self, ticket: int | None = None) -> list[Disposition]:
+        """What became of commits. `ticket`: wait first until its commit is answered, if nothing was granted ahead."""
+        engine = self._engine
         with self._lock:
-            return self._engine.dispositions()
+            if ticket is not None:
+                self._wait_for(
+                    lambda: (
+                        ticket not in engine.pending.commits
+                        or engine.after(ticket)
+                        or engine.rolled_back
+                        or self._over()
+                    )
+                )
+            return engine.dispositions()
 
     def explained(self, error: Unreachable) -> SessionError:
         """Why a server does not answer: because the job is over, if it is. Servers end with their coordinator: while

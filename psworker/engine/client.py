@@ -191,7 +191,8 @@ class ClientEngine:
         """The payload of the ticket in hand counts from now on.
 
         A commit that an exchange carried is not sent again when the stream has answered it. A ticket that was
-        cancelled meanwhile has nothing to commit to. In both cases the commit's `ready` is sent alone.
+        cancelled meanwhile has nothing to commit to, which `dispositions` says. In both cases the commit's `ready` is
+        sent alone.
         Raises Voided where another membership has begun: the ticket's batches are to be worked on again.
         """
         ticket = commit.ticket
@@ -212,6 +213,7 @@ class ClientEngine:
         if commit.ready and self.grants:
             commit = replace(commit, ready=False)
         if ticket in self.void and ticket != self.exchanged:
+            self.pending.cancelled(ticket)
             return self.ready() if commit.ready else []
         self.asked, self.exchanged = commit.ready, None
         self._use(commit)

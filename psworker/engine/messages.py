@@ -143,6 +143,11 @@ class Disposition:
     weight: float = 0.0
     reason: str = ""
 
+    @property
+    def cancelled(self) -> bool:
+        """Its ticket was cancelled before the commit came, so no policy has seen the contribution."""
+        return self.fate == "dropped" and self.reason == "cancelled"
+
 
 @message
 class Stop:

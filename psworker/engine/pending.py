@@ -36,6 +36,10 @@ class Pending:
             del self.awaited[disposition.ticket]
             self.dispositions.append(disposition)
 
+    def cancelled(self, ticket: int) -> None:
+        """Its commit was not sent: it was cancelled before."""
+        self.dispositions.append(Disposition(ticket, "dropped", reason="cancelled"))
+
     def end(self, reason: str) -> None:
         """Another membership begins: nothing of this one is sent again, and commits without a fate have an unknown
         one."""

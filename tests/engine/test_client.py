@@ -304,6 +304,7 @@ def test_a_commit_to_a_cancelled_ticket_is_not_sent() -> None:
     assert engine.void[1] == "overtaken"
     assert engine.commit(Commit(1, ready=True)) == [Ready()]
     assert engine.owed() == [Ready()]
+    assert [(each.ticket, each.cancelled) for each in engine.dispositions()] == [(1, True)]
 
 
 def test_a_ticket_that_was_granted_ahead_is_not_asked_for_again() -> None:
