@@ -194,7 +194,7 @@ def test_what_normalization_adapted_and_batchnorm_averaged_goes_along() -> None:
 
 
 def test_every_worker_but_the_first_draws_numbers_of_its_own() -> None:
-    from psworker.keras.fit.membership import own_randomness
+    from psworker.keras.fit.draws import Draws
     from psworker.tensorflow.variables import collect
 
     seeds = []
@@ -202,7 +202,7 @@ def test_every_worker_but_the_first_draws_numbers_of_its_own() -> None:
         model = build("sgd", keras.layers.Dropout(0.5, seed=7))
         found = collect(model)
         (before,) = (seed.numpy().tolist() for seed in found.seeds)
-        own_randomness(found, worker)
+        Draws().begin(found, worker)
         seeds.append(found.seeds[0].numpy().tolist())
         assert seeds[-1] != before
     assert seeds[0] == seeds[2] != seeds[1]

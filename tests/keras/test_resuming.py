@@ -1,5 +1,8 @@
-"""A worker that is started again begins at the epoch and batch where its part of the job is."""
+"""A worker that is started again begins at the epoch and batch where its part of the job is, with what its layers draw
+there."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -10,6 +13,7 @@ import tensorflow as tf
 import psworker.keras as pk
 from psworker.keras.fit.resuming import GoesOn, Resumption
 from tests.keras.in_process import servers
+from tests.service.serving import PATIENCE
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
@@ -19,21 +23,24 @@ Y = 2 * X
 
 
 class Dies(keras.callbacks.Callback):
-    """Raises behind so many batches."""
+    """Raises behind so many batches, once `workers` have come that far."""
 
-    def __init__(self, batches: int) -> None:
+    def __init__(self, batches: int, workers: threading.Barrier | None = None) -> None:
         super().__init__()
-        self.left = batches
+        self.left, self.workers = batches, workers
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.left -= 1
         if not self.left:
+            if self.workers is not None:
+                self.workers.wait(PATIENCE)
             raise KeyboardInterrupt
 
 
 def model() -> keras.Model:
     keras.utils.set_random_seed(1)
-    made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    layers = [keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    made = keras.Sequential([keras.Input((1,)), *layers])
     made.compile(keras.optimizers.SGD(0.05), loss="mse")
     return made
 
@@ -63,6 +70,40 @@ def test_a_worker_that_was_killed_goes_on_at_the_batch_that_it_has_not_committed
         assert job.version == EPOCHS * STEPS and history.epoch == list(range(batches // STEPS, EPOCHS))
     for one, other in zip(again.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_workers_that_are_started_again_draw_what_they_would_have_drawn() -> None:
+    """All of several, so that no update is made of fewer."""
+    found = [trained_by_two(dies) for dies in (0, 0, 13)]
+    for each in found[1:]:
+        for one, other in zip(found[0], each, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def trained_by_two(dies: int) -> list[Any]:
+    """The weights behind `fit` in two workers, which both die behind so many batches, unless 0, and begin again."""
+    with servers(workers=2) as hosts, ThreadPoolExecutor(2) as pool:
+        for last in (False, True) if dies else (True,):
+            models, met = [model(), model()], threading.Barrier(2)
+            jobs = [pk.distribute(each, hosts, task_index=k) for k, each in enumerate(models)]
+            # Both have joined before one goes on.
+            assert [job.session.worker_index for job in jobs] == [0, 1]
+
+            def work(index: int, models: Any = models, met: Any = met, last: bool = last) -> None:
+                callbacks = [] if last else [Dies(dies, met)]
+                own = {"x": X[index::2], "y": Y[index::2], "batch_size": BATCH // 2, "shuffle": False}
+                models[index].fit(**own, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+
+            for each in [pool.submit(work, index) for index in range(2)]:
+                if last:
+                    each.result()
+                else:
+                    with pytest.raises(KeyboardInterrupt):
+                        each.result()
+            for job in jobs:
+                job.close()
+        weights: list[Any] = models[0].get_weights()
+        return weights
 
 
 def test_what_has_no_length_cannot_be_gone_on_with() -> None:

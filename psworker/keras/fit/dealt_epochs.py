@@ -46,7 +46,8 @@ class DealtEpochs:
             if grant.part.epoch <= dealt.epoch:
                 self.trained = True
                 self._count_once(grant.part.epoch)
-                logs = steps(dealt.batch(steps.session.unit(grant)))
+                unit = steps.session.unit(grant)
+                logs = steps(dealt.batch(unit), dealt.work.count * unit.epoch + unit.number)
         grant = steps.grant
         if grant is not None and grant.part is not None and grant.part.epoch > dealt.epoch:
             self.pause()

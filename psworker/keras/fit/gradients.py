@@ -102,6 +102,23 @@ class GradientStep:
         payloads = [payload_of(parts) for parts in flats]
         return BatchResult(logs, payloads, float(loss), None if norm is None else float(norm), samples)
 
+    def number(self, contribution: int) -> int:
+        """Of the next batch, which is of that contribution."""
+        return contribution * self._every + self._taken
+
+    def rehearse(self, data: Any) -> None:
+        """Run the first batch of this process, and take back all that it changed but the states of random
+        generators."""
+        self._begin()
+        seeds = {id(variable) for variable in self._variables.seeds}
+        local = [variable for variable in self._variables.local if id(variable) not in seeds]
+        changed = [*self._variables.variables, *local, *self._sums, self._optimizer._iterations.value]
+        before = [tf.identity(variable) for variable in changed]
+        self._function()(data)
+        for variable, value in zip(changed, before, strict=True):
+            variable.assign(value)
+        self._model.reset_metrics()
+
     def _begin(self) -> None:
         if self._sums_of_metrics is not None:
             self._sums_of_metrics.begin()

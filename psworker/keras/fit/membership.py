@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from pswire.addresses import Address
 from psworker.control.registration import Phase
@@ -66,8 +65,6 @@ class Membership:
         _NEWEST[hosts, self._task_index] = session
         if before is not None:
             before.close("begins another phase")
-        if session.worker_index and not goes_on:
-            own_randomness(variables, session.worker_index)
         return session
 
     @property
@@ -143,10 +140,3 @@ def named(model: Any) -> list[tuple[Any, str]]:
     found = collect(model)
     names = {id(variable): spec.name for variable, spec in zip(found.variables, found.specs, strict=True)}
     return [(variable, names[id(variable.value)]) for variable in model.trainable_variables]
-
-
-def own_randomness(variables: ModelVariables, worker_index: int) -> None:
-    """Worker 0 draws what plain `fit` would; every other one has a stream of its own."""
-    for variable in variables.seeds:
-        own = np.random.SeedSequence([*map(int, variable.numpy()), worker_index])
-        variable.assign(tf.constant(own.generate_state(2), variable.dtype))

@@ -18,6 +18,7 @@ from psworker.keras.errors import FitError
 from psworker.keras.fit.around.backups import Backups
 from psworker.keras.fit.contributions import Contributions
 from psworker.keras.fit.data.dealt import DealtData
+from psworker.keras.fit.draws import Draws
 from psworker.keras.fit.duties import Duties
 from psworker.keras.fit.fates import Fates
 from psworker.keras.fit.gradients import GradientStep
@@ -77,9 +78,10 @@ class Steps:
         if before is None:
             # Refused now, not after minutes of preparing data.
             self.optimizer = self._translated(named(model) if is_built(model) else ())
-            self._rate, self.fates = SetRate(model.optimizer), Fates()
+            self._rate, self.fates, self._draws = SetRate(model.optimizer), Fates(), Draws()
         else:
-            self.optimizer, self._rate, self.fates = before.optimizer, before._rate, before.fates
+            self.optimizer, self._rate = before.optimizer, before._rate
+            self.fates, self._draws = before.fates, before._draws
         self.duties = Duties()
         self.contributions = Contributions(model.optimizer, self._rate, self.duties)
         self._variables: ModelVariables | None = None
@@ -131,6 +133,9 @@ class Steps:
                 f'the job has ended {session.phases_over} phases without this process: with sharding="units" a script '
                 "that is started again cannot tell which of its fits that is; the other workers train its units"
             )
+        if self.membership.place is not None and not self._goes_on:
+            # Of a unit every worker is to draw the same.
+            self._draws.begin(variables, 0 if self._deals else session.worker_index)
         self._step = self._traced(variables, session)
         self.contributions.begin(session)
         if not self._goes_on:
@@ -223,8 +228,9 @@ class Steps:
         if self.grant is None and self.session.stop is None:
             self._next()
 
-    def __call__(self, data: Any) -> Mapping[str, Any]:
-        """Train on one batch; the logs of Keras' own step. Raises FitError where it could not count."""
+    def __call__(self, data: Any, number: int | None = None) -> Mapping[str, Any]:
+        """Train on one batch; the logs of Keras' own step. `number`: of it in the job's data, where that is dealt.
+        Raises FitError where it could not count."""
         if self.finished:
             raise FitError(
                 "this worker's part of the job has ended, and this batch would not count: expected it in a fit, which "
@@ -236,7 +242,9 @@ class Steps:
         if self.grant is None:
             self._next()
         self.unchanged.check(self._step, self._weights)
-        result = self._step(data)
+        if number is None:
+            number = self._step.number(self.contributions.batch)
+        result = self._draws.train(self._step, data, number)
         if result.payloads is not None and self.grant is not None:
             self.contributions.send(self.session, self.grant, result)
             self._next()

@@ -1,0 +1,53 @@
+"""What the layers draw for a batch (dropout, noise, augmentation) on a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from psworker.keras.fit.gradients import BatchResult, GradientStep
+from psworker.tensorflow.variables import ModelVariables
+
+
+class Draws:
+    """Gives each batch the generator states that Keras would reach at it. They follow from the states at the beginning
+    of the job, the worker and the batch's number, so a process that is started again draws the same."""
+
+    def __init__(self) -> None:
+        self._seeds: tuple[Any, ...] = ()
+        # The states at the beginning of the job, and by how much one batch moves them.
+        self._first: list[np.ndarray[Any, Any]] = []
+        self._each: list[np.ndarray[Any, Any]] | None = None
+
+    def begin(self, variables: ModelVariables, worker: int) -> None:
+        """The job is joined. Worker 0 draws what plain `fit` would, every other one numbers of its own."""
+        self._seeds = variables.seeds
+        if worker:
+            for variable in self._seeds:
+                own = np.random.SeedSequence([*map(int, variable.numpy()), worker])
+                variable.assign(tf.constant(own.generate_state(2), variable.dtype))
+        self._first = self._states()
+
+    def train(self, step: GradientStep, data: Any, number: int) -> BatchResult:
+        """Run the step for the batch `number`."""
+        if not self._seeds:
+            return step(data)
+        if number and self._each is None:
+            before = self._states()
+            step.rehearse(data)
+            self._each = self._moved(before)
+        for k, variable in enumerate(self._seeds):
+            far = 0 if self._each is None else self._each[k] * self._first[k].dtype.type(number)
+            variable.assign(self._first[k] + far)
+        result = step(data)
+        if self._each is None:
+            self._each = self._moved(self._first)
+        return result
+
+    def _states(self) -> list[np.ndarray[Any, Any]]:
+        return [variable.numpy() for variable in self._seeds]
+
+    def _moved(self, before: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        return [now - then for now, then in zip(self._states(), before, strict=True)]
