@@ -410,11 +410,7 @@ class Session:
         at = grant or self.stop
         assert at is not None, "pull_slots is for a grant, or after the stop"
         found = self._servers.each(lambda shard: shard.pull_slots(slots, at.version, at.index))
-        states = [np.zeros(shard.elements - shard.trainable, np.float32) for shard in self.plan.shards]
-        return [
-            self.plan.gather([np.concatenate(flat) for flat in zip(rows, states, strict=True)])
-            for rows in zip(*found, strict=True)
-        ]
+        return [self.plan.gather_trained(rows) for rows in zip(*found, strict=True)]
 
     def report(self, metrics: Mapping[str, float], version: int | None = None) -> None:
         """Metrics of the final version, for the run's summary, after the stop; or of a `version` that was granted, for

@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from pslab.export import target
-from pslab.export.source import Weights, run_of_checkpoint, weights_of, weights_of_checkpoint
+from pslab.export.source import (
+    Weights,
+    run_of_checkpoint,
+    weights_of,
+    weights_of_checkpoint,
+    with_optimizer,
+)
 from pslab.replay.execution import Replayed
 from pslab.runs.folder import EXPERIMENT, Run, RunError
 from pswire.config.experiment import parse_experiment
@@ -18,26 +24,28 @@ def exported(
     version: int | None = None,
     watch: Callable[[Replayed], None] | None = None,
     job: str | None = None,
-) -> Weights:
-    """Write `version`, or the last one, to `path`, which `target.check` has looked at; what was written.
+) -> tuple[Weights, str]:
+    """Write `version`, or the last one, to `path`, which `target.check` has looked at; what was written, and what the
+    file has of the optimizer, a phrase.
 
     `job`: `FILE:CLASS` of the model, instead of the one that the run's experiment names.
 
     Raises RunError, ExperimentError, DataError, OtherWeightsError, and JobError.
     """
     found = weights_of(run, version, watch)
-    target.write(path, found.arrays, _model(run, job) if target.needs_model(path) else None)
-    return found
+    if target.holds_optimizer(path) and found.optimizer is None:
+        found = with_optimizer(run, found)
+    model = _model(run, job) if target.needs_model(path) else None
+    return found, target.write(path, found.arrays, model, found.optimizer)
 
 
-def exported_checkpoint(folder: Path, path: Path, job: str | None = None) -> Weights:
+def exported_checkpoint(folder: Path, path: Path, job: str | None = None) -> tuple[Weights, str]:
     """As `exported`, from a checkpoint's folder: nothing is computed."""
     model = None
     if target.needs_model(path):
         model = _model(None if job else run_of_checkpoint(folder), job)
-    found = weights_of_checkpoint(folder)
-    target.write(path, found.arrays, model)
-    return found
+    found = weights_of_checkpoint(folder, optimizer=target.holds_optimizer(path))
+    return found, target.write(path, found.arrays, model, found.optimizer)
 
 
 def _model(run: Run | None, job: str | None) -> Any:

@@ -1,22 +1,26 @@
 """The weights of a run: those that it left behind, or those of any version, by executing its log again."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslab.replay.execution import Replayed
+from pslab.replay.log_entries import job_of
 from pslab.replay.run_folder import replay_of
 from pslab.runs.checkpoints import next_complete
 from pslab.runs.folder import CHECKPOINTS, DECISIONS, WEIGHTS, Run, RunError
 from psserver import weights_file
-from psserver.checkpoint import CheckpointError, Store, weights
+from psserver.checkpoint import CheckpointError, Store, slots, weights
 from psserver.checkpoint.contents import COORDINATOR
 from psserver.checkpoint.manifest import NAME as MANIFEST
 from psserver.checkpoint.store import entry_of
+from psserver.optimizers import OptimizerError
+from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
+from psworker.job.optimizer import OptimizerState
 
 Floats = NDArray[np.float32]
 
@@ -27,21 +31,59 @@ class OtherWeightsError(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The variables of one version by name, in the plan's order. `origin`: a phrase about where they come from."""
+    """The variables of one version by name, in the plan's order. `origin`: a phrase about where they come from.
+    `optimizer`: None where it was not asked for, is not known, or is none that a file could hold."""
 
     arrays: Mapping[str, Floats]
     version: int
     origin: str
+    optimizer: OptimizerState | None = None
 
 
-def weights_of_checkpoint(folder: Path) -> Weights:
-    """Of the checkpoint in that folder, every byte of which is held against its digest. Raises RunError."""
+def weights_of_checkpoint(folder: Path, *, optimizer: bool = False) -> Weights:
+    """Of the checkpoint in that folder, every byte of which is held against its digest. `optimizer`: with what that
+    remembers. Raises RunError."""
     store = Store(folder.parent)
     try:
         about, found = weights(store, folder.name)
+        state = _optimizer_of(store, folder.name) if optimizer else None
     except CheckpointError as error:
         raise RunError(_no_weights(store, folder, error)) from error
-    return Weights(found, about.version, f"read from checkpoint {folder.name}")
+    return Weights(found, about.version, f"read from checkpoint {folder.name}", state)
+
+
+def _optimizer_of(store: Store, name: str) -> OptimizerState | None:
+    """Raises CheckpointError."""
+    about = store.manifest(name)
+    try:
+        optimizer = build_optimizer(about.optimizer)
+    except OptimizerError as error:
+        raise CheckpointError(f"{store.root / name}: {error}") from error
+    if optimizer.per_worker:
+        return None
+    found, scale = slots(store, name, about, optimizer.slots)
+    began = about.optimizer["learning_rate"]
+    rate = began * scale if isinstance(began, int | float) else None
+    return OptimizerState(about.optimizer, found, about.version, rate)
+
+
+def with_optimizer(run: Run, found: Weights) -> Weights:
+    """With what the optimizer remembers at their version, where an intact checkpoint of the run has it."""
+    store = Store(run.path / CHECKPOINTS)
+    try:
+        names = reversed(store.names())
+    except CheckpointError:
+        return found
+    for name in names:
+        try:
+            about, arrays = weights(store, name)
+            # Of a version that a recovery has undone the checkpoint may still be there.
+            same = all(np.array_equal(arrays.get(each, ()), values) for each, values in found.arrays.items())
+            if about.version == found.version and same:
+                return replace(found, optimizer=_optimizer_of(store, name))
+        except CheckpointError:
+            continue
+    return found
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -105,7 +147,10 @@ def weights_of(run: Run, version: int | None, watch: Callable[[Replayed], None] 
         raise OtherWeightsError(f"{run.path}: these would not be the run's weights: {replayed.first}")
     if replayed.version != wanted:
         raise RunError(f"{run.path}: version {wanted} was not reached: {replayed.diverged}")
-    return Weights(execution.store.weights(), wanted, "computed again from the decision log")
+    job, store, state = job_of(execution.steps), execution.store, None
+    if not build_optimizer(job.optimizer).per_worker:
+        state = OptimizerState(job.optimizer, store.slots(), wanted, replayed.rate)
+    return Weights(store.weights(), wanted, "computed again from the decision log", state)
 
 
 def _read(run: Run) -> Mapping[str, Floats]:

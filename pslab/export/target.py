@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pslab.runs.folder import RunError
 from psserver import weights_file
+from psworker.job.optimizer import OptimizerState
 
 Floats = NDArray[np.float32]
 
@@ -23,8 +24,11 @@ FORMATS = (KERAS, SAFETENSORS, NPZ, SAVED_MODEL)
 class ModelWriter(Protocol):
     """What builds a job's model: `psworker.tensorflow.Trainer`."""
 
-    def save_model(self, weights: Mapping[str, Floats], path: Path) -> None:
-        """Write the model with these weights; a path that ends in .keras is a Keras file, another a SavedModel."""
+    def save_model(
+        self, weights: Mapping[str, Floats], path: Path, optimizer: OptimizerState | None = None
+    ) -> str:
+        """Write the model with these weights; a path that ends in .keras is a Keras file, another a SavedModel. Returns
+        what the file has of the optimizer, a phrase."""
         ...
 
 
@@ -44,15 +48,24 @@ def needs_model(path: Path) -> bool:
     return path.suffix in (KERAS, SAVED_MODEL)
 
 
-def write(path: Path, weights: Mapping[str, Floats], model: ModelWriter | None) -> None:
-    """`model` is there where the format needs one. Raises RunError, with nothing left behind, and JobError."""
+def holds_optimizer(path: Path) -> bool:
+    """The format holds what an optimizer remembers."""
+    return path.suffix == KERAS
+
+
+def write(
+    path: Path, weights: Mapping[str, Floats], model: ModelWriter | None, optimizer: OptimizerState | None
+) -> str:
+    """`model` is there where the format needs one. Returns what the file has of the optimizer, a phrase. Raises
+    RunError, with nothing left behind, and JobError."""
+    told = "without the optimizer's state, for which the format has no place"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".export-", dir=path.parent))
         try:
             part = aside / path.name
             if model is not None:
-                model.save_model(weights, part)
+                told = model.save_model(weights, part, optimizer)
             elif path.suffix == SAFETENSORS:
                 weights_file.save(part, weights)
             else:
@@ -62,6 +75,7 @@ def write(path: Path, weights: Mapping[str, Floats], model: ModelWriter | None) 
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return told
 
 
 def _write_npz(path: Path, weights: Mapping[str, Floats]) -> None:

@@ -69,6 +69,8 @@ class Replayed:
     # The mean loss of the parts of `version`, over those with a finite one.
     loss: float = math.nan
     finished: bool = False
+    # The learning rate that was set last; None: as the job began.
+    rate: float | None = None
     # Why the next version would not be finite, where the replay ended for that.
     diverged: str = ""
 
@@ -194,6 +196,8 @@ class Replay:
                 self._tallies.setdefault(worker, Tally()).granted += 1
             case entries.Commit():
                 self._commit(entry)
+            case entries.Rate(learning_rate=rate):
+                self.result.rate = rate
             case entries.Cancel(worker, ticket) | entries.Abandon(worker, ticket):
                 if self._open.pop(ticket, None) is not None and worker in self._replicas:
                     self._replicas[worker].uncertain += 1

@@ -260,6 +260,16 @@ class ShardStore:
         names = [variable.name for variable in self.plan.variables]
         return dict(zip(names, self.plan.gather(self.flats()), strict=True))
 
+    def slots(self) -> list[dict[str, Floats]]:
+        """What an optimizer that keeps no workers apart remembers: of each of its slots the variables by name, zeros of
+        those that are not trained."""
+        names = [variable.name for variable in self.plan.variables]
+        kept = [shard.slots[""] for shard in self._shards]
+        return [
+            dict(zip(names, self.plan.gather_trained([each[slot] for each in kept]), strict=True))
+            for slot in kept[0]
+        ]
+
     def sha256(self) -> str:
         variables: Sequence[VariableSpec] = self.plan.variables
         return weights_sha256(variables, list(self.weights().values()))

@@ -24,6 +24,7 @@ from psserver.checkpoint.contents import (
     save_coordinator,
     save_shard,
     settled,
+    slots,
     weights,
 )
 from psserver.checkpoint.disk import Disk
@@ -69,5 +70,6 @@ __all__ = [
     "save_coordinator",
     "save_shard",
     "settled",
+    "slots",
     "weights",
 ]

@@ -1,6 +1,6 @@
 """The state of a coordinator and its shards, to the files of a checkpoint and back."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -125,17 +125,45 @@ def load(store: Store, name: str, wanted: Wanted = every_part) -> Checkpoint:
 def weights(store: Store, name: str) -> tuple[Manifest, dict[str, Floats]]:
     """The variables of its version by name, in the plan's order, and nothing else of it. Raises CheckpointError."""
     about = store.manifest(name)
-    wanted, flats = f"version/{about.version}", []
-    for server in range(about.servers):
-        file, _ = _files(server)
-        found = store.arrays(name, file, _facts(about, file), wanted.__eq__)
-        if wanted not in found:
-            raise CheckpointError(f"{store.root / name / file}: has no array {wanted!r}: it was edited")
-        flats.append(found[wanted])
+    wanted = f"version/{about.version}"
+    flats = [found[wanted] for found in _arrays(store, name, about, (wanted,))]
     try:
         return about, make_plan(about.variables, about.servers).gather_by_name(flats)
     except (PlanError, ValueError) as error:
         raise CheckpointError(f"{store.root / name}: does not hold its variables: {error}") from error
+
+
+def slots(
+    store: Store, name: str, about: Manifest, names: Sequence[str]
+) -> tuple[list[dict[str, Floats]], float]:
+    """What an optimizer that keeps no workers apart remembers: of each of its slots the trained variables by name. And
+    what multiplies the learning rate that the job began with. Raises CheckpointError."""
+    wanted = [f"slot/0/{slot}" for slot in names]
+    arrays = _arrays(store, name, about, wanted)
+    try:
+        plan = make_plan(about.variables, about.servers)
+        variables = [variable.name for variable in about.variables]
+        found = [
+            dict(zip(variables, plan.gather_trained([part[each] for part in arrays]), strict=True))
+            for each in wanted
+        ]
+        state = CoordinatorState.from_json(store.json(name, COORDINATOR, _facts(about, COORDINATOR)))
+    except (PlanError, StateError, ValueError) as error:
+        raise CheckpointError(f"{store.root / name}: {error}") from error
+    return found, state.lr_scale
+
+
+def _arrays(store: Store, name: str, about: Manifest, wanted: Sequence[str]) -> list[dict[str, Floats]]:
+    """Those of every server. Raises CheckpointError where one has not all of them."""
+    parts = []
+    for server in range(about.servers):
+        file, _ = _files(server)
+        found = store.arrays(name, file, _facts(about, file), wanted.__contains__)
+        for each in wanted:
+            if each not in found:
+                raise CheckpointError(f"{store.root / name / file}: has no array {each!r}: it was edited")
+        parts.append(found)
+    return parts
 
 
 @dataclass(frozen=True, slots=True)

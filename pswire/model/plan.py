@@ -122,6 +122,11 @@ class Plan:
                 whole[piece.start : piece.stop] = values.reshape(-1, *spec.shape[1:])
         return [array for array in arrays if array is not None]
 
+    def gather_trained(self, flats: Sequence[Flat]) -> list[Flat]:
+        """As `gather`, of the trainable part of each payload; zeros for variables that are not trained."""
+        states = [np.zeros(shard.elements - shard.trainable, np.float32) for shard in self.shards]
+        return self.gather([np.concatenate(each) for each in zip(flats, states, strict=True)])
+
     def gather_by_name(self, flats: Sequence[Flat]) -> dict[str, Flat]:
         """As `gather`: arrays by variable name."""
         return {spec.name: array for spec, array in zip(self.variables, self.gather(flats), strict=True)}

@@ -158,6 +158,38 @@ _TRANSLATIONS: Mapping[type[Any], Callable[[Any], tuple[str, Config]]] = {
     ),
 }
 
+_BY_NAME: Mapping[str, type[Any]] = {
+    **{kind.__name__.lower(): kind for kind in _TRANSLATIONS},
+    **dict.fromkeys(("momentum", "nesterov"), keras.optimizers.SGD),
+}
+_SCHEDULES: Mapping[str, type[Any]] = {
+    "exponential": keras.optimizers.schedules.ExponentialDecay,
+    "cosine": keras.optimizers.schedules.CosineDecay,
+    "cosine-restarts": keras.optimizers.schedules.CosineDecayRestarts,
+    "piecewise": keras.optimizers.schedules.PiecewiseConstantDecay,
+    "polynomial": keras.optimizers.schedules.PolynomialDecay,
+    "inverse-time": keras.optimizers.schedules.InverseTimeDecay,
+}
+
+
+def keras_optimizer(config: Mapping[str, Any]) -> Any:
+    """The Keras optimizer of an [optimizer] with all its knobs; None where Keras has none. Its file does not keep
+    `exclude_from_weight_decay`, which is left out."""
+    knobs = {key: value for key, value in config.items() if key != "exclude_from_weight_decay"}
+    name, rate = knobs.pop("name"), knobs.pop("learning_rate")
+    if name not in _BY_NAME:
+        return None
+    if isinstance(rate, Mapping):
+        table = dict(rate)
+        schedule = table.pop("schedule")
+        rate = table["learning_rate"] if schedule == "constant" else _SCHEDULES[schedule](**table)
+    if name == "nesterov":
+        knobs["nesterov"] = True
+    if not knobs.get("weight_decay") and name != "adamw":
+        knobs.pop("weight_decay", None)
+    return _BY_NAME[name](learning_rate=rate, **knobs)
+
+
 # What it does that servers do not, and what comes nearest.
 _NEAREST = {
     "Muon": (

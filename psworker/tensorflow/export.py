@@ -12,21 +12,31 @@ import tensorflow as tf
 
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
+from psworker.job.optimizer import OptimizerState
 from psworker.tensorflow.objectives.training import Training
 from psworker.tensorflow.variables import ModelVariables
 
 
 def save_model(
-    job: Job, model: Any, variables: ModelVariables, weights: Mapping[str, np.ndarray], path: Path
-) -> None:
+    job: Job,
+    model: Any,
+    variables: ModelVariables,
+    weights: Mapping[str, np.ndarray],
+    path: Path,
+    optimizer: OptimizerState | None = None,
+) -> str:
     """Set the variables by name and write the model: `.keras`, or else a SavedModel folder.
 
     A Keras model is saved as it was compiled, or with the job's Keras loss and metrics, so that `evaluate` works on
-    what is loaded. Raises JobError for weights of another model and for what cannot be written in that format.
+    what is loaded; a `.keras` file with the optimizer, too, so that `fit` goes on. Returns what the file has of that, a
+    phrase. Raises JobError for weights of another model and for what cannot be written in that format.
     """
     variables.assign(_in_order(job, variables, weights))
     name = type(job).__name__
-    Training(job, model)
+    named = Training(job, model).optimizer
+    told = "without the optimizer's state, for which the format has no place"
+    if path.suffix == ".keras" and isinstance(model, keras.Model):
+        told = _give_optimizer(job, model, variables, named, optimizer)
     with blame(f"writing the model of job {name}"):
         if path.suffix == ".keras":
             if not isinstance(model, keras.Model):
@@ -39,6 +49,36 @@ def save_model(
         else:
             text = _no_model(name, model, "Keras model or tf.Module")
             raise JobError(f"{text}; export weights.safetensors instead")
+    return told
+
+
+def _give_optimizer(
+    job: Job, model: Any, variables: ModelVariables, named: Any, state: OptimizerState | None
+) -> str:
+    """The model is compiled with the run's optimizer, in its state. `named`: the one that the job names. Returns what
+    `save_model` does."""
+    from psworker.keras.slots import assign_slots
+    from psworker.keras.translate import keras_optimizer, unwrapped
+
+    if state is None:
+        return "without the optimizer's state, which is not known of this version"
+    optimizer = keras_optimizer(state.config) if named is None else named
+    if optimizer is None:
+        return f"without the optimizer's state: Keras has no {state.config['name']}"
+    Training(job, model, optimizer)
+    optimizer = model.optimizer
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+    names = {
+        id(variable): spec.name for variable, spec in zip(variables.variables, variables.specs, strict=True)
+    }
+    slots = [{key: slot[name] for key, name in names.items()} for slot in state.slots]
+    assign_slots(optimizer, slots, state.version)
+    if state.rate is not None and not callable(unwrapped(optimizer)._learning_rate):
+        optimizer.learning_rate = state.rate
+    if state.config.get("exclude_from_weight_decay"):
+        return "with the optimizer's state, but exclude_from_weight_decay, which Keras' files do not keep"
+    return "with the optimizer's state"
 
 
 def _no_model(name: str, model: Any, expected: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from pswire.model.plan import Plan, VariableSpec
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
+from psworker.job.optimizer import OptimizerState
 from psworker.tensorflow.data.batches import grouped_batches, known_length
 from psworker.tensorflow.data.dealt import declared_work, unit_batches
 from psworker.tensorflow.data.first_batch import built
@@ -247,6 +248,8 @@ class Trainer:
         with blame(f"evaluate() of job {self._name}"):
             return measured_names(self.job, self.model)
 
-    def save_model(self, weights: Mapping[str, np.ndarray], path: Path) -> None:
+    def save_model(
+        self, weights: Mapping[str, np.ndarray], path: Path, optimizer: OptimizerState | None = None
+    ) -> str:
         """Write the model with these weights, by variable: see `psworker.tensorflow.export`."""
-        save_model(self.job, self.model, self._variables, weights, path)
+        return save_model(self.job, self.model, self._variables, weights, path, optimizer)

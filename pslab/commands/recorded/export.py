@@ -47,7 +47,10 @@ def export(folder: Path, path: Path, version: int | None, job: str | None, as_js
 
     What is written loads without this project: keras.models.load_model, tf.saved_model.load,
     safetensors, numpy.load. A Keras model is compiled with the job's Keras loss and metrics, so that
-    evaluate works; the servers' optimizer is not part of it. Model formats need the job's module (at
+    evaluate works. A .keras file has the run's optimizer, too, so that fit goes on where the run
+    ended, if what that remembers is known: of a checkpoint, of a version that is computed again,
+    and of the last version of a run with checkpoints (run.checkpoint_every). The other formats have
+    no place for it. Model formats need the job's module (at
     the path of experiment.toml, or as --job names it) and TensorFlow; the others need neither. They run that
     module: export only folders of which you know who made them.
 
@@ -74,11 +77,11 @@ def export(folder: Path, path: Path, version: int | None, job: str | None, as_js
                     f"--version {version}: a checkpoint has one version; expected the run's folder"
                 )
             # The last part of a relative path may be missing from it: "." say.
-            found = exported_checkpoint(folder.resolve(), path, job)
+            found, told = exported_checkpoint(folder.resolve(), path, job)
         else:
             run = Run(folder)
             say_unfinished([run])
-            found = exported(run, path, version, None if as_json else _progress, job)
+            found, told = exported(run, path, version, None if as_json else _progress, job)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except OtherWeightsError as error:
@@ -94,10 +97,12 @@ def export(folder: Path, path: Path, version: int | None, job: str | None, as_js
                 "origin": found.origin,
                 "variables": len(found.arrays),
                 "bytes": size,
+                "optimizer": told,
             }
         )
     else:
-        click.echo(f"version {found.version}, {found.origin}: {len(found.arrays)} variables in {path}")
+        line = f"version {found.version}, {found.origin}: {len(found.arrays)} variables in {path}"
+        click.echo(f"{line}, {told}" if target.needs_model(path) else line)
 
 
 def _progress(replayed: Replayed) -> None:

@@ -197,13 +197,15 @@ def run(
             return
         processes = engine_named(loaded.run.engine).make is not None
         finished = real(loaded, how) if processes else simulated(loaded, how)
+        saved = ""
         if save is not None and finished.result.ok:
-            exported(Run(finished.folder), save)
+            _, told = exported(Run(finished.folder), save)
+            saved = f"model: {save}, {told}" if target.needs_model(save) else f"model: {save}"
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except (EngineError, ExperimentError, OptimizerError, RunError, TrackerError) as error:
         raise Failure(error) from error
-    _tell(finished, save, as_json)
+    _tell(finished, saved, as_json)
     context.exit(int(finished.result.verdict.code))
 
 
@@ -234,10 +236,10 @@ def _of_script(
     return loaded
 
 
-def _tell(finished: FinishedRun, save: Path | None, as_json: bool) -> None:
+def _tell(finished: FinishedRun, saved: str, as_json: bool) -> None:
     if as_json:
         print_json(outcome_json(finished))
         return
     console().print(outcome_text(finished))
-    if save is not None and finished.result.ok:
-        click.echo(f"model: {save}")
+    if saved:
+        click.echo(saved)

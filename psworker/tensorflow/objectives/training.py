@@ -31,7 +31,8 @@ class Training:
     nobody named one. `by_train_step`: the model's own `train_step` computes.
     """
 
-    def __init__(self, job: Job, model: Any) -> None:
+    def __init__(self, job: Job, model: Any, optimizer: Any = None) -> None:
+        """`optimizer`: to compile the model with, whatever else the job names."""
         self._job, self._model = job, model
         self.compiled = (
             isinstance(model, keras.Model) and bool(model.compiled) and model not in _COMPILED_HERE
@@ -40,7 +41,7 @@ class Training:
         if self.compiled:
             self._check_compiled()
         else:
-            self._compile(own_step)
+            self._compile(own_step, optimizer)
         self.by_train_step = self.compiled or own_step
         self.optimizer = model.optimizer if self.compiled else _optimizer(job)
         if self.by_train_step and not model.optimizer.built:
@@ -84,7 +85,7 @@ class Training:
         check_names("loss", self._model.loss)
         check_names("metric", getattr(self._model._compile_metrics, "_user_metrics", None))
 
-    def _compile(self, own_step: bool) -> None:
+    def _compile(self, own_step: bool, optimizer: Any) -> None:
         job, model, name = self._job, self._model, type(self._job).__name__
         if job.loss is None:
             raise JobError(
@@ -101,9 +102,9 @@ class Training:
                 "has loss(self, model, batch): leave one of the two out (for the train_step, compile the model)"
             )
         check_names("loss", loss)
-        if loss is None and not job.metrics:
+        if loss is None and not job.metrics and optimizer is None:
             return
-        optimizer = _optimizer(job) or "sgd"
+        optimizer = optimizer or _optimizer(job) or "sgd"
         metrics = list(job.metrics)
         model.compile(
             optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False, auto_scale_loss=False

@@ -1,0 +1,145 @@
+"""What a `.keras` file has of the run's optimizer: plain Keras goes on from it as if it had trained alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslab.runs.folder import Run
+from psserver.checkpoint import Store
+from psserver.optimizers import registry
+from tests.replay.command import ps_lab
+from tests.replay.simulated import simulate
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+
+keras = pytest.importorskip("keras")
+
+from psworker.keras.translate import keras_optimizer, translate  # noqa: E402
+from tests.export.regression import BATCHES, OwnOptimizer, dataset, model  # noqa: E402
+
+EPOCHS, MORE = 2, 100
+RUN = {"name": "test", "checkpoint_every": "7v", "keep": 99}
+ONE = {"servers": 1, "workers": 1}
+SGD = keras.optimizers.SGD
+OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {
+    "sgd": ({}, lambda: SGD(0.02)),
+    "momentum": ({"momentum": 0.8}, lambda: SGD(0.02, momentum=0.8)),
+    "adam": ({}, lambda: keras.optimizers.Adam(0.02)),
+    "adamw": ({"weight_decay": 0.01}, lambda: keras.optimizers.AdamW(0.02, weight_decay=0.01)),
+    "rmsprop": ({}, lambda: keras.optimizers.RMSprop(0.02)),
+}
+
+
+class Losses(keras.callbacks.Callback):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        # Of this batch alone: Keras averages over an epoch.
+        self.found.append(float(logs["loss"]))
+        self.model.reset_metrics()
+
+
+def losses(trained: Any, steps: int) -> list[float]:
+    """Of the next batches."""
+    seen = Losses()
+    trained.fit(dataset(), epochs=steps // BATCHES, shuffle=False, verbose=0, callbacks=[seen])
+    return seen.found
+
+
+def trained(folder: Path, optimizer: dict[str, Any], job: str = "Regression", **more: Any) -> Run:
+    sections = {"run": RUN, "cluster": ONE, "simulation": {"problem": "job", "compute": "constant(1)"}} | more
+    module = {"module": f"tests/export/regression.py:{job}", "epochs": EPOCHS}
+    return simulate(folder, "sync", optimizer=optimizer, job=module, **sections)
+
+
+def export(source: Path, path: Path, *options: object) -> str:
+    done = ps_lab("export", source, "--to", path, *options)
+    assert done.code == 0, done
+    return done.out
+
+
+def assert_goes_on(path: Path, optimizer: Any, steps: int = EPOCHS * BATCHES) -> None:
+    """As a model that plain Keras has trained for so many steps."""
+    alone = model()
+    alone.compile(optimizer, loss="mse")
+    losses(alone, steps)
+    loaded = keras.models.load_model(path)
+    assert type(loaded.optimizer) is type(optimizer) and int(loaded.optimizer.iterations) == steps
+    assert losses(loaded, MORE) == pytest.approx(losses(alone, MORE), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_plain_keras_goes_on_from_the_last_version(tmp_path: Path, name: str) -> None:
+    knobs, make = OPTIMIZERS[name]
+    run = trained(tmp_path / "run", {"name": name, "learning_rate": 0.02, **knobs})
+    assert "with the optimizer's state\n" in export(run.path, tmp_path / "last.keras")
+    assert_goes_on(tmp_path / "last.keras", make())
+
+
+def test_of_a_checkpoint_of_a_version_and_of_a_job_that_names_its_optimizer(tmp_path: Path) -> None:
+    """Several servers and workers; the checkpoint and the log, executed again, say the same."""
+    more: dict[str, Any] = {"cluster": {"servers": 2, "workers": 2}}
+    optimizer = {"name": "adamw", "learning_rate": 0.02, "weight_decay": 0.004, "clipvalue": 0.5}
+    run = trained(tmp_path / "run", optimizer, "OwnOptimizer", **more)
+    store = Store(run.path / "checkpoints")
+    of_seven = store.root / next(each for each in store.names() if store.manifest(each).version == 7)
+    for source, options in ((of_seven, ()), (run.path, ("--version", 7))):
+        path = tmp_path / f"{source.name}.keras"
+        assert "with the optimizer's state\n" in export(source, path, *options)
+    one, other = (keras.models.load_model(tmp_path / f"{each.name}.keras") for each in (of_seven, run.path))
+    assert one.optimizer.clipvalue == OwnOptimizer.optimizer.clipvalue
+    for optimizer in (one.optimizer, other.optimizer):
+        assert int(optimizer.iterations) == 7 and optimizer.variables[2].numpy().any()
+    for first, second in zip(one.optimizer.variables, other.optimizer.variables, strict=True):
+        assert (first.numpy() == second.numpy()).all(), first.path
+    assert losses(one, MORE) == losses(other, MORE)
+
+
+def test_a_loss_of_the_jobs_own_is_no_hindrance(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", {"name": "nesterov", "learning_rate": 0.02}, "OwnLoss")
+    export(run.path, tmp_path / "last.keras")
+    loaded = keras.models.load_model(tmp_path / "last.keras")
+    assert loaded.optimizer.nesterov and int(loaded.optimizer.iterations) == EPOCHS * BATCHES
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "more", "name", "told"),
+    [
+        (
+            {"name": "adam"},
+            {"run": {"checkpoint_every": ""}},
+            "model.keras",
+            "which is not known of this version",
+        ),
+        ({"name": "dana-zero"}, {}, "model.keras", "which is not known of this version"),
+        ({"name": "delayed-nesterov"}, {}, "model.keras", "Keras has no delayed-nesterov"),
+        ({"name": "adam"}, {}, "model", "for which the format has no place"),
+    ],
+    ids=["no checkpoint", "one for each worker", "not in Keras", "SavedModel"],
+)
+def test_where_there_is_none_it_is_said(
+    tmp_path: Path, optimizer: dict[str, Any], more: dict[str, Any], name: str, told: str
+) -> None:
+    run = trained(tmp_path / "run", optimizer, **more)
+    said = export(run.path, tmp_path / name)
+    assert "without the optimizer's state" in said and told in said
+    assert (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_each_optimizer_of_the_servers_that_keras_has_is_found(name: str) -> None:
+    """With all its knobs: translated back it is what it was."""
+    schedule = {"schedule": "cosine", "initial_learning_rate": 0.1, "decay_steps": 30}
+    for rate in (0.25, registry.build({"name": "sgd", "learning_rate": schedule}).config["learning_rate"]):
+        config = registry.build({"name": name, "learning_rate": rate}).config
+        made = keras_optimizer(config)
+        assert (made is None) == (name in ("dana-zero", "delayed-nesterov"))
+        if made is not None:
+            assert registry.build(translate(made)).config == config
