@@ -126,7 +126,8 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "--allow-missing",
     is_flag=True,
     default=None,
-    help="A job in which a worker has left for good before its data ended is a success. Default: exit code 13.",
+    help="A job in which a worker has left for good before its data ended, or batches were lost with a server, is a "
+    "success. Default: exit code 13.",
 )
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
 @click.option(

@@ -327,7 +327,12 @@ class Session:
         """
         told = (grant.ticket, batch, samples, loss, ready)
         commit = Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends)
-        self._writer.push_and_commit(grant, flats, commit)
+        try:
+            self._writer.push_and_commit(grant, flats, commit)
+        except Voided:
+            self._control.joined.contributed(batch, void=samples > 0)
+            raise
+        self._control.joined.contributed(batch, void=False)
         self._control.joined.set_rate(learning_rate)
 
     def abandon(self, grant: Grant, reason: str, *, unit_ends: bool = False) -> None:

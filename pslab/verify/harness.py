@@ -85,10 +85,16 @@ class CoordinatorHarness:
     # What workers do
 
     def joins(
-        self, worker: str, session: str = "A", rank: int | None = None, *, stays: bool = False
+        self,
+        worker: str,
+        session: str = "A",
+        rank: int | None = None,
+        *,
+        stays: bool = False,
+        used: int = 0,
     ) -> Member:
         rank = int(worker[1:]) if rank is None else rank
-        member, outputs = self.coordinator.join(worker, session, rank, self.now, stays=stays)
+        member, outputs = self.coordinator.join(worker, session, rank, self.now, stays=stays, used=used)
         self.take(outputs)
         self.connects(worker, session)
         return member

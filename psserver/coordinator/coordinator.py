@@ -203,6 +203,7 @@ class Coordinator(CoordinatorView):
         *,
         remembers: bool = False,
         stays: bool = False,
+        used: int = 0,
     ) -> tuple[Member, list[Output]]:
         """Make a worker a member. Raises JoinRefused; nothing has changed then.
 
@@ -212,11 +213,12 @@ class Coordinator(CoordinatorView):
         restarted must not wait for its own former process. Not while `trying`: ask again after the answer.
         `remembers`: its codec makes payloads of earlier ones, too. `stays`: its process may take part in a further
         phase of the job: where all members are done, those are told so, and the job goes on when each of them has
-        joined anew or left. It ends when nobody is left.
+        joined anew or left. It ends when nobody is left. `used`: of a session that joins again and does not go back,
+        behind the last batch that it committed; what is not in the log of those is missing.
         """
         if self.trying:
             raise JoinDeferred("an update is being looked at; expected the Join again in a moment")
-        member = self._membership.join(worker, session, rank, now, remembers, stays)
+        member = self._membership.join(worker, session, rank, now, remembers, stays, used)
         return member, self._emit(now)
 
     def unknown_session(self, worker: str, incarnation: int, session: str) -> str | None:

@@ -161,12 +161,18 @@ class Lifecycle:
         elif ledger.started or ledger.resting:
             gone = named(ledger.roster.unfinished)
             reason = ledger.phase_ended if ledger.resting else "all workers are done"
-            left_early = f"; {gone} left before its data ended"
-            if gone and not reason.endswith(left_early):
-                reason += left_early
+            lost = {name: tally.missed for name, tally in ledger.roster.tallies.items() if tally.missed}
+            for said in (
+                f"; {gone} left before its data ended" if gone else "",
+                f"; {sum(lost.values())} batches of {named(lost)} were lost with a server or a connection"
+                if lost
+                else "",
+            ):
+                if said not in reason:
+                    reason += said
             if ledger.work is not None:
                 reason += "; not all work units were trained"
-            missing = bool(gone or ledger.work is not None) and not ledger.terms.allow_missing
+            missing = bool(gone or lost or ledger.work is not None) and not ledger.terms.allow_missing
             self._succeed(reason, now, missing=missing)
         else:
             reason = "all workers are done and nothing was trained: there is no model"

@@ -73,6 +73,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("work", SUB, PART),
         ("stays", FLAG, TYPED),
         ("after", NAME, NAMED),
+        ("used", Whole(2**53), "batches of one worker"),
     ),
     *rows(
         "WorkUnits",

@@ -129,7 +129,8 @@ class ClusterSection(Section):
     """the start waits for so many workers only, and the others may come later; 0: for all `workers`"""
 
     allow_missing: bool = False
-    """a job in which a worker has left for good before its data ended is a success; else the exit code is 13"""
+    """a job in which data was not trained on, of workers that left or that a server took along, is a success; else the
+    exit code is 13"""
 
     max_workers: Annotated[int, Field(ge=0, le=65536)] = 0
     """names of workers that may ever join, at most; 0: no limit"""

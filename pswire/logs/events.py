@@ -140,6 +140,12 @@ EVENTS: Final[Mapping[str, Event]] = {
     "batch_skipped": Event(WORKER, (), "its gradient is not finite"),
     "state_is_trained": Event(WORKER, (), "a moving average, say, was named as if it were a weight"),
     "no_validation": Event(WORKER, (), "Keras: an epoch ended without worker 0, which validates for all"),
+    "same_data": Event(
+        WORKER, ("workers",), "Keras: all workers were given the same data, which nobody has cut"
+    ),
+    "another_seed": Event(
+        WORKER, ("seed",), "it drew the initial values with another seed than the servers'"
+    ),
     "no_batches": Event(WORKER, ("index",), "its part of the data is empty; it is done at once"),
     "not_deterministic": Event(WORKER, (), "TensorFlow had started with several threads, which stay"),
     "metric_own": Event(WORKER, (), "Keras: a metric is no sum; each worker's logs have its own value"),

@@ -56,6 +56,7 @@ class JoinRequest(_message.Message):
     WORK_FIELD_NUMBER: _builtins.int
     STAYS_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Empty: the coordinator picks the lowest free name ("w0", "w1", ...)."""
     session: _builtins.str
@@ -87,6 +88,11 @@ class JoinRequest(_message.Message):
     which nothing of it is left: servers that wait for its workers end it, and
     begin the next. Not together with `job`.
     """
+    used: _builtins.int
+    """Of a session that joins again and does not go back in its data: the batch
+    behind the last one that it has committed, here or in a generation before.
+    Those of them that the job has not are missing.
+    """
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
     @_builtins.property
@@ -110,10 +116,11 @@ class JoinRequest(_message.Message):
         work: Global___WorkUnits | None = ...,
         stays: _builtins.bool = ...,
         after: _builtins.str = ...,
+        used: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "task_index", b"task_index", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "after", b"after", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "stays", b"stays", "task_index", b"task_index", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "after", b"after", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "stays", b"stays", "task_index", b"task_index", "used", b"used", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__task_index: _TypeAlias = _typing.Literal["task_index"]  # noqa: Y015
     _WhichOneofArgType__task_index: _TypeAlias = _typing.Literal["_task_index", b"_task_index"]  # noqa: Y015

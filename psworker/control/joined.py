@@ -22,6 +22,10 @@ class Joined:
         # The loop can go back to the batch that is the next one to count.
         self.goes_back = False
         self.renewals = 0
+        # Behind the last batch that was committed, whether it counts or not.
+        self._used = 0
+        # Renewals before the newest contribution; whether it was said that what is under way is lost.
+        self._renewed, self._told = 0, False
         # Of the newest renewal.
         self.reason = ""
         self.take(reply)
@@ -43,6 +47,26 @@ class Joined:
         """The answer makes this session another member, which remembers nothing of the one before."""
         return (reply.job, reply.incarnation) != (self.reply.job, self.reply.incarnation)
 
+    def used(self, engine: ClientEngine) -> int:
+        """Before it joins again: behind the last batch that the engine has committed, in this membership or an earlier
+        one; 0 for a loop that goes back, or whose batches have no numbers."""
+        self._used = max(self._used, engine.position.next)
+        return self._used if self._numbered and not self.goes_back else 0
+
+    def contributed(self, batch: int, *, void: bool) -> None:
+        """The loop has done with that batch. `void`: it does not count; where that is for a loss, it is lost."""
+        renewed, told = self.renewals != self._renewed, self._told
+        self._renewed, self._told = self.renewals, False
+        if not (void and renewed and self._numbered) or self.goes_back:
+            return
+        self._used = max(self._used, batch + 1)
+        if not told:
+            log.warning(
+                "batch %d of this worker, which was under way, does not count, and is not worked on again",
+                batch,
+                extra=event("commits_undone", batches=0),
+            )
+
     def renew(self, engine: ClientEngine, reply: pb.JoinReply) -> None:
         """The engine goes on as that other member: tickets are void, and some batches may not count."""
         restarted = reply.job != self.reply.job
@@ -63,3 +87,4 @@ class Joined:
                 *("1 committed batch" if undone == 1 else f"{undone} committed batches", reply.next_batch),
                 extra=event("commits_undone", batches=undone),
             )
+            self._told = True

@@ -61,8 +61,9 @@ class Registration:
         # Of the newest answer: other servers on this address are none of ours.
         self._job, self._phase = phase.of, phase
 
-    def join(self) -> pb.JoinReply:
-        """For the first time, or again: for the same name and part of the data. Raises Refused, Unreachable."""
+    def join(self, used: int = 0) -> pb.JoinReply:
+        """For the first time, or again: for the same name and part of the data. `used`: behind the last batch that this
+        session has committed, where it does not go back. Raises Refused, Unreachable."""
         request = pb.JoinRequest(
             worker=self._name or "",
             session=self.session,
@@ -76,6 +77,7 @@ class Registration:
             work=self._work,
             stays=self._phase.stays,
             after="" if self._job else self._phase.after,
+            used=used,
         )
         reply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
         if self._job and reply.job != self._job and not follows(reply.job, self._job):

@@ -38,7 +38,7 @@ class Control:
     def __init__(
         self,
         channel: grpc.Channel,
-        join: Callable[[], pb.JoinReply],
+        join: Callable[[int], pb.JoinReply],
         admit: Callable[[pb.JoinReply], None],
         session: str,
         backoff: Backoff,
@@ -50,7 +50,7 @@ class Control:
         is called as soon as no payload is of use any more: the job or this session has failed. `numbered`: what is
         committed are batches of this worker's own data."""
         self._join, self._admit = join, admit
-        reply = join()
+        reply = join(0)
         self.joined = Joined(reply, session, numbered=numbered)
         admit(reply)
         self._backoff = backoff
@@ -321,7 +321,9 @@ class Control:
                 self._sender = None
 
     def _rejoin(self) -> None:
-        reply = self._join()
+        with self._lock:
+            used = self.joined.used(self._engine)
+        reply = self._join(used)
         if self.joined.is_another(reply):
             with self._lock:
                 self.joined.renew(self._engine, reply)

@@ -1,8 +1,11 @@
 """A job in which every batch writes an element of its own, killed again and again: final weights say how often each
-batch counted, under every policy. A campaign of many kills: PARAMSERVER_EFFORT=soak pytest"""
+batch counted, under every policy, in a loop of `psworker.train`, in `fit`, and in `fit` whose data is dealt. A campaign
+of many kills: scripts/soak ledger"""
 
 import json
-from collections import Counter
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +13,21 @@ import numpy as np
 import pytest
 
 from pslab.runs.folder import Run
-from psserver import policies
+from psserver.policies.builtin import BUILTIN
+from psserver.policies.builtin.local import __name__ as local_rules
 from psserver.weights_file import load
 from pswire.model.plan import VariableSpec, make_plan
 from tests.cluster.cluster import ROOT, entries_of
-from tests.repetitions import SOAK, usually
+from tests.forking import popen
+from tests.repetitions import FIRST_SEED, SOAK, usually
 from tests.replay.command import ps_lab
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 ROOM, LR = 200, 1.0
-BATCHES, KILLS = (190, 12) if SOAK else (120, 2)
-# Initial values, as `tests/cluster/numpy_worker.py` has them.
-START = {"w": np.full((100, 10), 0.5, np.float32), "b": np.ones(3, np.float32)}
+# Of a worker; of dealt data, of all of them.
+EPOCHS, STEPS = 2, 95 if SOAK else 60
+BATCHES, KILLS = EPOCHS * STEPS, 12 if SOAK else 2
 # To drop contributions, or to cancel tickets of which the commit is on its way, is their rule.
 DROPPING = {
     *("bounded", "k-async", "k-batch-async", "k-sync", "k-batch-sync", "rennala", "ringmaster"),
@@ -31,74 +36,171 @@ DROPPING = {
 }
 # What tolerates bad workers needs more of them.
 WORKERS = {"trimmed-mean": 5, "krum": 5}
+# `fit` refuses policies whose workers do more than gradients.
+GRADIENTS = [name for name, spec in BUILTIN.items() if spec.__module__ != local_rules]
+LOOPS = {"train": list(BUILTIN), "fit": GRADIENTS, "dealt": GRADIENTS}
+CASES = [(loop, policy) for loop, names in LOOPS.items() for policy in names]
+# Of `fit`, which does not go back in a process that lives.
+NOT_AGAIN = re.compile(
+    r"(\d+) committed batch(?:es)? of this worker, from batch (\d+) on, and the one under way"
+)
+UNDER_WAY = re.compile(r"batch (\d+) of this worker, which was under way, does not count")
+
+Batch = tuple[str, int]
 
 
-def killed(folder: Path, policy: str) -> tuple[Run, int]:
-    """A run of that policy, and how many processes of it were killed."""
-    arguments = ["--seconds", "0.01", "--batches", str(BATCHES), "--ledger", str(ROOM)]
+@pytest.fixture(autouse=True, scope="module")
+def forks() -> Iterator[None]:
+    """Also in a soak: it is for kills, and most of a run would be the start of TensorFlow."""
+    with popen.forking(in_soak=True):
+        yield
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A run under that policy, `kills` processes of which were killed."""
+
+    loop: str
+    policy: str
+    run: Run
+    kills: int
+
+    @property
+    def workers(self) -> list[str]:
+        return [f"w{rank}" for rank in range(WORKERS.get(self.policy, 2))]
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [
+            json.loads(line) for line in self.run.path.joinpath("decisions.jsonl").read_text().splitlines()
+        ]
+
+    def said(self, worker: str) -> str:
+        return (self.run.path / "logs" / f"worker-{worker[1:]}.log").read_text()
+
+
+def killed(folder: Path, loop: str, policy: str) -> Killed:
     options = ["--out", str(folder), "--runs", "1", "--no-reference", "--kind", "kill", "--kills", str(KILLS)]
-    options += ["--every", "6", "--seed", "11", "--json", "--set", f"policy.name={policy}"]
+    options += [
+        "--every",
+        "6",
+        "--seed",
+        str((FIRST_SEED + 11) % 2**31),
+        "--json",
+        "--set",
+        f"policy.name={policy}",
+    ]
+    workers = WORKERS.get(policy, 2)
     # Krum compares whole gradients.
-    size = {"cluster.workers": WORKERS.get(policy, 2), "cluster.servers": 1 if policy == "krum" else 2}
-    chosen = {**size, "optimizer.name": "sgd", "optimizer.learning_rate": LR}
+    chosen = {"cluster.workers": workers, "cluster.servers": 1 if policy == "krum" else 2}
+    if loop == "train":
+        chosen |= {"optimizer.name": "sgd", "optimizer.learning_rate": LR}
+        arguments = ["--seconds", "0.01", "--batches", str(BATCHES), "--ledger", str(ROOM)]
+    else:
+        script = Path(__file__).with_name("fit_ledger.py")
+        chosen |= {"optimizer.name": "from-job", "optimizer.learning_rate": 0, "job.script": str(script)}
+        # In a process that lives `fit` does not go back behind the loss of a server.
+        chosen |= {"cluster.allow_missing": "true"} if loop == "fit" else {}
+        arguments = ["none" if loop == "fit" else "units", str(STEPS * (workers if loop == "dealt" else 1))]
+        arguments += [str(EPOCHS)]
     options += [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
     options += ["--set", f"job.arguments={json.dumps(arguments)}"]
     done = ps_lab("chaos", Path(__file__).with_name("numpy.toml"), *options)
     report = json.loads(done.out.splitlines()[-1])
     (told,) = report["rounds"]
     assert done.code == 0 and told["problems"] == [], told
-    return Run(folder / "run-1"), len(told["disturbances"])
+    return Killed(loop, policy, Run(folder / "run-1"), len(told["disturbances"]))
 
 
-def counted(run: Run) -> np.ndarray:
+def counted(of: Killed) -> np.ndarray:
     """What was added to each batch's element."""
-    saved = load(run.path / "weights.safetensors")
+    saved = load(of.run.path / "weights.safetensors")
     assert saved.order is not None
+    arrays = [saved.arrays[name] for name in saved.order]
+    if of.loop != "train":
+        (only,) = arrays
+        return only
+    # Initial values, as `tests/cluster/numpy_worker.py` has them.
+    start = {"w": np.full((100, 10), 0.5, np.float32), "b": np.ones(3, np.float32)}
     plan = make_plan([VariableSpec(name, saved.arrays[name].shape) for name in saved.order], 2)
-    last, first = (
-        np.concatenate(plan.scatter([arrays[name] for name in saved.order]))
-        for arrays in (saved.arrays, START)
-    )
-    return last - first
+    first = [start[name] for name in saved.order]
+    return np.concatenate(plan.scatter(arrays)) - np.concatenate(plan.scatter(first))
 
 
-def promised(run: Run) -> tuple[np.ndarray, Counter[tuple[str, int]]]:
-    """What the log says was added, and how often each batch was applied."""
-    whose: dict[int, tuple[str, int]] = {}
-    added, applied = np.zeros(1003), Counter[tuple[str, int]]()
-    for entry in run.path.joinpath("decisions.jsonl").read_text().splitlines():
-        fact: dict[str, Any] = json.loads(entry)
-        if fact["kind"] == "commit":
-            whose[fact["ticket"]] = fact["worker"], fact["batch"]
+def batch_of(of: Killed, commit: dict[str, Any], grants: dict[int, dict[str, Any]]) -> Batch:
+    """Which batch was committed; of dealt data, whoever has it."""
+    if of.loop != "dealt":
+        return commit["worker"], commit["batch"]
+    grant = grants[commit["ticket"]]
+    return "", grant["epoch"] * STEPS * len(of.workers) + grant["unit"]
+
+
+def element(of: Killed, batch: Batch) -> int:
+    worker, number = batch
+    if of.loop == "dealt":
+        return number % (STEPS * len(of.workers))
+    return int(worker[1:]) * ROOM + (number if of.loop == "train" else number % STEPS)
+
+
+def promised(of: Killed) -> tuple[np.ndarray, list[Batch], list[Batch]]:
+    """What the log says was added; the batches that were committed, and those that were applied."""
+    grants: dict[int, dict[str, Any]] = {}
+    whose: dict[int, Batch] = {}
+    added, applied = np.zeros(1003), list[Batch]()
+    for fact in of.log:
+        if fact["kind"] == "grant":
+            grants[fact["ticket"]] = fact
+        # Without samples it is no batch: others waited for one who has none left in the epoch.
+        elif fact["kind"] == "commit" and fact["samples"]:
+            whose[fact["ticket"]] = batch_of(of, fact, grants)
         elif fact["kind"] == "apply":
             for part in fact["parts"]:
-                worker, batch = whose[part["ticket"]]
-                applied[worker, batch] += 1
-                added[int(worker[1:]) * ROOM + batch] += LR * fact["lr_scale"] * part["weight"]
-    return added, applied
+                batch = whose.get(part["ticket"])
+                if batch is not None:
+                    applied.append(batch)
+                    added[element(of, batch)] += LR * fact["lr_scale"] * part["weight"]
+    return added, list(whose.values()), applied
 
 
-@pytest.mark.parametrize("policy", usually(["async"], list(policies.names())))
+def not_again(of: Killed, worker: str) -> set[Batch]:
+    """Batches of which that worker said that they do not count: so many, and the one that was under way."""
+    said = of.said(worker)
+    found = [(0, int(batch)) for batch in UNDER_WAY.findall(said)]
+    found += [(int(count), int(first)) for count, first in NOT_AGAIN.findall(said)]
+    return {(worker, first + n) for count, first in found for n in range(count + 1)}
+
+
+@pytest.mark.parametrize(("loop", "policy"), usually([("train", "async"), ("fit", "sync")], CASES))
 def test_every_batch_counts_once_whoever_is_killed(
-    tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch, record_property: Any
+    tmp_path: Path, loop: str, policy: str, monkeypatch: pytest.MonkeyPatch, record_property: Any
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    run, kills = killed(tmp_path / "out", policy)
-    record_property("kills", kills)
-    print(f"{policy}: {kills} kills")
-    added, applied = promised(run)
-    commits = Counter((entry["worker"], entry["batch"]) for entry in entries_of(run, "commit"))
-    assert set(commits.values()) == {1} and set(applied.values()) == {1}
-    (job,) = entries_of(run, "job")
-    if job.get("local") is None:
-        # Of a local rule a commit is of several batches.
-        ranks = range(WORKERS.get(policy, 2))
-        missing = {(f"w{rank}", batch) for rank in ranks for batch in range(BATCHES)} - set(commits)
-        assert not missing or policy in DROPPING, missing
-        dropped = {entry["ticket"] for entry in entries_of(run, "drop")}
+    of = killed(tmp_path / "out", loop, policy)
+    record_property("kills", of.kills)
+    print(f"{loop} {policy}: {of.kills} kills")
+    added, commits, applied = promised(of)
+    assert len(set(applied)) == len(applied)
+    (job,) = entries_of(of.run, "job")
+    if job.get("local") is not None:
+        # A commit is of several batches.
+        assert len(set(commits)) == len(commits)
+        return
+    if loop == "dealt":
+        # What a policy drops is dealt again.
+        assert set(applied) == {("", number) for number in range(BATCHES * len(of.workers))}
+    else:
+        assert len(set(commits)) == len(commits)
+        missing = {(worker, batch) for worker in of.workers for batch in range(BATCHES)} - set(commits)
+        if loop == "fit":
+            told = of.run.summary.missing.get("batches", {})
+            if policy not in DROPPING:
+                assert {worker for worker, _ in missing} == set(told) and sum(told.values()) == len(missing)
+            missing -= set().union(*(not_again(of, worker) for worker in of.workers))
+        assert not missing or policy in DROPPING, sorted(missing)
+        dropped = {entry["ticket"] for entry in entries_of(of.run, "drop")}
         assert len(applied) == len(commits) - len(dropped)
         assert not dropped or policy in DROPPING, f"{len(dropped)} batches were dropped"
-        if job.get("tensors") is None:
-            assert np.abs(counted(run) - added).max() < 1e-5
-            assert np.count_nonzero(counted(run)) == len(applied)
+    if job.get("tensors") is None:
+        assert np.abs(counted(of) - added[: len(counted(of))]).max() < 1e-5
+        assert np.count_nonzero(counted(of)) == len({element(of, batch) for batch in applied})

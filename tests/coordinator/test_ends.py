@@ -172,6 +172,38 @@ def test_data_that_were_not_trained_on_make_a_success_only_where_that_is_allowed
         harness.joins("w0", "another")
 
 
+@pytest.mark.parametrize("commits_again", [True, False])
+@pytest.mark.parametrize("allowed", [True, False])
+def test_batches_that_a_rollback_undid_and_nobody_repeats_are_missing(
+    allowed: bool, commits_again: bool
+) -> None:
+    """w0 has committed batches 0 to 59, of which the newest checkpoint has 2, and goes on behind the one under way."""
+    terms = {"allow_missing": allowed, "checkpoint_versions": 2}
+    harness = CoordinatorHarness("async", workers=1, terms=terms).starts()
+    for batch in range(2):
+        harness.commits("w0", batch=batch)
+    newest = harness.saved
+    for batch in range(2, 60):
+        harness.commits("w0", batch=batch)
+    harness.saved = newest
+    harness.servers_crash()
+    harness.joins("w0", used=60)
+    harness.ready("w0")
+    tally = harness.coordinator.roster.tally("w0")
+    if commits_again:
+        harness.commits("w0", batch=61)
+        # A process that is started anew begins behind what its name has used.
+        assert tally.next_batch == 62
+    else:
+        harness.abandons("w0")
+    finishes(harness, "w0")
+    assert tally.missed == (59 if commits_again else 58)
+    cause = "done" if allowed else "missing"
+    reason = f"all workers are done; {tally.missed} batches of w0 were lost with a server or a connection"
+    assert harness.stopped == f"{cause}: {reason}"
+    assert harness.coordinator.stopped is not None and harness.coordinator.stopped.success == allowed
+
+
 def test_one_who_comes_back_finishes_its_data_first() -> None:
     harness = CoordinatorHarness(workers=2).starts()
     harness.leaves("w0", "killed")

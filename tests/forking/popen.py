@@ -1,4 +1,4 @@
-"""`subprocess.Popen` by forks of a fork server; every other command line, and every command in a soak, by exec."""
+"""`subprocess.Popen` by forks of a fork server; every other command line, and most commands in a soak, by exec."""
 
 import atexit
 import ctypes
@@ -170,9 +170,9 @@ def forkable(args: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 @contextmanager
-def forking() -> Iterator[None]:
-    """Commands that start meanwhile are forks; not in a soak, nor within `executing`."""
-    if SOAK or _by_exec:
+def forking(*, in_soak: bool = False) -> Iterator[None]:
+    """Commands that start meanwhile are forks; in a soak only where that is said, and not within `executing`."""
+    if (SOAK and not in_soak) or _by_exec:
         yield
         return
     with mock.patch.object(subprocess, "Popen", ForkingPopen):

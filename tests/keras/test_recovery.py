@@ -16,7 +16,7 @@ from tests.keras.around_script import SAMPLES
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
-FROM_JOB = ("--workers", "2", "--policy", "sync", "--optimizer", "from-job")
+FROM_JOB = ("--workers", "2", "--policy", "sync", "--optimizer", "from-job", "--allow-missing")
 # Of both workers together in one epoch; a version is made of two.
 BATCHES, EPOCHS = 12, 4
 # The versions at which servers are killed. They are an epoch later than the checkpoints before them, 5 and 10.
@@ -88,4 +88,6 @@ def test_other_batches_do_not_count_and_the_worker_says_how_many(cluster: Cluste
     for entry in entries_of(run, "commit"):
         counted[entry["worker"]].append(entry["batch"])
     assert counted == dict.fromkeys(counted, [*range(5), *range(9, 14), *range(18, 24)])
+    assert run.summary.missing == {"batches": {"w0": 8, "w1": 8}}
+    assert run.summary.reason.endswith("; 16 batches of w0, w1 were lost with a server or a connection")
     assert run.summary.success and told[0]["history"]["loss"] == told[1]["history"]["loss"]

@@ -33,6 +33,7 @@ def test_exit_codes_are_what_the_documentation_says() -> None:
         "UNTRUSTED": 10,
         "STORAGE": 11,
         "RESOURCES": 12,
+        "MISSING": 13,
         "INTERRUPTED": 130,
         "TERMINATED": 143,
     }

@@ -104,7 +104,8 @@ from psworker.job.errors import JobError
 @click.option(
     "--allow-missing",
     is_flag=True,
-    help="cluster.allow_missing: a run in which a worker has left for good before its data ended is a success.",
+    help="cluster.allow_missing: a run in which a worker has left for good before its data ended, or batches were lost "
+    "with a server, is a success.",
 )
 @click.option("--tensorboard", is_flag=True, help="Write event files into the run folder's tensorboard/.")
 @click.option(

@@ -26,6 +26,7 @@ class Membership:
         now: float,
         remembers: bool = False,
         stays: bool = False,
+        used: int = 0,
     ) -> Member:
         """As `Coordinator.join`, whose outputs are in the ledger."""
         ledger, roster = self._ledger, self._ledger.roster
@@ -55,7 +56,10 @@ class Membership:
         # Behind a rollback: a process that was in the phase that is over.
         rests = ledger.resting and session in roster.tally(worker).sessions
         member = self._admit(worker, session, rank, now, remembers)
-        member.stays = stays
+        member.stays, member.used = stays, used
+        # Tickets of a generation before are not counted any more, and it has used them.
+        tally = roster.tally(worker)
+        tally.granted = max(tally.granted, used)
         if rests:
             member.enter("done", now)
         return member

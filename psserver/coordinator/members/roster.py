@@ -46,6 +46,9 @@ class Tally:
     # Its commits when it left without being done, and since when it has not committed more: restarts do not count.
     lost: tuple[int, float] | None = None
 
+    # Batches that do not count and are not worked on again, because a server or the connection was lost.
+    missed: int = 0
+
     # What was last counted for it; see `Roster.weigh`.
     weighed: int = 0
 
@@ -72,6 +75,10 @@ class Tally:
         most = per_ticket * (self.granted + BATCHES_AHEAD)
         self.next_batch = max(self.next_batch, min(batch + 1, most))
 
+    def miss(self, upto: int) -> None:
+        """It goes on at that batch, and leaves out those before it that are not committed."""
+        self.missed += max(0, upto - self.next_batch)
+
 
 @dataclass(slots=True)
 class Member:
@@ -95,6 +102,8 @@ class Member:
     ends: str = ""
     # Its process may take part in another phase of the job.
     stays: bool = False
+    # Until its first commit: behind the last batch that its session committed before; 0 where it goes back.
+    used: int = 0
 
     def enter(self, state: State, now: float) -> None:
         if self.state != state:

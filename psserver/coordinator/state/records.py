@@ -28,6 +28,7 @@ class TallyState:
     granted_at: float | None
     lost: tuple[int, float] | None = None
     phase_batch: int = 0
+    missed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         tally.granted_at,
         tally.lost,
         tally.phase_batch,
+        tally.missed,
     )
 
 
@@ -187,6 +188,7 @@ def roster_from(state: CoordinatorState, shift: float) -> Roster:
             granted=saved.granted,
             granted_at=_shifted(saved.granted_at, shift),
             lost=None if saved.lost is None else (saved.lost[0], saved.lost[1] + shift),
+            missed=saved.missed,
         )
         roster.weigh(saved.worker)
     for member in state.members:

@@ -91,7 +91,7 @@ class Contributions:
         ticket.samples, ticket.loss = entry.samples, entry.loss
         took, usual = now - ticket.granted_at, ledger.usual_step
         ledger.usual_step = took if usual is None else 0.9 * usual + 0.1 * took
-        self._count(entry)
+        self._count(member, entry)
         ledger.record(entry, now)
         if entry.ends and ledger.work is not None and ticket.part is not None:
             ledger.work.end(member.worker, ticket.part)
@@ -114,8 +114,12 @@ class Contributions:
             ledger.lr_scale = scale
             ledger.record(entries.Rate(member.worker, rate, scale), now)
 
-    def _count(self, entry: entries.Commit) -> None:
+    def _count(self, member: Member, entry: entries.Commit) -> None:
         tally = self._ledger.roster.tally(entry.worker)
+        if member.used:
+            # Beside those it had committed, the one that was under way is lost.
+            tally.miss(min(entry.batch, member.used + 1) if entry.samples else member.used)
+            member.used = 0
         tally.committed += 1
         tally.samples += entry.samples
         tally.use(entry.batch, self._driver.batches)
@@ -206,6 +210,7 @@ class Contributions:
         ledger = self._ledger
         member.enter("done", now)
         member.requested = None
+        ledger.roster.tally(member.worker).miss(member.used)
         ledger.roster.prepared.add(member.worker)
         ledger.record(entries.Done(member.worker), now)
         if member.known_to_policy:

@@ -249,7 +249,8 @@ class Job:
 
     def missing(self) -> dict[str, Any]:
         """What was not trained on, empty if nothing: "batches" by worker of those that left before their data ended
-        (None: nobody knows how many), and work units, or "parts" of them. For the loop's thread."""
+        (None: nobody knows how many) or lost some with a server; and work units, or "parts" of them. For the loop's
+        thread."""
         return self._progress.missing(self.coordinator)
 
     def report(self) -> JobReport:

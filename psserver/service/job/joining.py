@@ -39,9 +39,11 @@ class Joining:
         work: WorkTerms | None = None,
         remembers: bool = False,
         stays: bool = False,
+        used: int = 0,
     ) -> Member:
         """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned.
-        `remembers`: the worker's codec does. `stays`: its process may take part in another phase."""
+        `remembers`: the worker's codec does. `stays`: its process may take part in another phase.
+        `used`: as of `Coordinator.join`."""
         agreement, decider = self._agreement, self._decider
         self._check_known(variables, plan, work)
         proposed = planned(agreement, variables, plan)
@@ -55,7 +57,7 @@ class Joining:
         if not decider.opened:
             decider.open(chosen)
         try:
-            member = self._admit(worker, session, rank, proposed, work, remembers, stays)
+            member = self._admit(worker, session, rank, proposed, work, remembers, stays, used)
         except JobOver as over:
             raise Refused(grpc.StatusCode.OUT_OF_RANGE, str(over)) from over
         except JobStopped as failed:
@@ -166,6 +168,7 @@ class Joining:
         work: WorkTerms | None,
         remembers: bool,
         stays: bool,
+        used: int,
     ) -> Member:
         """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
         admitted: list[Member] = []
@@ -173,7 +176,9 @@ class Joining:
 
         def decide() -> list[Output]:
             now = time.monotonic()
-            member, outputs = coordinator.join(worker, session, rank, now, remembers=remembers, stays=stays)
+            member, outputs = coordinator.join(
+                worker, session, rank, now, remembers=remembers, stays=stays, used=used
+            )
             first = self._agreement.plan is None
             if first:
                 self._model.adopt(plan)

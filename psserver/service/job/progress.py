@@ -76,6 +76,9 @@ class Progress:
         for name in sorted(coordinator.roster.unfinished):
             extent, batch = self._extents.get(name), coordinator.roster.tally(name).next_batch
             batches[name] = None if extent is None else max(0, extent.batches - batch)
+        for name, tally in coordinator.roster.tallies.items():
+            if tally.missed and batches.get(name, 0) is not None:
+                batches[name] = (batches.get(name) or 0) + tally.missed
         return {"batches": batches} if batches else {}
 
     def _parts(self, coordinator: Coordinator) -> list[tuple[str, int, int]]:

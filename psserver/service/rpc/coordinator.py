@@ -134,6 +134,7 @@ class CoordinatorRpc:
                 work,
                 codec.remembers,
                 stays=request.stays,
+                used=request.used,
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
