@@ -27,6 +27,7 @@ from pswire.model.specs import specs_to_wire
 from pswire.transport.codecs import FLOAT32
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
+from psworker.control.registration import Phase
 from tests.service.serving import PATIENCE, wait_until
 
 MODEL = {"x": np.zeros(3, np.float32), "y": np.zeros(2, np.float32)}
@@ -296,3 +297,30 @@ def test_what_was_trained_makes_room_for_nobody(tmp_path: Path) -> None:
                 psworker.connect(cluster.hosts, OTHER)
         with pytest.raises(psworker.Refused, match="this job trains another model"):
             psworker.connect(cluster.hosts, OTHER)
+
+
+def test_a_script_that_is_started_again_does_not_join_a_later_job_with_its_first_data() -> None:
+    """Servers that do not stay; the jobs of one script have the same model, as K folds have."""
+
+    def session(phase: Phase) -> psworker.Session:
+        return psworker.connect(cluster.hosts, MODEL, phase=phase, name="w0" if phase.stays else "w1")
+
+    def trained(session: psworker.Session) -> None:
+        grant = session.ready()
+        assert grant is not None
+        session.push(grant, {name: np.ones_like(value) for name, value in MODEL.items()})
+        session.commit(grant, samples=1)
+
+    with staying(None, stays=False) as cluster:
+        first = session(Phase(stays=True))
+        trained(first)
+        assert first.done().success
+        second = session(Phase(stays=True, after=first.job))
+        first.close()
+        trained(second)
+        for phase in (Phase(), Phase(stays=True), Phase(after="another")):
+            with pytest.raises(psworker.Refused, match=f"expected a worker that comes from job {first.job}"):
+                session(phase)
+        assert second.done().success
+        second.close()
+    assert [server.code for server in cluster.servers] == [ExitCode.OK]

@@ -187,6 +187,7 @@ class CoordinatorRpc:
                 f"job {job} is over, and its servers end with it: expected them to be started with --stay, or the "
                 "worker's session to stay open (no close(), no `with`) until it begins the next job"
             )
+        succession.check_came(request.after)
 
     def _check_job(self, request: pb.JoinRequest) -> None:
         """Raises Refused for a worker of another job, or of other servers."""

@@ -45,7 +45,7 @@ class Coordinating:
         self._announce = announce
         hosts, wake = continuation.hosts, continuation.wake.set
         self.job = job = make_job(settings, hosts, host, announce, wake, continuation.begin_again)
-        self._succession = Succession(job, settings.stay, out, folder, wake)
+        self._succession = Succession(job, settings.stay, out, folder, wake, settings.behind)
         tokens = settings.credentials.tokens
         names = Names(tokens.names if tokens else frozenset())
         recovers = bool(settings.recover) and job.decider.checkpoints is not None

@@ -44,6 +44,8 @@ class ServerSettings:
     again: bool = False
     # Of which it was then: an earlier generation gets it no more.
     former: str = ""
+    # A job that this one is behind: who has not taken part in that takes no part here; empty: anybody may.
+    behind: str = ""
     # Servers that came back on other addresses than those that workers were told.
     moved: frozenset[int] = frozenset()
     # Another job may follow (`psserver.service.succession`).

@@ -87,6 +87,7 @@ class Servers:
             metrics_port=before.metrics_port,
             out=out,
             resume="latest" if successor.goes_on else None,
+            behind=successor.behind,
         )
         return Server(settings, self._announce, self._out, successor.folder)
 
@@ -111,6 +112,7 @@ class Servers:
             recover=before.continuation.recover,
             again=True,
             former=before.host.job or before.settings.former,
+            behind=before.settings.behind,
         )
         # Its arrays are not needed beside those that are read now.
         del before

@@ -24,27 +24,37 @@ from psserver.service.job.agreement import Variables, agreed, planned
 from psserver.service.job.job import Job
 from psserver.service.job.joining import REPLACED
 from psserver.service.saving.resume_point import complete
+from pswire.generations import follows
 
 
 @dataclass(frozen=True, slots=True)
 class Successor:
     """`folder`: which of the server's folders, from 1. `goes_on`: the job of that folder does. `workers`: how many its
-    start waits for, where it is not as many as the server was started for; 0: so many."""
+    start waits for, where it is not as many as the server was started for; 0: so many. `behind`: the job whose workers
+    alone take part, because their scripts have trained that before; empty: whoever comes."""
 
     folder: int
     goes_on: bool
     workers: int = 0
+    behind: str = ""
 
 
 class Succession:
-    """Of one job. `out`: the folder that the server was started with, of which this job has number `folder`."""
+    """Of one job. `out`: the folder that the server was started with, of which this job has number `folder`. `behind`:
+    as of the `Successor` that it is."""
 
     def __init__(
-        self, job: Job, stays: bool, out: Path | None, folder: int, decided: Callable[[], object]
+        self,
+        job: Job,
+        stays: bool,
+        out: Path | None,
+        folder: int,
+        decided: Callable[[], object],
+        behind: str = "",
     ) -> None:
         self._job, self._stays = job, stays
         self._out, self._folder = out, folder
-        self._decided = decided
+        self._decided, self._behind = decided, behind
         # What comes next, once somebody has asked for it.
         self.successor: Successor | None = None
         # Of the job that ended between two phases: those who were there, and come to the next one.
@@ -84,6 +94,16 @@ class Succession:
         if member is not None:
             job.leave(worker, member.incarnation, "begins another job")
 
+    def check_came(self, after: str) -> None:
+        """A worker that belongs to no job yet comes to this one, which trains. Raises Refused where it is not behind
+        the job that it has ended: its script would begin with data that the others have left behind."""
+        if self._behind and after != self._behind and not follows(self._behind, after):
+            raise precondition(
+                f"job {self._job.terms.job} is number {self._folder} of its workers' scripts, which have trained "
+                f"others before: expected a worker that comes from job {self._behind}; a script that is started again "
+                "would begin with its first fit, on other data, so the others go on without it"
+            )
+
     def ask(
         self,
         variables: Variables,
@@ -119,10 +139,10 @@ class Succession:
         if same and self._out is not None and stopped is not None and stopped.cause == "done":
             if complete(numbered(self._out, self._folder), stopped.version):
                 return Successor(self._folder, goes_on=True)
-        number = self._folder + 1
+        number, job = self._folder + 1, self._job.terms.job
         while self._out is not None and numbered(self._out, number).exists():
             number += 1
-        return Successor(number, goes_on=False, workers=self._workers)
+        return Successor(number, goes_on=False, workers=self._workers, behind=job if self._workers else "")
 
 
 def numbered(out: Path, number: int) -> Path:
