@@ -146,6 +146,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "another_seed": Event(
         WORKER, ("seed",), "it drew the initial values with another seed than the servers'"
     ),
+    "workers_clip": Event(WORKER, (), "Keras: each worker clips its own gradient, not the mean"),
     "no_batches": Event(WORKER, ("index",), "its part of the data is empty; it is done at once"),
     "not_deterministic": Event(WORKER, (), "TensorFlow had started with several threads, which stay"),
     "metric_own": Event(WORKER, (), "Keras: a metric is no sum; each worker's logs have its own value"),
