@@ -1,8 +1,10 @@
 """A coordinator's status as a table, a line and a JSON object. Pure: no clock, no terminal."""
 
 import math
+import re
 from collections import deque
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from google.protobuf.message import Message
@@ -25,6 +27,8 @@ STYLES = {
 }
 
 
+# What servers train behind their first job has a folder of this name (`psserver.service.succession.successor`).
+LATER_JOB = r"job-\d+"
 # Numbers from here on are shown with an exponent: what workers report may have 300 digits.
 LARGE = 1e9
 
@@ -123,6 +127,8 @@ def status_view(status: pb.StatusReply, rate: float | None = None) -> Renderable
     `rate`: samples per second, for a view that renews itself; None for a single look.
     """
     parts: list[RenderableType] = [_headline(status, rate)]
+    if re.fullmatch(LATER_JOB, PurePath(status.folder).name):
+        parts.append(Text(f"behind other jobs of the same servers, in {status.folder}"))
     progress = progress_sentence(status)
     if progress:
         parts.append(Text(progress))

@@ -337,11 +337,13 @@ def later_jobs(path: Path) -> list[Path]:
 
 
 def address_of(path: Path) -> str:
-    """Where server 0 of a run that goes on listens. Raises RunError for a run that is over, and for no run."""
-    if (path / SUMMARY).is_file():
+    """Where server 0 of a run that goes on listens, for its newest job. Raises RunError for a run that is over, and
+    for no run."""
+    newest = [path, *later_jobs(path)][-1]
+    if (newest / SUMMARY).is_file():
         raise RunError(f"{path}: this run is over; ps-lab report {path} says how it went")
     try:
-        return (path / ADDRESS).read_text(encoding="utf-8").strip()
+        return (newest / ADDRESS).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(
             f"{path}: expected the folder of a run that goes on, and it has no file {ADDRESS!r} that can be read"

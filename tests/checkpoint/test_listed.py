@@ -102,3 +102,14 @@ def test_without_a_log_nobody_goes_on_from_any(folder: Path, tmp_path: Path) -> 
     (folder / "decisions.jsonl").unlink()
     assert set(fates(folder).values()) == {("alone", None)}
     assert "there is no decisions.jsonl beside it" in ps_lab("checkpoints", folder).out
+
+
+def test_those_of_later_jobs_of_the_run_are_listed_too(folder: Path) -> None:
+    names = Store(folder / "checkpoints").names()
+    shutil.copytree(folder, folder / "job-2")
+    (folder / "job-3").mkdir()
+    listed = [(line["folder"], line["checkpoint"]) for line in ps_lab("checkpoints", folder, "--json").lines]
+    roots = [str(each / "checkpoints") for each in (folder, folder / "job-2")]
+    assert listed == [(root, name) for root in roots for name in names]
+    said = ps_lab("checkpoints", folder).out.splitlines()
+    assert [line for line in said if line.endswith("checkpoints:")] == [f"{root}:" for root in roots]

@@ -11,7 +11,7 @@ import psworker
 from pslab.check.checker import check_run
 from pslab.commands.failure import Failure
 from pslab.commands.live.status import status
-from pslab.runs.folder import Run, RunError
+from pslab.runs.folder import Run, RunError, address_of
 from pslab.runs.making import free_folder, make_folder, open_folder
 from psserver.checkpoint import FolderLock, Store
 from tests.checkpoint.written import write
@@ -246,3 +246,14 @@ def test_a_run_of_several_jobs_does_not_go_on(tmp_path: Path) -> None:
     write_run(run / "job-2", async_log())
     with pytest.raises(RunError, match="job-2"):
         open_folder(run, "a", False, "latest")
+
+
+def test_a_run_whose_later_job_goes_on_is_asked_by_its_folder(tmp_path: Path) -> None:
+    for job, port in ((tmp_path, 1), (tmp_path / "job-2", 2)):
+        job.mkdir(exist_ok=True)
+        (job / "address").write_text(f"127.0.0.1:{port}\n")
+    (tmp_path / "summary.json").write_text("{}")
+    assert address_of(tmp_path) == "127.0.0.1:2"
+    (tmp_path / "job-2" / "summary.json").write_text("{}")
+    with pytest.raises(RunError, match="this run is over"):
+        address_of(tmp_path)
