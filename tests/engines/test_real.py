@@ -58,6 +58,10 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield made
 
 
+# What only Slurm has: places that others keep, and batch jobs.
+SLURM_ALONE = pytest.mark.parametrize("place", ["slurm"], indirect=True)
+
+
 def experiment(folder: Path, *arguments: str) -> str:
     file = folder / "experiment.toml"
     file.write_text(EXPERIMENT.format(arguments=json.dumps(arguments)), encoding="utf-8")
@@ -105,23 +109,21 @@ def test_what_is_killed_comes_back_and_the_run_succeeds(place: Site, tmp_path: P
 ENDS = {"slurm": signal.SIGINT, "ssh": signal.SIGKILL}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_however_ps_lab_ends(place: Site, tmp_path: Path, number: signal.Signals) -> None:
-    if not SOAK and ENDS[place.engine] != number:
-        pytest.skip("one end for each engine, and all in a soak")
-    command = place.run(endless(tmp_path), "--out", str(tmp_path / "run"))
-    with running(command, place.environment) as run:
-        pids = [run.until(f"worker-{n}", "where")["pid"] for n in range(2)]
-        for n in range(2):
-            run.until(f"worker-{n}", "joined")
-        run.lab.send_signal(number)
-        if number == signal.SIGINT:
-            assert run.end()["reason"] == "stopped by SIGINT"
-            assert run.process.returncode == ExitCode.INTERRUPTED
-        else:
-            run.process.communicate(timeout=PATIENCE)
-    assert_gone(pids)
-    place.assert_nothing_left()
+def test_nothing_is_left_however_ps_lab_ends(place: Site, tmp_path: Path) -> None:
+    for number in [signal.SIGINT, signal.SIGKILL] if SOAK else [ENDS[place.engine]]:
+        command = place.run(endless(tmp_path), "--out", str(tmp_path / number.name))
+        with running(command, place.environment) as run:
+            pids = [run.until(f"worker-{n}", "where")["pid"] for n in range(2)]
+            for n in range(2):
+                run.until(f"worker-{n}", "joined")
+            run.lab.send_signal(number)
+            if number == signal.SIGINT:
+                assert run.end()["reason"] == "stopped by SIGINT"
+                assert run.process.returncode == ExitCode.INTERRUPTED
+            else:
+                run.process.communicate(timeout=PATIENCE)
+        assert_gone(pids)
+        place.assert_nothing_left()
 
 
 def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
@@ -135,17 +137,8 @@ def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
         str(tmp_path),
         *hosts,
     ]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=dict(place.environment),
-        capture_output=True,
-        text=True,
-        timeout=4 * PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {str(code): code for code in CODES}
+    found = asked(place, *command, seconds=4 * PATIENCE)
+    assert json.loads(found) == {str(code): code for code in CODES}
 
 
 @pytest.mark.skipif(not SOAK, reason="in a soak: a run more for what the codes above show")
@@ -172,10 +165,9 @@ def test_what_finds_no_room_is_said_with_what_there_is(place: Site, tmp_path: Pa
     place.assert_nothing_left()
 
 
+@SLURM_ALONE
 def test_room_that_others_keep_is_waited_for_and_no_longer(place: Site, tmp_path: Path) -> None:
     """Another step has all processors of the first node."""
-    if place.engine != "slurm":
-        pytest.skip("ssh reserves nothing")
     words = ["--out", str(tmp_path / "run"), "--set", "cluster.place.place_timeout=2.0"]
     lab = shlex.join(
         [sys.executable, "-m", "pslab", "run", experiment(tmp_path), "--engine", "slurm", *words]
@@ -191,12 +183,10 @@ def test_room_that_others_keep_is_waited_for_and_no_longer(place: Site, tmp_path
     place.assert_nothing_left()
 
 
+@SLURM_ALONE
 def test_a_batch_job_runs_the_experiment_and_status_finds_it(place: Site, tmp_path: Path) -> None:
-    if place.engine != "slurm":
-        pytest.skip("batch jobs are Slurm's")
     folder = tmp_path / "run"
-    words = ("run", endless(tmp_path), "--engine", "slurm", "--submit", "--out", str(folder), "--json")
-    job = json.loads(lab(place, *words))["job"]
+    job = submitted(place, endless(tmp_path), folder)
     until(lambda: (folder / "address").is_file())
     assert "version" in lab(place, "status", str(folder))
     (tmp_path / "end").touch()
@@ -206,12 +196,10 @@ def test_a_batch_job_runs_the_experiment_and_status_finds_it(place: Site, tmp_pa
     assert f"run folder: {folder}" in (folder / "submit.log").read_text()
 
 
+@SLURM_ALONE
 def test_a_batch_job_that_is_requeued_goes_on_from_its_newest_checkpoint(place: Site, tmp_path: Path) -> None:
-    if place.engine != "slurm":
-        pytest.skip("batch jobs are Slurm's")
     folder, log = tmp_path / "run", tmp_path / "run" / "decisions.jsonl"
-    words = ("run", endless(tmp_path), "--engine", "slurm", "--submit", "--out", str(folder), "--json")
-    job = json.loads(lab(place, *words, "--set", "run.checkpoint_every='20v'"))["job"]
+    job = submitted(place, endless(tmp_path), folder, "--set", "run.checkpoint_every='20v'")
     for life in range(1, REQUEUES + 1):
         until(lambda life=life: log.is_file() and len(entries_of(Run(folder), "restore")) == life - 1)
         until(lambda: bool(Store(folder / "checkpoints").names()))
@@ -226,13 +214,11 @@ def test_a_batch_job_that_is_requeued_goes_on_from_its_newest_checkpoint(place: 
     place.assert_nothing_left()
 
 
+@SLURM_ALONE
 def test_a_batch_job_that_is_cancelled_leaves_its_weights(place: Site, tmp_path: Path) -> None:
     """All of its processes get SIGTERM at once, some of them twice."""
-    if place.engine != "slurm":
-        pytest.skip("batch jobs are Slurm's")
     folder = tmp_path / "run"
-    words = ("run", endless(tmp_path), "--engine", "slurm", "--submit", "--out", str(folder), "--json")
-    job = json.loads(lab(place, *words))["job"]
+    job = submitted(place, endless(tmp_path), folder)
     until(lambda: (folder / "metrics.jsonl").is_file() and (folder / "metrics.jsonl").stat().st_size > 0)
     asked(place, "scancel", job)
     until(lambda: state(place, job) == "CANCELLED" and (folder / "summary.json").is_file())
@@ -247,17 +233,25 @@ def lab(place: Site, *words: str) -> str:
     return asked(place, sys.executable, "-m", "pslab", *words)
 
 
-def asked(place: Site, *command: str) -> str:
+def submitted(place: Site, experiment: str, folder: Path, *words: str) -> str:
+    """As a batch job, of which this is the number."""
+    told = lab(
+        place, "run", experiment, "--engine", "slurm", "--submit", "--out", str(folder), "--json", *words
+    )
+    return str(json.loads(told)["job"])
+
+
+def asked(place: Site, *command: str, seconds: float = 2 * PATIENCE) -> str:
     done = subprocess.run(
         command,
         cwd=ROOT,
         env=dict(place.environment),
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE,
+        timeout=seconds,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -281,16 +275,7 @@ def test_one_experiment_ends_with_the_same_weights_on_every_engine(place: Site, 
     there = [*place.run(*words), "--out", str(tmp_path / "there")]
     digests = []
     for command, name in ((here, "here"), (there, "there")):
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=dict(place.environment),
-            capture_output=True,
-            text=True,
-            timeout=4 * PATIENCE,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        asked(place, *command, seconds=4 * PATIENCE)
         run = Run(tmp_path / name)
         assert check_run(run).ok and run.summary.versions == 30
         digests.append(run.summary.weights_sha256)
