@@ -4,7 +4,6 @@ import math
 from typing import assert_never
 
 from psserver.coordinator import CommitFacts, Coordinator, Output
-from psserver.coordinator.entries import UNTOLD
 from psserver.coordinator.outputs import (
     CancelNotice,
     DispositionNotice,
@@ -13,6 +12,7 @@ from psserver.coordinator.outputs import (
     RefusalNotice,
     StopNotice,
 )
+from pswire.decisions.entries import UNTOLD
 from psworker.engine import (
     Abandon,
     Cancel,

@@ -1,6 +1,11 @@
-"""The page of log events, from the table that the daemons log by."""
+"""The pages of log events and of log entries, from the tables and declarations that the daemons log by."""
+
+import inspect
+from collections.abc import Iterator
 
 from docs.generate.table import code, table
+from pswire.decisions.entries import KINDS, Part
+from pswire.decisions.records import Record, declared
 from pswire.logs.events import BOTH, EVENTS
 
 INTRODUCTION = """# Log events
@@ -16,6 +21,18 @@ JSON objects too, with an `event` and without a `time`.
 """
 
 
+ENTRIES = """# Entries of the decision log
+
+`decisions.jsonl` has one JSON object per line. Every one has the keys of the first table; the others depend on `kind`.
+What they are for, and what `ps-lab check` verifies, [the log](design/log.md) tells.
+"""
+HEAD = (
+    (code("i"), "whole number", "number of the entry, from 0 without gaps"),
+    (code("t"), "number", "seconds since the start"),
+    (code("kind"), "text", "one of those below"),
+)
+
+
 def pages() -> dict[str, str]:
     rows = [
         (
@@ -26,4 +43,16 @@ def pages() -> dict[str, str]:
         )
         for name, each in EVENTS.items()
     ]
-    return {"log-events.md": INTRODUCTION + table(("event", "of", "fields", "meaning"), rows)}
+    entries = [ENTRIES, table(("key", "type", "meaning"), HEAD)]
+    for kind in (*KINDS.values(), Part):
+        entries += [f"\n## {kind.kind}\n", f"{inspect.cleandoc(kind.__doc__ or '')}\n"]
+        entries.append(table(("key", "type", "meaning"), _keys(kind)))
+    return {
+        "log-events.md": INTRODUCTION + table(("event", "of", "fields", "meaning"), rows),
+        "log-entries.md": "\n".join(entries),
+    }
+
+
+def _keys(kind: type[Record]) -> Iterator[tuple[str, str, str]]:
+    for each in declared(kind):
+        yield code(each.name), each.noun, each.text + (f"; left out: {each.absent}" if each.omits else "")

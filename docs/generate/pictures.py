@@ -7,10 +7,10 @@ from pathlib import Path
 from pslab.compare.measure import first_grant
 from pslab.compare.timeline import COMPUTING, WAITING, WASTED, timeline
 from pslab.launch.simulated import run_simulated
-from pslab.runs import log as facts
 from pslab.runs.folder import Run
 from psserver.policies.builtin import BUILTIN, PolicySpec
 from pswire.config.experiment import parse_experiment
+from pswire.decisions import entries as facts
 from pswire.knobs import knobs_of
 
 WORKERS, SLOW, STEPS = 5, 3.3, 4

@@ -12,9 +12,9 @@ from typing import Any
 from pslab.chaos.campaign import Outcome
 from pslab.check.checker import check_run
 from pslab.launch.exits import RunResult
-from pslab.runs import log as e
 from pslab.runs.folder import CHECKPOINTS, Run, RunError
 from psserver.checkpoint import CheckpointError, Store
+from pswire.decisions import entries as e
 
 ACCURACY = "accuracy"
 

@@ -19,8 +19,8 @@ from pslab.check.conservation import Conservation, ConservationCounter
 from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck, Violation
 from pslab.check.policies.guarantee import PolicyGuarantee
-from pslab.runs import log as e
 from pslab.runs.folder import WEIGHTS, Run, RunError, Summary
+from pslab.runs.log import Line, Malformed
 
 READABLE = "entries"
 LAW = "staleness law"
@@ -83,12 +83,12 @@ def check_run(run: Run) -> CheckResult:
     return replace(verdict, notes=(*verdict.notes, run.unfinished)) if run.unfinished else verdict
 
 
-def check_log(log: Iterable[e.Entry | e.Malformed], more: Sequence[LogCheck] = ()) -> CheckResult:
+def check_log(log: Iterable[Line | Malformed], more: Sequence[LogCheck] = ()) -> CheckResult:
     """Check a decision log. Never stops at the first violation; keeps one ticket record per ticket."""
     checks, ledger, counter = [*log_checks(), *more], Ledger(), ConservationCounter()
     found, unread = list[Violation](), 0
     for entry in log:
-        if isinstance(entry, e.Malformed):
+        if isinstance(entry, Malformed):
             unread += 1
             found.append(Violation(READABLE, entry.line, entry.i, entry.problem))
             _skip(checks, entry)
@@ -115,7 +115,7 @@ def check_log(log: Iterable[e.Entry | e.Malformed], more: Sequence[LogCheck] = (
     return CheckResult(ledger.entries, counts, tuple(found), conservation, tuple(notes))
 
 
-def _skip(checks: Sequence[LogCheck], malformed: e.Malformed) -> None:
+def _skip(checks: Sequence[LogCheck], malformed: Malformed) -> None:
     for check in checks:
         if isinstance(check, Indices):
             check.skip(malformed.i)

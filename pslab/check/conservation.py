@@ -20,7 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pslab.check.ledger import Ledger
-from pslab.runs import log as e
+from pslab.runs.log import Line, Malformed
+from pswire.decisions import entries as e
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class ConservationCounter:
     _growth: Counter[tuple[int, int]] = field(default_factory=Counter)
     _made: int = 0
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> None:
+    def see(self, entry: Line, ledger: Ledger) -> None:
         match entry.fact:
             case e.Apply() as update:
                 self._see_update(update, ledger)
@@ -134,11 +135,11 @@ class ConservationCounter:
         )
 
 
-def conservation(log: Iterable[e.Entry | e.Malformed]) -> Conservation:
+def conservation(log: Iterable[Line | Malformed]) -> Conservation:
     """Both sides of the law for one log; lines that cannot be read are left out."""
     counter, ledger = ConservationCounter(), Ledger()
     for entry in log:
-        if isinstance(entry, e.Entry):
+        if isinstance(entry, Line):
             counter.see(entry, ledger)
             ledger.record(entry)
     return counter.result(ledger)

@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 OPEN, COMMITTED, INSTALLED = "open", "committed", "installed"
 APPLIED, DROPPED, CANCELLED, ABANDONED = "applied", "dropped", "cancelled", "abandoned"
@@ -51,7 +52,7 @@ class Ledger:
     `job`: as the newest resume names it. `saved`: the number of the last entry, where that is a checkpoint.
     """
 
-    job: e.JobEntry | None = None
+    job: e.Job | None = None
     version: int | None = None
     entries: int = 0
     tickets: dict[int, Ticket] = field(default_factory=dict)
@@ -80,18 +81,18 @@ class Ledger:
         """Versions made since the ticket's base; 0 for an initial-values ticket."""
         return 0 if ticket.base is None or self.version is None else self.version - ticket.base
 
-    def record(self, entry: e.Entry) -> None:
+    def record(self, entry: Line) -> None:
         """Take one entry as true."""
         self.entries += 1
         self.saved = entry.i if isinstance(entry.fact, e.Checkpoint) else None
         match entry.fact:
-            case e.JobEntry() as job:
+            case e.Job() as job:
                 self.job = job
             case e.Join(worker, incarnation, rank):
                 self.members[worker] = Member(worker, incarnation, rank)
             case e.Initialise(worker, number):
                 self._open(Ticket(number, worker, None, None))
-            case e.Install(number, version):
+            case e.Install(_, number, version):
                 self.version = version
                 self._close(number, INSTALLED)
             case e.Grant(worker, number, version, turn):
@@ -137,7 +138,7 @@ class Ledger:
             case e.Abandon(_, number):
                 self._close(number, ABANDONED)
 
-    def _record_presence(self, worker: str, fact: e.Fact) -> None:
+    def _record_presence(self, worker: str, fact: e.Entry) -> None:
         member = self.members.get(worker)
         if member is None:
             return

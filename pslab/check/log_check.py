@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pslab.check.ledger import Ledger
-from pslab.runs.log import Entry
+from pslab.runs.log import Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class LogCheck:
 
     name = "log check"
 
-    def see(self, entry: Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         """Sentences about this entry; `ledger` does not contain it yet."""
         return iter(())
 

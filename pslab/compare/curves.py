@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.compare.measure import first_grant
-from pslab.runs import log as facts
 from pslab.runs.folder import Run
+from pswire.decisions import entries as facts
 
 Series = NDArray[np.float64]
 
@@ -69,7 +69,7 @@ def spans(run: Run) -> list[Span]:
     ]
 
 
-def _fates(fact: facts.Fact) -> Iterator[tuple[int, str]]:
+def _fates(fact: facts.Entry) -> Iterator[tuple[int, str]]:
     """(ticket, fate) that an entry settles; a commit ends the span, its fate comes later."""
     match fact:
         case facts.Commit(_, ticket):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pslab.runs import log as facts
 from pslab.runs.folder import Run, RunError, Summary
+from pswire.decisions import entries as facts
 
 # So many versions' losses are averaged before they are held against a threshold: single batches are noisy.
 WINDOW = 10

@@ -26,13 +26,13 @@ from typing import Any
 
 from pslab.compare.groups import Spread, spread
 from pslab.compare.step_times import StepTimes
-from pslab.runs import log as facts
 from pslab.runs.folder import Run, Summary
 from pslab.simulator import SimulationError, build
 from pslab.simulator.workers.worker import Worker
 from pswire.config.experiment import Experiment
 from pswire.config.run_sections import JobSection
 from pswire.config.sections import FaultsSection, LinksSection, SimulationSection
+from pswire.decisions import entries as facts
 
 # Plays of a prediction. What is as random as they are lies between their extremes 9 times out of 11.
 REPEAT = 10

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import fmean
 
-from pslab.runs import log as facts
 from pslab.runs.folder import Run, RunError
 from psserver.policies import build as build_policy
 from pswire.config.distributions import Draw, parse, stream
 from pswire.config.experiment import Experiment
+from pswire.decisions import entries as facts
 from psworker.local import Rule
 from psworker.local import build as build_local
 

@@ -16,9 +16,9 @@ from heapq import heappop, heappush
 from statistics import fmean
 
 from pslab.compare.measure import first_grant
-from pslab.runs import log as facts
 from pslab.runs.folder import Run
 from pslab.runs.table import worker_order
+from pswire.decisions import entries as facts
 
 COMPUTING, RECEIVING, SENDING, WAITING = "computing", "receiving", "sending", "waiting for a grant"
 # With a gradient that is ready, for those that are summed before it.
@@ -126,7 +126,7 @@ class Turns:
         self._times: list[float] = []
         self._counts: list[int] = []
 
-    def see(self, fact: facts.Fact, t: float) -> None:
+    def see(self, fact: facts.Entry, t: float) -> None:
         match fact:
             case facts.Grant(worker, ticket, _, turn) if turn is not None:
                 self._open[ticket] = None
@@ -196,7 +196,7 @@ class _LogReader:
         # Kept commits without a fate: lane and number.
         self._pending: dict[int, tuple[Lane, int]] = {}
 
-    def see(self, fact: facts.Fact, now: float) -> None:
+    def see(self, fact: facts.Entry, now: float) -> None:
         match fact:
             case facts.Join(worker):
                 self.lanes.setdefault(worker, Lane(worker))

@@ -1,7 +1,6 @@
 """The page of ``ps-lab dashboard``: a process beside the servers that watches one cluster for any number of viewers.
 
 recording  a decision log as the page draws it: lanes, contributions, updates, waits, sentences
-words      an entry of the log in words
 waits      who waited for whom, by the run's own policy
 observer   a live cluster, asked twice a second, whatever the number of viewers
 runs       a finished run, in parts that a browser holds

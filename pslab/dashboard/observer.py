@@ -15,9 +15,8 @@ from pslab.dashboard.recording import Batch, Recorder
 from pslab.dashboard.runs import Rest, rest_of
 from pslab.display.status import INSECURE, status_json
 from pslab.launch.status_poll import StatusError
-from pslab.runs import log
 from pslab.runs.folder import Metric
-from pslab.runs.reader import read_log
+from pslab.runs.log import Line, read_log
 from pswire.v1 import coordinator_pb2 as pb
 
 # (first entry, first evaluation) -> status.
@@ -134,7 +133,7 @@ class Observer:
             self._skipped += max(reply.entries_from - self._next, 0)
             self._next = reply.entries_from + len(entries)
         for entry in read_log(entries):
-            if isinstance(entry, log.Entry):
+            if isinstance(entry, Line):
                 self._recorder.see(entry)
         for evaluation in reply.evaluations:
             if evaluation.number >= self._evaluated:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pslab.dashboard.past import Before
 from pslab.dashboard.recording import LISTS, Batch, Recorder
-from pslab.runs.log import Entry
+from pslab.runs.log import Line
 
 # Entries of a part.
 PART = 40_000
@@ -35,7 +35,7 @@ class Parts:
     def workers(self) -> list[str]:
         return self._recorder.workers
 
-    def see(self, entry: Entry) -> None:
+    def see(self, entry: Line) -> None:
         # Only now: a part that is full is closed by the entry after it, so no part is empty.
         if self.count and self.count % self._size == 0:
             self._close()

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED
-from pslab.dashboard.words import sentence
 from pslab.observe.work import Work, WorkReader
-from pslab.runs import log as facts
 from pslab.runs.folder import Metric
-from pslab.runs.log import Entry
+from pslab.runs.log import Line
+from pswire.decisions import entries as facts
 
 # A stretch's kind as the page has it.
 KINDS: Mapping[str, int] = {
@@ -73,7 +72,7 @@ class Recorder:
             self._batch["workers"].append(worker)
         return self._numbers[worker]
 
-    def see(self, entry: Entry) -> None:
+    def see(self, entry: Line) -> None:
         fact, t = entry.fact, entry.t
         if not self._stopped:
             # Workers leave after the stop, some of them late: that is no part of the run.
@@ -84,7 +83,7 @@ class Recorder:
             self._worked(work)
         self._event(fact, t, number)
         if not isinstance(fact, QUIET):
-            self._batch["log"].append([entry.i, t, entry.kind, number, sentence(fact)])
+            self._batch["log"].append([entry.i, t, entry.kind, number, fact.sentence()])
 
     def measured(self, metric: Metric) -> None:
         """An evaluation of metrics.jsonl."""
@@ -106,11 +105,11 @@ class Recorder:
                     [number, KINDS[stretch.kind], _round(stretch.begin), _round(stretch.end), work.ticket]
                 )
 
-    def _event(self, fact: facts.Fact, t: float, number: int) -> None:
+    def _event(self, fact: facts.Entry, t: float, number: int) -> None:
         match fact:
-            case facts.JobEntry():
+            case facts.Job():
                 self._describe(fact)
-            case facts.Install(_, version):
+            case facts.Install(_, _, version):
                 self.version = version
             case facts.Grant(_, ticket, version):
                 self._batch["grants"].append([ticket, number, version, t])
@@ -126,7 +125,7 @@ class Recorder:
             case _:
                 self._mark(fact, t, number)
 
-    def _describe(self, job: facts.JobEntry) -> None:
+    def _describe(self, job: facts.Job) -> None:
         self.job = {
             "name": job.job,
             "policy": job.policy,
@@ -136,10 +135,10 @@ class Recorder:
             "seed": job.seed,
         }
 
-    def _mark(self, fact: facts.Fact, t: float, number: int) -> None:
+    def _mark(self, fact: facts.Entry, t: float, number: int) -> None:
         kind = _MARKS.get(type(fact))
         if kind is not None and not self._stopped:
-            self._batch["marks"].append([number, kind, t, sentence(fact)])
+            self._batch["marks"].append([number, kind, t, fact.sentence()])
         if isinstance(fact, facts.Stop) and not self._stopped:
             self._stopped = True
             self.stop = {
@@ -176,7 +175,7 @@ _MARKS: Mapping[type[Any], int] = {
 }
 
 
-def recorded(entries: Iterable[Entry], metrics: Iterable[Metric] = ()) -> Batch:
+def recorded(entries: Iterable[Line], metrics: Iterable[Metric] = ()) -> Batch:
     """A whole log as one batch."""
     recorder = Recorder()
     for entry in entries:

@@ -14,10 +14,10 @@ from pslab.dashboard.parts import PART, Parts
 from pslab.dashboard.waits import waits_of
 from pslab.replay.log_entries import read_steps
 from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
-from pslab.runs.log import Entry, JobEntry, Malformed
-from pslab.runs.reader import read_log
+from pslab.runs.log import Line, Malformed, read_log
 from pslab.runs.seen import Seen
 from psserver.policies import PolicyError
+from pswire.decisions.entries import Job
 from pswire.logs.events import spoken
 
 # Runs longer than this have no explanations of waits: asking the policy again takes 50 µs an entry. One that goes
@@ -31,7 +31,7 @@ PRINTED = 200_000
 class Rest:
     """What a folder has of a run that has ended: entries from some number on, all evaluations, and the end."""
 
-    entries: list[Entry]
+    entries: list[Line]
     evaluations: list[Metric]
     end: dict[str, Any]
 
@@ -44,7 +44,7 @@ def rest_of(folder: Path, job: str, first: int) -> Rest | None:
             return None
         entries = run.decisions()
         begin = next(entries, None)
-        if begin is None or not isinstance(begin.fact, JobEntry) or begin.fact.job != job:
+        if begin is None or not isinstance(begin.fact, Job) or begin.fact.job != job:
             return None
         evaluations = [metric for metric in run.metrics() if metric.kind == "eval"]
         return Rest(

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pslab.replay import schedule
 from pslab.replay.log_entries import Step, job_of
 from pslab.replay.whatif import Counterfactual
-from psserver.coordinator import Coordinator, JobTerms, entries
+from psserver.coordinator import Coordinator, JobTerms
 from psserver.coordinator.members.roster import Member
 from psserver.policies import Waiting, check_trusted
 from psserver.policies import build as build_policy
+from pswire.decisions import entries
 
 # [worker, begin, end, event, releasers]: the event completes "waits for ...".
 Wait = list[object]

@@ -9,9 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from pslab.observe.points import Point, Points, evaluation
-from pslab.runs import log
 from pslab.runs.folder import DECISIONS, METRICS, SUMMARY, Metric, RunError, parse_metric
-from pslab.runs.reader import read_log
+from pslab.runs.log import Line, Malformed, read_log
 from pslab.runs.seen import Seen
 
 
@@ -121,8 +120,8 @@ class Follower:
         self._read = grown.kept + len(grown.lines)
         yield from self._evaluations()
 
-    def _see(self, entry: log.Entry | log.Malformed) -> Iterator[Point]:
-        if isinstance(entry, log.Malformed):
+    def _see(self, entry: Line | Malformed) -> Iterator[Point]:
+        if isinstance(entry, Malformed):
             self._unreadable.setdefault(DECISIONS, entry.problem)
         else:
             self._check(DECISIONS)

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pslab.runs import log as facts
 from pslab.runs.folder import Metric
-from pslab.runs.log import Entry
+from pslab.runs.log import Line
+from pswire.decisions import entries as facts
 
 LOSS, MEAN, MOST, SPEED, ACCEPTED = (
     "loss",
@@ -53,7 +53,7 @@ class Points:
         self.version = 0
         self._applied_at = 0.0
 
-    def see(self, entry: Entry) -> Iterator[Point]:
+    def see(self, entry: Line) -> Iterator[Point]:
         match entry.fact:
             case facts.Grant():
                 # Speed counts from the first grant: nobody could contribute before.

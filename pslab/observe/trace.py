@@ -14,9 +14,9 @@ from typing import Any
 
 from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, TURN, WAITING, WASTED, Stretch
 from pslab.observe.work import Work, WorkReader
-from pslab.runs import log as facts
 from pslab.runs.folder import SIMULATED
-from pslab.runs.log import Entry
+from pslab.runs.log import Line
+from pswire.decisions import entries as facts
 from pswire.own_files import new_file
 
 Event = dict[str, Any]
@@ -34,7 +34,7 @@ NAMES = {
 }
 
 
-def write_trace(entries: Iterable[Entry], target: Path) -> int:
+def write_trace(entries: Iterable[Line], target: Path) -> int:
     """Write the trace of a log, in pieces: a long one need not fit into memory. Returns the number of events.
 
     Raises OSError where `target` cannot be written to, and what reading `entries` raises; then no file is left.
@@ -68,7 +68,7 @@ class Tracer:
         # Where the last update's slice ends, in nanoseconds.
         self._updated = 0
 
-    def events(self, entries: Iterable[Entry]) -> Iterator[Event]:
+    def events(self, entries: Iterable[Line]) -> Iterator[Event]:
         yield from (_process(WORKERS, "workers"), _process(COORDINATOR, "coordinator"))
         yield from _thread(COORDINATOR, UPDATES, "updates")
         for entry in entries:
@@ -76,7 +76,7 @@ class Tracer:
         for work in self._pending.values():
             yield from self._worked(work, {"fate": "pending"})
 
-    def _see(self, fact: facts.Fact, t: float) -> Iterator[Event]:
+    def _see(self, fact: facts.Entry, t: float) -> Iterator[Event]:
         worker = getattr(fact, "worker", None)
         if isinstance(worker, str) and worker not in self._lanes:
             self._lanes[worker] = len(self._lanes) + 1
@@ -88,7 +88,7 @@ class Tracer:
                 self._pending[work.ticket] = work
         yield from self._event(fact, t)
 
-    def _event(self, fact: facts.Fact, t: float) -> Iterator[Event]:
+    def _event(self, fact: facts.Entry, t: float) -> Iterator[Event]:
         match fact:
             case facts.Commit():
                 yield self._waiting(t)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pslab.compare.timeline import WAITING, WASTED, Stretch, Turns, stretches_of
-from pslab.runs import log as facts
+from pswire.decisions import entries as facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class WorkReader:
         self._wasted: dict[str, tuple[int, int]] = {}
         self._turns = Turns()
 
-    def see(self, fact: facts.Fact, t: float) -> Sequence[Work]:
+    def see(self, fact: facts.Entry, t: float) -> Sequence[Work]:
         found = self._ended(fact, t)
         self._turns.see(fact, t)
         return found
 
-    def _ended(self, fact: facts.Fact, t: float) -> Sequence[Work]:
+    def _ended(self, fact: facts.Entry, t: float) -> Sequence[Work]:
         match fact:
             case facts.Join(worker):
                 self._free[worker], self._held[worker] = t, {}

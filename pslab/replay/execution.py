@@ -11,13 +11,13 @@ from pslab.replay.log_entries import Step, job_of
 from pslab.replay.worker_replica import DataError, DataPart, Remembering, WorkerReplica, memory_of
 from pslab.simulator.store import ShardStore
 from psserver.checkpoint import settled
-from psserver.coordinator import entries
 from psserver.coordinator.members.roster import Tally
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import LocalRule, PolicyError, TensorParts
 from psserver.policies.declarations import from_config
 from psserver.shard import NonfiniteError, ShardError, reshard
 from psserver.shard.payloads.norm import same_norm
+from pswire.decisions import entries
 from pswire.model.plan import Plan, make_plan
 from pswire.transport.codecs import codec_named
 from psworker.engine import UnitPart

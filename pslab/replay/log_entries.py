@@ -1,18 +1,10 @@
 """The decision log of a run as the entries that the coordinator made and that shards execute."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from pslab.runs import log
 from pslab.runs.folder import Run, RunError
-from psserver.coordinator import entries
-
-Built = TypeVar("Built", bound=entries.Fields)
-
-# Written as null when they are not finite.
-_NUMBERS = ("loss", "norm")
+from pswire.decisions import entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +27,7 @@ def read_steps(run: Run) -> list[Step]:
         place = f"{path}:{read.line}"
         if read.i != len(steps):
             raise RunError(f"{place}: expected entry {len(steps)}, got {read.i}: the log was edited")
-        steps.append(Step(read.i, read.t, _entry(read, place)))
+        steps.append(Step(read.i, read.t, read.fact))
     _check_frame(steps, path.as_posix(), stopped=run.stopped)
     return steps
 
@@ -57,8 +49,10 @@ def _check_frame(steps: Sequence[Step], path: str, *, stopped: bool) -> None:
     first = steps[0].entry if steps else None
     if not isinstance(first, entries.Job):
         raise RunError(f"{path}: expected a job entry first: the log is empty or was edited")
-    if first.format != log.FORMAT:
-        raise RunError(f"{path}: expected format {log.FORMAT}, got {first.format}: made by another release")
+    if first.format != entries.FORMAT:
+        raise RunError(
+            f"{path}: expected format {entries.FORMAT}, got {first.format}: made by another release"
+        )
     joined: set[str] = set()
     for step in steps:
         worker = getattr(step.entry, "worker", None)
@@ -72,29 +66,3 @@ def _check_frame(steps: Sequence[Step], path: str, *, stopped: bool) -> None:
         raise RunError(
             f"{path}: has no stop entry, though the job has stopped: the log was cut off or edited"
         )
-
-
-def _entry(read: log.Entry, place: str) -> entries.Entry:
-    if read.kind not in entries.KINDS:
-        raise RunError(f"{place}: no server of this release writes {read.kind!r} entries")
-    return _build(entries.KINDS[read.kind], read.record, place)
-
-
-def _build(kind: type[Built], record: Mapping[str, Any], place: str) -> Built:
-    values = {field.name: _value(field, record, place) for field in fields(kind)}
-    return kind(**values)
-
-
-def _value(field: Field[Any], record: Mapping[str, Any], place: str) -> Any:
-    if field.name not in record:
-        if field.default is not MISSING:
-            return field.default
-        raise RunError(f"{place}: the {record.get('kind', 'part')} entry has no {field.name!r}")
-    value = record[field.name]
-    if field.name == "parts":
-        return tuple(_build(entries.AppliedPart, part, place) for part in value)
-    if field.name == "forgets":
-        return tuple(value)
-    if field.name in _NUMBERS and value is None:
-        return math.nan
-    return value

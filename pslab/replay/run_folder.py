@@ -14,11 +14,11 @@ from pslab.replay.log_entries import Step, job_of, read_steps, servers_of
 from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
 from psserver import weights_file
-from psserver.coordinator.entries import Job
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import FROM_JOB, Experiment
+from pswire.decisions.entries import Job
 from pswire.model.plan import weights_sha256
 from psworker.local import Trainer
 from psworker.trainers import leave_clipping, load_trainer

@@ -18,7 +18,7 @@ from itertools import accumulate
 from operator import attrgetter
 
 from pslab.replay.log_entries import Step
-from psserver.coordinator import entries
+from pswire.decisions import entries
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 
 from pslab.replay import schedule as s
 from pslab.replay.log_entries import Step, job_of
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send, entries
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send
 from psserver.coordinator.outputs import GrantNotice
 from psserver.policies import Policy, PolicyError
 from psserver.policies import build as build_policy
+from pswire.decisions import entries
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 COMMITTED, APPLIED, DROPPED = "committed", "applied", "dropped"
 
 
-def counted(entries: Iterable[e.Entry], metrics: Mapping[str, float], reason: str) -> dict[str, Any] | None:
+def counted(entries: Iterable[Line], metrics: Mapping[str, float], reason: str) -> dict[str, Any] | None:
     """The counts of a log that ends early; None where it has no first entry. `metrics`: the newest that are known.
 
     Nothing is counted as dropped that was still pending: nobody decided that.
     """
-    job: e.JobEntry | None = None
+    job: e.Job | None = None
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     staleness: defaultdict[str, Counter[int]] = defaultdict(Counter)
     joined: set[str] = set()
@@ -25,7 +26,7 @@ def counted(entries: Iterable[e.Entry], metrics: Mapping[str, float], reason: st
         # As a server counts: what follows on the stop is not part of the time.
         last = last if stopped else entry.t
         match entry.fact:
-            case e.JobEntry() as job:
+            case e.Job() as job:
                 pass
             case e.Join(worker):
                 joined.add(worker)

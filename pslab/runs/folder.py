@@ -23,10 +23,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pslab.runs import log as entries
 from pslab.runs.cut_off import counted
 from pslab.runs.ends import Problem, count_lines, end_of
-from pslab.runs.reader import loads, read_log
+from pslab.runs.log import Line, Malformed, loads, read_log
 from pswire.config.experiment import Experiment, load_experiment
 
 EXPERIMENT = "experiment.toml"
@@ -150,7 +149,7 @@ def parse_metric(line: str) -> Metric:
 
 def _no_entry(line: str) -> str | None:
     (read,) = read_log([line])
-    return read.problem if isinstance(read, entries.Malformed) else None
+    return read.problem if isinstance(read, Malformed) else None
 
 
 def _no_metric(line: str) -> str | None:
@@ -232,17 +231,17 @@ class Run:
         """The decision log's file; RunError when the run has none."""
         return self._file(DECISIONS)
 
-    def lines(self) -> Iterator[entries.Entry | entries.Malformed]:
+    def lines(self) -> Iterator[Line | Malformed]:
         """The decision log, with the lines that cannot be read among the others.
 
         Of a run without a summary what cannot be read at its end is left out: see `unfinished`.
         """
         yield from read_log(self._lines(DECISIONS))
 
-    def decisions(self) -> Iterator[entries.Entry]:
+    def decisions(self) -> Iterator[Line]:
         """The decision log; RunError at the first line that cannot be read."""
         for entry in self.lines():
-            if isinstance(entry, entries.Malformed):
+            if isinstance(entry, Malformed):
                 raise RunError(f"{self.path / DECISIONS}:{entry.line}: {entry.problem}")
             yield entry
 

@@ -1,233 +1,21 @@
-"""The decision log as typed facts: one dataclass per kind of entry, and the line that holds it.
+"""Decision logs as they are read: one JSON object per line, an entry of `pswire.decisions.entries` each.
 
-A fact has what every entry of its kind must carry; a newer server's log may have more.
-`pslab.runs.reader` makes them of a log's lines.
+Reading is strict about what an entry must carry and ignores extra keys, so a newer server's log stays readable. A line
+that cannot be read becomes `Malformed`, never an exception: a check reports on the rest of the log too. This is the
+only module that parses decision logs.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-FORMAT = 1
+from pswire.decisions.entries import KINDS, Entry
+from pswire.decisions.records import FieldError, from_json, number, text, whole
 
 
 @dataclass(frozen=True, slots=True)
-class JobEntry:
-    """Always entry 0: what was run."""
-
-    job: str
-    policy: dict[str, Any]
-    optimizer: dict[str, Any]
-    servers: int
-    workers: int
-    seed: int
-    format: int
-    tensors: dict[str, Any] | None = None
-    local: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    worker: str
-    incarnation: int
-    rank: int
-    forgets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    units: int
-    epochs: int
-    length: int = 0
-    data: str = ""
-    apart: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Initialise:
-    worker: str
-    ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class Install:
-    ticket: int
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    worker: str
-    ticket: int
-    version: int
-    turn: int | None = None
-    ahead: bool = False
-    # Of the job's work units; None in a job that deals none.
-    epoch: int | None = None
-    unit: int | None = None
-    part: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    worker: str
-    ticket: int
-    batch: int
-    samples: int
-    loss: float | None
-    norm: float | None
-    # Seconds, as the worker reported them; None where it did not.
-    pull: float | None = None
-    compute: float | None = None
-    before: float | None = None
-    ends: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """The learning rate from here on: `scale` times the one that the job began with."""
-
-    worker: str
-    learning_rate: float
-    scale: float
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    ticket: int
-    factor: float
-    compensation: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    ticket: int
-    worker: str
-    base: int
-    staleness: int
-    weight: float
-    factor: float
-    compensation: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """`version` is the new one; a part's staleness counts from the one before it."""
-
-    version: int
-    scale: float
-    lr_scale: float
-    parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """`version` was not made of these parts: it would not be finite."""
-
-    version: int
-    scale: float
-    lr_scale: float
-    parts: tuple[Part, ...]
-
-
-# Why contributions of a refused update are dropped.
-NONFINITE = "nonfinite update"
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    worker: str
-    ticket: int
-    staleness: int
-    reason: str
-    skipped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    worker: str
-    ticket: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Abandon:
-    worker: str
-    ticket: int
-    reason: str
-    skipped: bool = False
-    ends: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Back:
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    worker: str
-    reason: str
-    kept: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    job: str
-    version: int
-    servers: int
-    rolled_back: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    reason: str
-    version: int
-    success: bool
-
-
-Fact = (
-    JobEntry | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse
-    | Drop
-    | Cancel | Abandon | Lost | Back | Leave | Done | Checkpoint | Restore | Stop
-)  # fmt: skip
-
-KINDS: Mapping[str, type[Any]] = {"job": JobEntry} | {
-    kind.__name__.lower(): kind
-    for kind in (
-        Join, Work, Resume, Start, Initialise, Install, Grant, Commit, Rate, Fold, Apply, Refuse, Drop,
-        Cancel, Abandon, Lost, Back, Leave, Done, Checkpoint, Restore, Stop,
-    )
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Line:
     """A line of the log that could be read. `line` counts from 1, `i` is the entry's own index, `t` in seconds.
 
     `record`: the JSON object itself, with the keys that `fact` does not have.
@@ -237,7 +25,7 @@ class Entry:
     i: int
     t: float
     kind: str
-    fact: Fact
+    fact: Entry
     record: Mapping[str, Any]
 
 
@@ -248,3 +36,62 @@ class Malformed:
     line: int
     i: int | None
     problem: str
+
+
+def loads(given: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """Parse JSON. Raises RecursionError, and ValueError for whatever else is wrong.
+
+    That includes half a character (a lone surrogate): no text with one can be printed, or written to another file.
+    """
+    found = json.loads(given, parse_constant=parse_constant)
+    if "\\ud" in given or "\\uD" in given:
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+# What every line has beside the fields of its kind.
+_HEAD: Mapping[str, Callable[[Any], Any]] = {"i": whole, "t": number, "kind": text}
+
+
+def read_log(lines: Iterable[str]) -> Iterator[Line | Malformed]:
+    """Read a log lazily, an item for each line; blank lines are malformed like any other."""
+    for count, given in enumerate(lines, start=1):
+        index: int | None = None
+        try:
+            record = _object(given)
+            if isinstance(record.get("i"), int):
+                index = record["i"]
+            yield _line(count, record)
+        except FieldError as problem:
+            yield Malformed(count, index, str(problem))
+
+
+def _object(given: str) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise FieldError(f"contains {constant}, which is not JSON; a NaN is written as null")
+
+    try:
+        record = loads(given, refuse)
+    except FieldError:
+        raise
+    except (ValueError, RecursionError) as error:
+        cut = "" if given.endswith("\n") else " (the line has no end: was the file cut off here?)"
+        raise FieldError(f"is not a JSON object: {error}{cut}") from None
+    if not isinstance(record, dict):
+        raise FieldError(f"expected a JSON object, got {given.strip()[:40]!r}")
+    return record
+
+
+def _line(count: int, record: dict[str, Any]) -> Line:
+    head: list[Any] = []
+    for key, read in _HEAD.items():
+        if key not in record:
+            raise FieldError(f"entry has no {key!r}")
+        try:
+            head.append(read(record[key]))
+        except FieldError as error:
+            raise FieldError(f"entry: {key} should be {error}") from None
+    index, t, kind = head
+    if kind not in KINDS:
+        raise FieldError(f"unknown kind {kind!r}; known kinds are {', '.join(KINDS)}")
+    return Line(count, index, t, kind, from_json(KINDS[kind], record, f"{kind} entry"), record)

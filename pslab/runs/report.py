@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pslab.runs.folder import Run, RunError
-from pslab.runs.log import Grant
 from pslab.runs.table import labels
+from pswire.decisions.entries import Grant
 
 # Okabe and Ito's palette: told apart with any kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

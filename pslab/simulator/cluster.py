@@ -20,11 +20,11 @@ from pslab.simulator.workers.dealt import Dealing
 from pslab.simulator.workers.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, Trial
 from psserver.coordinator.assurance import Assurance
-from psserver.coordinator.entries import Apply, Checkpoint, Grant
 from psserver.coordinator.outputs import DispositionNotice, GrantNotice, Notice
 from psserver.policies import Policy
 from psserver.shard import NonfiniteError
 from pswire.config.distributions import Draw
+from pswire.decisions.entries import Apply, Checkpoint, Grant
 from psworker.engine import Commit, Done, Leave, Request
 from psworker.local import LocalWork, Trainer
 from psworker.local import build as build_local

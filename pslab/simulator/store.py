@@ -7,13 +7,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.coordinator import entries
-from psserver.coordinator.entries import Entry
 from psserver.optimizers import Optimizer
-from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts
 from psserver.shard import Shard, ShardState, arithmetic
 from psserver.shard.payloads.norm import norm_of
+from pswire.decisions import entries
+from pswire.decisions.entries import Entry
 from pswire.model.plan import Plan, VariableSpec, weights_sha256
 from pswire.transport.codecs import Encoder, codec_named
 
@@ -127,7 +126,7 @@ class ShardStore:
             Shard(plan, server, optimizer, versions=workers + 2, tensors=tensors, keep_bases=keep_bases)
             for server in range(len(plan.shards))
         ]
-        self._translator = OrderTranslator()
+        self._folded: set[int] = set()
         # What each worker's encoders remember, one per shard, and whose a ticket is.
         self._encoders: dict[str, list[Encoder]] = {}
         self._holders: dict[int, str] = {}
@@ -136,7 +135,7 @@ class ShardStore:
 
     def execute(self, entry: Entry) -> None:
         self._remember(entry)
-        order = self._translator.order(entry)
+        order = entry.order(self._folded)
         for shard in self._shards:
             shard.execute(order)
 
@@ -186,7 +185,7 @@ class ShardStore:
         return norm_of(shard.staging.squares(ticket) for shard in self._shards)
 
     def try_update(self, update: entries.Apply) -> tuple[bool, float]:
-        order = self._translator.trial(update)
+        order = update.update(self._folded)
         found = [shard.try_update(order) for shard in self._shards]
         return all(finite for finite, _ in found), max(largest for _, largest in found)
 
@@ -217,7 +216,7 @@ class ShardStore:
     @property
     def folded(self) -> frozenset[int]:
         """What the coming update has."""
-        return self._translator.folded
+        return frozenset(self._folded)
 
     def states(self) -> list[ShardState]:
         """Of all servers, as they are now."""
@@ -227,7 +226,7 @@ class ShardStore:
         """Go on from there, in place of the first entry. `folded`: what the coming update has. Raises StateError."""
         for shard, state in zip(self._shards, states, strict=True):
             shard.restore(state)
-        self._translator = OrderTranslator(folded)
+        self._folded = set(folded)
 
     # What workers' encoders remember, as `psworker.data.shard_client` has it
 

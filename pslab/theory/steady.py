@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pslab.runs import log as facts
 from pslab.runs.folder import Run
+from pswire.decisions import entries as facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def steady(run: Run) -> Steady:
     late: set[int] = set()
     for entry in run.decisions():
         match entry.fact:
-            case facts.JobEntry():
+            case facts.Job():
                 workers = run.summary.workers
             case facts.Grant() if math.isnan(begun):
                 begun = entry.t

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pslab.check.checker import CheckResult, check_log
-from pslab.runs.reader import read_log
+from pslab.runs.log import read_log
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send, Trial
-from psserver.coordinator.entries import Checkpoint, Entry
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import GrantNotice, RefusalNotice
 from psserver.coordinator.state import CoordinatorState, reopened
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Policy, build
+from pswire.decisions.entries import Checkpoint, Entry
 from pswire.generations import Generation
 
 E = TypeVar("E", bound=Entry)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from pslab.verify.log_checks import FactsCheck
 from pslab.verify.violation import InvariantViolation, expect
-from psserver.coordinator import Coordinator, Record, entries
-from psserver.coordinator.entries import Entry
+from psserver.coordinator import Coordinator, Record
+from pswire.decisions import entries
+from pswire.decisions.entries import Entry
 
 
 @dataclass
@@ -110,7 +111,7 @@ class Guard:
             found == (worker, base), f"ticket {ticket} of {worker} from version {base} is settled: {found}"
         )
 
-    def _apply(self, version: int, parts: tuple[entries.AppliedPart, ...]) -> None:
+    def _apply(self, version: int, parts: tuple[entries.Part, ...]) -> None:
         expect(not self.stopped and version == self.version + 1, f"version {version} after {self.version}")
         for part in parts:
             self._settle(part.worker, part.ticket, part.base)

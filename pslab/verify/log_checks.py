@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from pslab.verify.violation import expect
-from psserver.coordinator.entries import NONFINITE, AppliedPart
 from psserver.policies import facts
+from pswire.decisions.entries import NONFINITE, Part
 
 
 class FactsCheck:
@@ -22,7 +22,7 @@ class FactsCheck:
         """It names who can end a wait; of others it is enough that they say what is waited for."""
         return self._facts is not None
 
-    def applied(self, parts: Sequence[AppliedPart]) -> None:
+    def applied(self, parts: Sequence[Part]) -> None:
         """The contributions of one update."""
         if self._facts is None:
             return

@@ -4,11 +4,10 @@ import numpy as np
 
 from pslab.verify.violation import InvariantViolation, expect
 from psserver.coordinator import Coordinator
-from psserver.coordinator.entries import Entry
 from psserver.optimizers import build
-from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts
 from psserver.shard import Shard
+from pswire.decisions.entries import Entry
 from pswire.model.plan import VariableSpec, make_plan
 
 
@@ -23,7 +22,7 @@ class StagedShard:
         self._shard = Shard(
             plan, 0, optimizer, versions=2 * workers + 2, staging=staging, tensors=tensors, unchecked=True
         )
-        self._translator = OrderTranslator()
+        self._folded: set[int] = set()
 
     def push(self, ticket: int) -> bool:
         """Stage a payload for the ticket. False: it has to wait for its turn."""
@@ -42,7 +41,7 @@ class StagedShard:
         try:
             # Weights may be as large as they like: the optimizer decides what comes of them.
             with np.errstate(all="ignore"):
-                self._shard.execute(self._translator.order(entry))
+                self._shard.execute(entry.order(self._folded))
         except Exception as error:
             raise InvariantViolation(
                 f"a shard cannot execute {entry}: {type(error).__name__}: {error}"

@@ -19,7 +19,6 @@ from typing import Any
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import JoinRefused, Output, Record, Send, Trial
-from psserver.coordinator.entries import AppliedPart, Entry
 from psserver.coordinator.outputs import (
     CancelNotice,
     DispositionNotice,
@@ -31,6 +30,7 @@ from psserver.coordinator.outputs import (
 from psserver.coordinator.status import explain
 from psserver.coordinator.work.units import WorkTerms
 from pswire.config.toml import read_toml
+from pswire.decisions.entries import Entry, Part
 
 INDENT = "    "
 
@@ -141,11 +141,11 @@ def _entry(entry: Entry) -> str:
         f"{key}={value if not isinstance(value, float) else f'{value:g}'}" for key, value in fields.items()
     ]
     if parts is not None:
-        words += ["of", " + ".join(_part(AppliedPart(**part)) for part in parts)]
+        words += ["of", " + ".join(_part(Part(**part)) for part in parts)]
     return " ".join(words)
 
 
-def _part(part: AppliedPart) -> str:
+def _part(part: Part) -> str:
     correction = f", compensation {part.compensation:g}" if part.compensation else ""
     return f"{part.weight:.3g} * {part.ticket} ({part.worker}, staleness {part.staleness}{correction})"
 

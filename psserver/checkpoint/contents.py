@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from psserver.checkpoint.errors import CheckpointError
 from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
 from psserver.checkpoint.store import Store
-from psserver.coordinator import CoordinatorState, JobTerms, Record, entries
+from psserver.coordinator import CoordinatorState, JobTerms, Record
 from psserver.coordinator.state import agreement
 from psserver.policies import Policy
 from psserver.shard import ShardState
+from pswire.decisions import entries
 from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.records import StateError, to_plain
 

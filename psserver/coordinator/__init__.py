@@ -6,7 +6,7 @@ time is an argument; no I/O, no threads, no tensors. Each input answers with out
 """
 
 from psserver.coordinator.coordinator import Coordinator, JobTerms
-from psserver.coordinator.entries import CommitFacts
+from psserver.coordinator.facts import CommitFacts
 from psserver.coordinator.outputs import (
     JobOver,
     JobStopped,

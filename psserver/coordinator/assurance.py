@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from psserver.coordinator.entries import Apply
+from pswire.decisions.entries import Apply
 
 
 class Assurance(Protocol):

@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import ParamSpec
 
-from psserver.coordinator import entries
 from psserver.coordinator.assurance import Assurance, Certain
-from psserver.coordinator.entries import NO_FACTS, CommitFacts
+from psserver.coordinator.facts import NO_FACTS, CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.membership import Membership
@@ -23,6 +22,7 @@ from psserver.coordinator.view import CoordinatorView
 from psserver.coordinator.work.dealer import Dealer
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Policy
+from pswire.decisions import entries
 from pswire.records import StateError
 
 __all__ = ["Coordinator", "JobTerms"]

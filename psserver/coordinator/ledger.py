@@ -1,11 +1,12 @@
 """What the coordinator knows of a job but for its policy, and the moves that leave an entry in the log."""
 
-from psserver.coordinator import entries, outputs
+from psserver.coordinator import outputs
 from psserver.coordinator.members.roster import Member, Roster
 from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, Send, StopNotice, Trial
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.table import Ticket, TicketEvent, TicketTable
 from psserver.coordinator.work.queue import WorkQueue
+from pswire.decisions import entries
 
 
 class Ledger:
@@ -176,11 +177,11 @@ class Ledger:
     def drop(self, ticket: Ticket, reason: str, now: float) -> None:
         """A pending ticket is not applied."""
         staleness = self.version - ticket.base
-        skipped = None
+        skipped = False
         if self.stopped is not None:
             self.deal_again(ticket)
         elif self.work is not None and ticket.part is not None:
-            skipped = self.work.lose(ticket.part, self.version, dropped=True) or None
+            skipped = self.work.lose(ticket.part, self.version, dropped=True)
         self.record(entries.Drop(ticket.worker, ticket.number, staleness, reason, skipped), now)
         self.roster.tally(ticket.worker).dropped += 1
         self.settle(

@@ -1,6 +1,6 @@
 """The phases of a job: who initialises the model, when the policy begins to decide, when the work is done."""
 
-from psserver.coordinator import entries, outputs
+from psserver.coordinator import outputs
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import Member
@@ -8,6 +8,7 @@ from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket
 from psserver.policies import Abandon, Done
+from pswire.decisions import entries
 
 
 class Lifecycle:

@@ -1,8 +1,8 @@
 """What the coordinator asks its shell to do: append to the log, send a worker a notice."""
 
-from psserver.coordinator.entries import Apply, Entry
 from psserver.coordinator.work.units import UnitPart
-from psserver.policies.values import value
+from pswire.decisions.entries import Apply, Entry
+from pswire.values import value
 
 
 class JoinRefused(ValueError):

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from psserver.coordinator.entries import Apply
 from psserver.coordinator.tickets.table import Ticket
 from psserver.policies import Decision, Event
+from pswire.decisions.entries import Apply
 
 
 @dataclass(slots=True)

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from psserver.coordinator import entries, outputs
+from psserver.coordinator import outputs
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
-from psserver.coordinator.entries import AppliedPart
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member
 from psserver.coordinator.outputs import DispositionNotice
@@ -30,6 +29,7 @@ from psserver.policies import (
     Refused,
     Stop,
 )
+from pswire.decisions import entries
 
 
 class PolicyDriver:
@@ -253,7 +253,7 @@ class PolicyDriver:
         member.requested = None
         member.enter("computing", now)
         version = ledger.version
-        ahead = True if grant.worker in ledger.tickets.opened else None
+        ahead = grant.worker in ledger.tickets.opened
         part = None
         if ledger.work is not None:
             if self.policy.by_rank:
@@ -281,7 +281,7 @@ class PolicyDriver:
             # What a compensator remembers must not have moved when the update is refused: it comes with the apply,
             # to the same bits.
             return
-        self._ledger.record(entries.Fold(number, fold.factor, fold.compensation or None), now)
+        self._ledger.record(entries.Fold(number, fold.factor, fold.compensation), now)
         self.folded[number] = part
 
     def _apply(self, apply: Apply, now: float) -> None:
@@ -293,14 +293,14 @@ class PolicyDriver:
         version, scale = ledger.version, apply.scale
         # A list first: it is quicker than a generator, and an update of async has one part.
         listed = [
-            AppliedPart(
+            entries.Part(
                 ticket.number,
                 ticket.worker,
                 ticket.base,
                 version - ticket.base,
                 part.factor * scale,
                 part.factor,
-                part.compensation or None,
+                part.compensation,
             )
             for part, ticket in zip(apply.parts, tickets, strict=True)
         ]

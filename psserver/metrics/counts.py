@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from psserver.checkpoint.rewind import Mark
-from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
 from psserver.service.log.json_lines import Check, always
 from psserver.service.log.run_log import RunLog
+from pswire.decisions import entries
 
 # Label values are closed sets: a policy of the user's may give any reason.
 REASONS = {

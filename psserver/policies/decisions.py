@@ -1,6 +1,6 @@
 """What a policy may decide. The coordinator numbers decisions, the shards execute them in order."""
 
-from psserver.policies.values import value
+from pswire.values import value
 
 
 @value

@@ -1,6 +1,6 @@
 """Events that a policy receives: frozen, in order, without tensors. Time is a number in an event."""
 
-from psserver.policies.values import value
+from pswire.values import value
 
 
 @value

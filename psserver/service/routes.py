@@ -5,18 +5,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
-from psserver.coordinator import Output, Record, Send, Trial, entries
-from psserver.coordinator.entries import Entry
+from psserver.coordinator import Output, Record, Send, Trial
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.sentences import named
-from psserver.order_translation import OrderTranslator
 from psserver.service.followers.follower import Follower
 from psserver.service.log.run_log import RunLog
 from psserver.service.log.tail import LogTail
 from psserver.service.outbox import Outboxes
 from psserver.service.shard.executor import Executor, trial_update
 from psserver.shard import Order
-from pswire.logs.events import event
+from pswire.decisions import entries
+from pswire.decisions.entries import Entry
+from pswire.logs.events import entry_event, event
 
 log = logging.getLogger("ps-server")
 
@@ -54,17 +54,17 @@ class Routes:
         self.stopped_at: float | None = None
         self._orders = orders
         self._grace = grace
-        self._translator = OrderTranslator()
+        self._folded: set[int] = set()
 
     def go_on(self, entries: int, version: int, folded: Sequence[int], first_grant: float | None) -> None:
         """The log has so many entries already, which make that version; `folded` is in the shards' open sum."""
         self.sent, self.version, self.first_grant = entries, version, first_grant
-        self._translator = OrderTranslator(folded)
+        self._folded = set(folded)
 
     def ask(self, trial: Trial, answer: Callable[[int, int, bool, float], None]) -> None:
         """Have every shard asked, behind all entries that were sent to it. This server's answers as the others do:
         with its number, the trial's, whether the update is finite, and the largest magnitude."""
-        update = self._translator.trial(trial.update)
+        update = trial.update.update(self._folded)
         for follower in self.followers:
             follower.try_update(trial.number, update)
         asked = trial_update(update, lambda finite, largest: answer(0, trial.number, finite, largest))
@@ -78,7 +78,7 @@ class Routes:
             if kind is Record:
                 record = cast(Record, output)
                 entry = record.entry
-                written.orders.append((record.index, self._translator.order(entry)))
+                written.orders.append((record.index, entry.order(self._folded)))
                 self.run_log.append(record)
                 self.tail.append(record)
                 if type(entry) not in _OF_EVERY_STEP or self.first_grant is None:
@@ -127,20 +127,6 @@ class Routes:
                 log.warning(
                     "%s: its connection is lost; it has %.1f s to come back", worker, self._grace, extra=told
                 )
-            case entries.Back(worker):
-                log.info("%s is back", worker, extra=event("connection_back", worker=worker))
-            case entries.Leave(worker, reason):
-                log.info(
-                    "%s left: %s", worker, reason, extra=event("worker_left", worker=worker, reason=reason)
-                )
-            case entries.Work():
-                told = event("work_units", units=entry.units, epochs=entry.epochs)
-                log.info("the data is dealt: %d units, %d epochs", entry.units, entry.epochs, extra=told)
-            case entries.Resume(worker):
-                told = event("worker_resumed", worker=worker)
-                log.info("%s takes part again: a work unit came back", worker, extra=told)
-            case entries.Rate(worker, rate):
-                told = event("rate_set", worker=worker, learning_rate=rate)
-                log.info("%s sets the learning rate to %g", worker, rate, extra=told)
-            case entries.Done(worker):
-                log.info("%s has no more data", worker, extra=event("worker_done", worker=worker))
+            case _ if entry.event:
+                who = f"{entry.worker} " if hasattr(entry, "worker") else ""
+                log.info("%s%s", who, entry.sentence(), extra=entry_event(entry))

@@ -4,7 +4,11 @@ Rules of this package: numpy, the plan, saved records, the optimizers and the
 declarations of psserver.policies only; no I/O, no threads, no clock. Same orders, same payloads, same bits.
 """
 
-from psserver.shard.orders import (
+from psserver.shard.resharding import reshard
+from psserver.shard.shard import Shard
+from psserver.shard.state import ShardState, copied
+from psserver.shard.updates import NonfiniteError, ShardError
+from pswire.decisions.orders import (
     Admit,
     Apply,
     Discard,
@@ -17,10 +21,6 @@ from psserver.shard.orders import (
     Release,
     Seal,
 )
-from psserver.shard.resharding import reshard
-from psserver.shard.shard import Shard
-from psserver.shard.state import ShardState, copied
-from psserver.shard.updates import NonfiniteError, ShardError
 
 __all__ = [
     "Admit",

@@ -12,7 +12,13 @@ from psserver.policies import TensorParts
 from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
-from psserver.shard.orders import (
+from psserver.shard.payloads.checks import PayloadChecks
+from psserver.shard.payloads.ordinary import ordinary
+from psserver.shard.payloads.staging import OpenTicket, Slot, Staging
+from psserver.shard.state import ShardParts, ShardState, check, copied, save, take_up
+from psserver.shard.updater import Updater
+from psserver.shard.updates import PendingUpdate, ShardError, Updates, need
+from pswire.decisions.orders import (
     Admit,
     Apply,
     Discard,
@@ -26,12 +32,6 @@ from psserver.shard.orders import (
     Save,
     Seal,
 )
-from psserver.shard.payloads.checks import PayloadChecks
-from psserver.shard.payloads.ordinary import ordinary
-from psserver.shard.payloads.staging import OpenTicket, Slot, Staging
-from psserver.shard.state import ShardParts, ShardState, check, copied, save, take_up
-from psserver.shard.updater import Updater
-from psserver.shard.updates import PendingUpdate, ShardError, Updates, need
 from pswire.model.plan import Plan
 
 Floats = NDArray[np.float32]

@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.policies.values import value
 from psserver.shard import arithmetic
 from psserver.shard.arena import Arena
 from psserver.shard.compensators import Gap
-from psserver.shard.orders import Apply, Fold
 from psserver.shard.payloads.checks import PayloadChecks
 from psserver.shard.payloads.staging import Staging
 from psserver.shard.updater import Updater
+from pswire.decisions.orders import Apply, Fold
+from pswire.values import value
 
 Floats = NDArray[np.float32]
 

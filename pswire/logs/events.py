@@ -4,16 +4,19 @@ Every call of a logger names its event, `log.info("%s is back", worker, extra=ev
 and `EVENTS` has them all; a test compares. Texts may change between releases, names of events and fields do not.
 """
 
+import inspect
 import json
 import logging
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
+from pswire.decisions.entries import KINDS, Entry
+from pswire.decisions.records import declared
 from pswire.logs.lines import LONGEST, MOST_LINES, BoundedHandler
 
 FORMATS: Final = ("text", "json")
@@ -31,21 +34,16 @@ class Event:
 
 SERVER, WORKER, BOTH = "ps-server", "ps-worker", "both"
 
-EVENTS: Final[Mapping[str, Event]] = {
+EVENTS: Final[dict[str, Event]] = {
     # Members
     "worker_joined": Event(SERVER, ("worker", "incarnation", "task_index"), "a worker has become a member"),
     "connection_lost": Event(
         SERVER, ("worker", "grace"), "a worker's session broke; seconds it has to return"
     ),
-    "connection_back": Event(SERVER, ("worker",), "it returned in time"),
     "session_cut": Event(SERVER, ("worker",), "a worker does not read what it is sent"),
-    "worker_left": Event(SERVER, ("worker", "reason"), "a worker is no member any more"),
-    "worker_done": Event(SERVER, ("worker",), "a worker has no more data"),
-    "worker_resumed": Event(SERVER, ("worker",), "a work unit came back, and it takes part again"),
     "chief_changed": Event(
         BOTH, ("worker",), "another worker validates and writes files for all, from the next epoch on"
     ),
-    "work_units": Event(SERVER, ("units", "epochs"), "the job's data is dealt by the coordinator"),
     "worker_waits": Event(SERVER, ("seconds",), "somebody has waited long; the message says for what"),
     # Certificates
     "identity_renewed": Event(
@@ -78,7 +76,6 @@ EVENTS: Final[Mapping[str, Event]] = {
     "call_refused": Event(SERVER, ("peer", "method"), "a peer is known, and the method is not for its role"),
     "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
     # Decisions and their execution
-    "rate_set": Event(SERVER, ("worker", "learning_rate"), "a worker's script has set the learning rate"),
     "advice": Event(SERVER, (), "the policy is meant for another optimizer"),
     "update_refused": Event(
         SERVER, ("version", "workers"), "an update would not be finite: its contributions are dropped"
@@ -173,9 +170,25 @@ EVENTS: Final[Mapping[str, Event]] = {
 }
 
 
+def _of_entries() -> Iterator[tuple[str, Event]]:
+    """Yield an event for each kind of entry that a server's own log has, with the entry's fields."""
+    for kind in KINDS.values():
+        if kind.event:
+            meaning = inspect.cleandoc(kind.__doc__ or "").split("\n")[0].rstrip(".")
+            yield kind.event, Event(SERVER, tuple(each.name for each in declared(kind)), meaning)
+
+
+EVENTS.update(_of_entries())
+
+
 def event(name: str, **fields: object) -> dict[str, object]:
     """The `extra` of a log call."""
     return {"event": name, "fields": fields}
+
+
+def entry_event(entry: Entry) -> dict[str, object]:
+    """Return the `extra` of a log call about an entry of the decision log."""
+    return event(entry.event, **{each.name: getattr(entry, each.name) for each in declared(type(entry))})
 
 
 class JsonFormatter(logging.Formatter):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from pslab.check.checker import check_run
-from pslab.runs import log as e
 from pslab.runs.folder import DECISIONS, EXPERIMENT, METRICS, Run
 from pslab.simulator import Folder, build
 from pslab.simulator.checkpoints import FOLDER, Saver, resume
@@ -21,6 +20,7 @@ from psserver.checkpoint import CheckpointError, Store
 from psserver.checkpoint.rewind import LogIndex, Mark
 from psserver.coordinator.outputs import Record
 from pswire.config.experiment import Experiment, parse_experiment
+from pswire.decisions import entries as e
 from tests.checkpoint.fake_disk import FakeDisk, PowerLoss
 
 # Faults after which a disk may have lost what it said that it has.

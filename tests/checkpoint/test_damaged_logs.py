@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pslab.check.checker import check_run
-from pslab.runs import log as e
 from pslab.runs.folder import Run
 from psserver import policies
 from psserver.checkpoint import CheckpointError, FolderLock, Store, UnwritableError
@@ -15,6 +14,7 @@ from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import LogIndex
 from psserver.coordinator import JobTerms
 from psserver.service.saving import resume_point
+from pswire.decisions import entries as e
 from tests.checkpoint.test_simulated import cut_off, play
 from tests.checkpoint.written import JOB, write
 from tests.replay.command import ps_lab

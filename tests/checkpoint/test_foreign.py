@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pslab.runs import log as e
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from psserver.checkpoint.rewind import LogIndex
+from pswire.decisions import entries as e
 from tests.checkpoint.test_simulated import EVERY, cut_off, play
 from tests.cluster.cluster import PATIENCE, ROOT
 from tests.replay.command import Said, ps_lab

@@ -10,13 +10,13 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.launch.simulated import run_simulated
-from pslab.runs import log as e
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from psserver.optimizers import build
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import names as policy_names
 from pswire.config.experiment import parse_experiment
+from pswire.decisions import entries as e
 from tests.replay.command import ps_lab
 from tests.replay.simulated import document
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pslab.runs import log as entries
 from pslab.runs.folder import Run
+from pswire.decisions import entries
 from tests.cluster.cluster import PATIENCE, ROOT, wait_until
 from tests.forking.fixtures import forks
 

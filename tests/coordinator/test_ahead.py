@@ -8,8 +8,8 @@ from pslab.check.policies.known import KNOWN
 from pslab.replay.log_entries import Step
 from pslab.replay.whatif import Alternative, what_if
 from pslab.verify.harness import CoordinatorHarness, granted
-from psserver.coordinator import entries
 from psserver.policies import build, names
+from pswire.decisions import entries
 from tests.coordinator import faulty_policies
 from tests.lab.logs import FakeLog, verify
 

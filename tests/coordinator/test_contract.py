@@ -3,10 +3,10 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices
-from psserver.coordinator import entries
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import explain, holdup, report
 from psserver.policies import Decision, Event, Waiting
+from pswire.decisions import entries
 from tests.coordinator import faulty_policies
 from tests.coordinator.faulty_policies import Honest
 

@@ -3,8 +3,8 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices, refusals
-from psserver.coordinator import entries
 from psserver.coordinator.outputs import JobOver, StopNotice
+from pswire.decisions import entries
 
 
 def finishes(harness: CoordinatorHarness, *workers: str) -> None:

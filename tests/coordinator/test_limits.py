@@ -3,8 +3,8 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted
-from psserver.coordinator import entries
 from psserver.coordinator.status import report
+from pswire.decisions import entries
 
 TIMEOUT = 9.0  # worker_timeout of the harness
 

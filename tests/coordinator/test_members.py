@@ -3,11 +3,12 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
-from psserver.coordinator import JobOver, JoinRefused, entries
+from psserver.coordinator import JobOver, JoinRefused
 from psserver.coordinator.members.roster import BATCHES_AHEAD, REMEMBERED_SESSIONS
 from psserver.coordinator.outputs import DispositionNotice, GrantNotice, RefusalNotice
 from psserver.coordinator.state.saving import roster_from
 from psserver.coordinator.status import report
+from pswire.decisions import entries
 
 
 def refusal(harness: CoordinatorHarness, worker: str, session: str, rank: int | None) -> str:

@@ -3,11 +3,11 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices
-from psserver.coordinator import entries
 from psserver.coordinator.outputs import CancelNotice, StopNotice
 from psserver.coordinator.status import report
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import names
+from pswire.decisions import entries
 
 WORKERS = ("w0", "w1", "w2")
 

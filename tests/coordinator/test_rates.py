@@ -13,9 +13,10 @@ from pslab.replay.log_entries import read_steps
 from pslab.replay.whatif import what_if
 from pslab.runs.folder import Run
 from pslab.verify.harness import CoordinatorHarness, refusals
-from psserver.coordinator import Coordinator, entries
+from psserver.coordinator import Coordinator
 from psserver.optimizers import build
 from psserver.policies import build as build_policy
+from pswire.decisions import entries
 from pswire.records import StateError
 from tests.lab.logs import changed, inserted, verify, without, write_run
 

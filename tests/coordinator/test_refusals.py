@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices
-from psserver.coordinator import Coordinator, JoinDeferred, Trial, entries
+from psserver.coordinator import Coordinator, JoinDeferred, Trial
 from psserver.coordinator.outputs import DispositionNotice, StopNotice
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import (
@@ -22,6 +22,7 @@ from psserver.policies import (
     Waiting,
     names,
 )
+from pswire.decisions import entries
 from tests.repetitions import seeds
 
 # Of the built-in policies those that need knobs for few workers.

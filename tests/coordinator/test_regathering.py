@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from psserver.coordinator import Coordinator, JobTerms, Output, Record, entries
+from psserver.coordinator import Coordinator, JobTerms, Output, Record
 from psserver.policies import build
+from pswire.decisions import entries
 
 TERMS = JobTerms("job", {"name": "sgd"}, workers=2, worker_timeout=3.0, checkpoint_versions=1, generation=0)
 

@@ -7,8 +7,8 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import CommitFacts
-from psserver.coordinator.entries import UNTOLD, Commit, Times
 from psserver.coordinator.tickets.reported_times import plausible
+from pswire.decisions.entries import UNTOLD, Commit, Times
 
 # Granted at 10, committed at 14; the ticket before was granted at 4.
 FIT = [

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslab.check.checker import check_log
-from pslab.runs.reader import read_log
+from pslab.runs.log import read_log
 from pslab.verify.schedules.choices import ChoiceSource, ListedChoices, Seeded
 from pslab.verify.schedules.schedule import Schedule
 from pslab.verify.violation import InvariantViolation

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
-from psserver.coordinator import entries
 from psserver.coordinator.outputs import CancelNotice, DispositionNotice, GrantNotice
 from psserver.coordinator.tickets.table import REMEMBERED
+from pswire.decisions import entries
 
 
 @pytest.mark.parametrize("verb", ["commits", "abandons"])

@@ -9,8 +9,8 @@ import pytest
 from pslab.verify.schedules.choices import Seeded
 from pslab.verify.schedules.schedule import Schedule
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Record
-from psserver.coordinator.entries import UNTOLD, Commit, Times
 from psserver.policies import build
+from pswire.decisions.entries import UNTOLD, Commit, Times
 
 
 def entry_of(times: Times) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from collections import Counter
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices
-from psserver.coordinator import Coordinator, CoordinatorState, entries
+from psserver.coordinator import Coordinator, CoordinatorState
 from psserver.coordinator.outputs import GrantNotice
 from psserver.coordinator.work.queue import MOST_KEPT
 from psserver.coordinator.work.units import MOST_LOSSES, UnitPart, WorkError, WorkTerms
 from psserver.policies import build
+from pswire.decisions import entries
 from tests.repetitions import seeds
 
 POLICIES = (

@@ -14,8 +14,8 @@ from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Recorder, record
 from pslab.dashboard.runs import PRINTED, RunPages
 from pslab.dashboard.words import sentence
 from pslab.runs.folder import Run, RunError
-from pslab.runs.log import KINDS as ENTRIES
-from pslab.runs.log import Join, Leave
+from pswire.decisions.entries import KINDS as ENTRIES
+from pswire.decisions.entries import Join, Leave
 from tests.comparing import same
 from tests.replay.simulated import simulate
 

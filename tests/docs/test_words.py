@@ -6,10 +6,8 @@ from typing import get_args
 
 import pytest
 
-from pslab.runs import log
-from psserver.coordinator import entries
 from psserver.service.access.roles import ROLES
-from psserver.shard import orders
+from pswire.decisions import orders
 from tests.docs.markdown import ROOT
 
 DOCS = ROOT / "docs"
@@ -28,18 +26,6 @@ def row(page: str, first: str) -> str:
 
 def test_a_missing_word_is_found() -> None:
     assert missing(("Push", "Pull"), "| `Push`, `Puller` |") == ["Pull"]
-
-
-def test_the_log_has_every_kind_of_entry() -> None:
-    kinds = [kind for kind in entries.KINDS if kind != "job"]
-    table = [
-        line.split("|")[1] for line in (DOCS / "design/log.md").read_text().splitlines() if line[:3] == "| `"
-    ]
-    assert not missing((f"`{kind}`" for kind in kinds), " ".join(table))
-
-
-def test_the_commands_read_every_kind_of_entry() -> None:
-    assert set(log.KINDS) == set(entries.KINDS)
 
 
 def test_the_vocabulary_has_every_order() -> None:

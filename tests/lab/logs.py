@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pslab.check.checker import CheckResult, check_log
-from pslab.runs.reader import read_log
+from pslab.runs.log import read_log
 from psserver import weights_file
 from psserver.weights_file import Saved
 

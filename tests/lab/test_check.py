@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from pslab.check.checker import check_log
-from pslab.runs.reader import read_log
+from pslab.runs.log import read_log
 from tests.lab.logs import (
     Record,
     async_log,

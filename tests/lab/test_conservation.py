@@ -8,7 +8,7 @@ import pytest
 
 from pslab.check.checker import check_log
 from pslab.check.conservation import StalenessGroup, conservation
-from pslab.runs.reader import read_log
+from pslab.runs.log import read_log
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record
 from psserver.policies import build
 from tests.lab.logs import async_log, bounded_log, sync_log, text

@@ -123,7 +123,7 @@ def test_a_machine_whose_cable_is_pulled_is_lost_and_the_other_goes_on(two: Mach
     )
     there.wait_event("held")
     two.cut(1)
-    wait_until(lambda: "w1 left: connection lost" in server.errors, "w1 is lost")
+    wait_until(lambda: "w1 leaves: connection lost" in server.errors, "w1 is lost")
     (tmp_path / "end").touch()
     # Its data has not ended, and whoever looks at the end is told.
     run = ended(tmp_path, server, here, code=ExitCode.MISSING)

@@ -13,8 +13,9 @@ from pslab.compare.measure import first_grant
 from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, WASTED, timeline
 from pslab.observe.trace import NAMES
 from pslab.observe.work import WorkReader
-from pslab.runs import log as facts
 from pslab.runs.folder import TRACE, Run
+from pslab.runs.log import Line
+from pswire.decisions import entries as facts
 from tests.cluster.cluster import Cluster
 from tests.compare.test_timeline import three_commits
 from tests.observe import trace_format
@@ -156,7 +157,7 @@ def test_the_trace_of_a_run_that_was_killed_ends_with_its_last_whole_line(tmp_pa
     assert done.exit_code == 0 and "the last line is not whole" in done.stderr
     events = trace_format.events_of(run.path / TRACE)
     trace_format.check(events)
-    whole = sum(isinstance(line, facts.Entry) and line.kind == "commit" for line in run.lines())
+    whole = sum(isinstance(line, Line) and line.kind == "commit" for line in run.lines())
     told = [e for e in named(events, "X", "ticket ") if "loss" in e["args"]]
     assert len(told) == whole > 10
 

@@ -9,7 +9,7 @@ import io
 import pytest
 
 from pslab.check.checker import check_log
-from pslab.runs.reader import read_log
+from pslab.runs.log import read_log
 from tests.papers.race import harmonic
 from tests.simulator import test_figures as figures
 from tests.simulator.lab import timed

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pslab.verify.schedules.choices import ListedChoices, Seeded
 from pslab.verify.schedules.schedule import TIMEOUT, Schedule
-from psserver.coordinator.entries import Join
 from psserver.policies import names
+from pswire.decisions.entries import Join
 from tests.coordinator.test_losses import POINTS, others_finish, undisturbed
 from tests.coordinator.test_schedules import Setting, second_opinion
 from tests.repetitions import repetitions, seeds

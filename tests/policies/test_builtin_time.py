@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import entries
 from psserver.policies import Commit, Decision, Event, Policy, PolicyError, Waiting, build
+from pswire.decisions import entries
 
 
 class Overheard(Policy):

@@ -10,9 +10,10 @@ from pslab.protocol_adapter import deliver, event_of
 from pslab.verify.schedules.choices import ChoiceSource
 from pslab.verify.violation import InvariantViolation, expect
 from psserver.checkpoint import CheckpointError, Manifest, check_same_job, coordinator_of, name_of, shards_of
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, entries
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.policies import build
 from psserver.shard import ShardState
+from pswire.decisions import entries
 from pswire.generations import Generation, follows
 from psworker.engine import Event, Request
 from tests.recovery.settings import Job, may_have

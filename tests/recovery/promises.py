@@ -5,9 +5,9 @@ import json
 from collections import Counter
 
 from pslab.check.checker import check_log
-from pslab.runs.reader import read_log
+from pslab.runs.log import read_log
 from pslab.verify.violation import expect
-from psserver.coordinator import entries
+from pswire.decisions import entries
 from tests.recovery.cluster import Cluster
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pslab.verify.schedules.choices import ChoiceSource
 from pslab.verify.violation import InvariantViolation, expect
 from psserver.checkpoint import CheckpointError, name_of
-from psserver.coordinator import entries
+from pswire.decisions import entries
 from psworker.engine import Request
 from tests.checkpoint.fake_disk import FAULTS, PowerLoss
 from tests.recovery.cluster import TIMEOUT, Cluster, Refused

@@ -12,10 +12,11 @@ import numpy as np
 
 from pslab.verify.violation import expect
 from psserver.checkpoint import settled
-from psserver.coordinator import Record, entries
+from psserver.coordinator import Record
 from psserver.shard import ShardState
 from psserver.shard.payloads.staging import OpenTicket
 from psserver.shard.state import ShardFacts
+from pswire.decisions import entries
 from pswire.model.plan import Plan, VariableSpec, make_plan
 
 OPTIMIZER: dict[str, object] = {"name": "sgd"}

@@ -11,9 +11,9 @@ import pytest
 from pslab.check.checker import check_run
 from pslab.display.progress import Quiet
 from pslab.launch.experiments import run_local
-from pslab.runs import log as entries
 from pslab.runs.folder import Run
 from pswire.config.experiment import parse_experiment
+from pswire.decisions import entries
 from tests.repetitions import usually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]

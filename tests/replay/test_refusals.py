@@ -9,7 +9,7 @@ from pslab.check.checker import check_run
 from pslab.replay.run_folder import prove, replay_of
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run
-from psserver.coordinator.entries import NONFINITE
+from pswire.decisions.entries import NONFINITE
 from tests.replay.simulated import Record, edit_log, simulate
 
 # The last of four workers is pulled so far away that the squares of two of its gradients have an infinite sum.

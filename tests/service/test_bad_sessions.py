@@ -436,7 +436,7 @@ def test_what_a_worker_says_is_escaped_and_cut(caplog: pytest.LogCaptureFixture)
         one.stream.close()
         wait_until(lambda: "a left:" in caplog.text, "the leave")
     (line,) = [record.getMessage() for record in caplog.records if "a left:" in record.getMessage()]
-    assert line == r"a left: \x1b[2J\nERROR forged"
+    assert line == r"a leaves: \x1b[2J\nERROR forged"
 
 
 # Peers that do not read

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psserver.coordinator import entries
-from psserver.coordinator.entries import KINDS, AppliedPart, Commit, Grant, Job
-from psserver.service.log.texts import entry_line, value_text
+from pswire.decisions import entries
+from pswire.decisions.entries import KINDS, Commit, Grant, Job, Part
+from pswire.decisions.records import line_of, value_text
 
 TEXT = 'w"0\\\n\u202eé\x00'
 NUMBERS = (
@@ -49,27 +49,27 @@ def test_every_kind_with_any_value_in_each_field(kind: type[Any], value: Any) ->
             # Held against the clock before they are recorded: they are finite.
             continue
         entry = kind(**{**usual, name: value})
-        assert entry_line(7, 1.23456789, entry) == slow(7, 1.23456789, entry)
+        assert line_of(7, 1.23456789, entry) == slow(7, 1.23456789, entry)
 
 
 def test_an_update_of_several_parts() -> None:
-    parts = tuple(AppliedPart(n, f"w{n}", 3, n, 1 / 3, 1.0, None if n else 0.04) for n in range(3))
+    parts = tuple(Part(n, f"w{n}", 3, n, 1 / 3, 1.0, None if n else 0.04) for n in range(3))
     entry = entries.Apply(4, 1 / 3, 1.0, parts)
-    assert entry_line(0, 0.0, entry) == slow(0, 0.0, entry)
+    assert line_of(0, 0.0, entry) == slow(0, 0.0, entry)
 
 
 def test_times_are_whole_microseconds() -> None:
     entry = Commit("w0", 1, 2, 3, 0.5, 1.0, 0.12345678, 1e-9, None)
-    assert json.loads(entry_line(0, 0.0, entry))["pull"] == 0.123457
-    assert entry_line(0, 0.0, entry) == slow(0, 0.0, entry)
+    assert json.loads(line_of(0, 0.0, entry))["pull"] == 0.123457
+    assert line_of(0, 0.0, entry) == slow(0, 0.0, entry)
 
 
 def test_what_is_no_json_raises_as_json_does() -> None:
     for value in ({"a": math.nan}, {"a": object()}):
         with pytest.raises((ValueError, TypeError)):
-            entry_line(0, 0.0, Job("j", value, {}, 1, 1, 0))
+            line_of(0, 0.0, Job("j", value, {}, 1, 1, 0))
     assert value_text(None) == "null"
 
 
 def test_absent_fields_are_left_out() -> None:
-    assert "turn" not in entry_line(0, 0.0, Grant("w0", 1, 2))
+    assert "turn" not in line_of(0, 0.0, Grant("w0", 1, 2))

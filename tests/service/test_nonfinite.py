@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from psserver.coordinator import entries
+from pswire.decisions import entries
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from psserver.service.rpc.adapters import order_from_wire, order_to_wire
-from psserver.shard import orders
+from pswire.decisions import orders
 from tests.shard.test_orders import MEANING
 
 ORDERS = (

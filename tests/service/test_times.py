@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.coordinator.entries import Commit
 from psserver.coordinator.outputs import Record
+from pswire.decisions.entries import Commit
 from pswire.v1 import coordinator_pb2 as pb
 from psworker import loop
 from tests.service.peer import Peer

@@ -15,7 +15,6 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.outputs import Record
-from psserver.order_translation import OrderTranslator
 from psserver.service.followers.follower import Follower
 from psserver.service.log import json_lines
 from psserver.service.log.json_lines import JsonLines, LogError
@@ -23,6 +22,7 @@ from psserver.service.outbox import Outboxes
 from psserver.service.routes import Routes
 from psserver.service.serving import job_loop
 from psserver.service.shard.executor import Executor
+from pswire.decisions import entries
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.repetitions import usually
@@ -216,8 +216,9 @@ def inject(patch: pytest.MonkeyPatch, kind: str, where: str) -> list[str]:
             ours = f'"kind":"{kind}"'.encode()
             patch.setattr(json_lines.os, "write", failing(os.write, lambda _, data: ours in data, FULL))
         case "order":
-            order = OrderTranslator.order
-            patch.setattr(OrderTranslator, "order", failing(order, lambda _, entry: entry.kind == kind, bug))
+            patch.setattr(
+                entries.KINDS[kind], "order", failing(entries.KINDS[kind].order, lambda *_: True, bug)
+            )
         case "submit":
             now_sent = sending(patch, kind)
             patch.setattr(Executor, "submit", failing(Executor.submit, lambda *_: bool(now_sent), bug))

@@ -15,7 +15,6 @@ import pytest
 from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send
 from psserver.coordinator.outputs import GrantNotice
 from psserver.optimizers import build as build_optimizer
-from psserver.order_translation import OrderTranslator
 from psserver.policies import build as build_policy
 from psserver.shard import Order, Shard
 from psserver.shard.payloads.staging import Slot
@@ -43,7 +42,7 @@ class Barrier:
         self.shards = [Shard(plan, server, optimizer, staging=limit) for server in range(servers)]
         self.queues: list[deque[tuple[int, Order]]] = [deque() for _ in range(servers)]
         self.executed = [0] * servers
-        self.translator = OrderTranslator()
+        self.folded: set[int] = set()
         terms = JobTerms("job", {}, servers=servers, workers=workers)
         self.coordinator = Coordinator(terms, build_policy("sync", {}, workers), 0.0)
         self.workers = [Worker(f"w{rank}", rank) for rank in range(workers)]
@@ -60,7 +59,7 @@ class Barrier:
         for output in outputs:
             match output:
                 case Record(index, _, entry):
-                    order = self.translator.order(entry)
+                    order = entry.order(self.folded)
                     for queue in self.queues:
                         queue.append((index, order))
                 case Send(name, _, GrantNotice() as grant):

@@ -1,14 +1,10 @@
 """Every entry of the decision log has an order: none is forgotten, and what is no entry is refused."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from psserver.coordinator import entries
-from psserver.order_translation import OrderTranslator
-from psserver.shard import orders
+from pswire.decisions import entries, orders
 
-PART = entries.AppliedPart(7, "w0", 0, 0, 0.25, 0.5)
+PART = entries.Part(7, "w0", 0, 0, 0.25, 0.5)
 
 # An entry of each kind, and what it means to a shard.
 MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
@@ -39,43 +35,20 @@ MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
 )
 
 
-def kinds(base: type[entries.Fields] = entries.Fields) -> Iterator[type[entries.Fields]]:
-    """Whatever is declared, in the union or not."""
-    for kind in base.__subclasses__():
-        yield kind
-        yield from kinds(kind)
-
-
 @pytest.mark.parametrize(("entry", "order"), MEANING, ids=lambda made: type(made).__name__)
 def test_order_of_each_kind(entry: entries.Entry, order: orders.Order) -> None:
-    assert OrderTranslator().order(entry) == order
+    assert entry.order(set()) == order
 
 
 def test_no_kind_is_left_out() -> None:
-    declared = {kind for kind in kinds() if kind.__module__ == entries.__name__}
-    # A dataclass with slots is made twice; the one that its module names is the one.
-    declared = {vars(entries)[kind.__name__] for kind in declared} - {entries.AppliedPart}
+    declared = {kind for kind in vars(entries).values() if isinstance(kind, type) and hasattr(kind, "order")}
+    declared -= {entries._Entry}
     assert declared == set(entries.KINDS.values()) == {type(entry) for entry, _ in MEANING}
-
-
-def test_a_forgotten_kind_raises() -> None:
-    class Forgotten(entries.Fields):
-        kind = "forgotten"
-
-    with pytest.raises(AssertionError, match="Forgotten"):
-        OrderTranslator().order(Forgotten())  # type: ignore[arg-type]
-
-
-def test_a_part_is_no_entry() -> None:
-    with pytest.raises(AssertionError, match="AppliedPart"):
-        OrderTranslator().order(PART)  # type: ignore[arg-type]
 
 
 def test_what_was_folded_is_not_ordered_twice() -> None:
     apply = entries.Apply(1, 0.5, 1.0, (PART,))
-    translator = OrderTranslator()
-    translator.order(entries.Fold(7, 0.5))
-    assert translator.order(apply) == orders.Apply(1, 0.5, 1.0)
-    assert translator.order(apply).parts == (orders.Fold(7, 0.5),)  # type: ignore[union-attr]
-    # The same for one that begins between the fold and the apply.
-    assert OrderTranslator(folded=[7]).order(apply) == orders.Apply(1, 0.5, 1.0)
+    folded: set[int] = set()
+    entries.Fold(7, 0.5).order(folded)
+    assert apply.order(folded) == orders.Apply(1, 0.5, 1.0)
+    assert not folded and apply.update(folded).parts == (orders.Fold(7, 0.5),)

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psserver.coordinator import entries
 from psserver.optimizers import build
-from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts
 from psserver.shard import NonfiniteError, Shard
 from psserver.shard_bounds import ShardBounds
+from pswire.decisions import entries
 from pswire.model.plan import VariableSpec, make_plan
 from tests.repetitions import seeds
 
@@ -49,11 +48,11 @@ class Servers:
         made = build(optimizer)
         self.shards = [Shard(PLAN, server, made, versions=4, tensors=tensors) for server in range(2)]
         self.assurance = ShardBounds(tensors, made)
-        self.translator = OrderTranslator()
+        self.folded: set[int] = set()
         self.compensates = bool(tensors.compensator)
 
     def record(self, entry: entries.Entry) -> None:
-        order = self.translator.order(entry)
+        order = entry.order(self.folded)
         for shard in self.shards:
             shard.execute(order)
 
@@ -73,7 +72,7 @@ class Servers:
         return ordinary
 
     def try_update(self, update: entries.Apply) -> tuple[bool, float]:
-        found = [shard.try_update(self.translator.trial(update)) for shard in self.shards]
+        found = [shard.try_update(update.update(self.folded)) for shard in self.shards]
         return all(finite for finite, _ in found), max(largest for _, largest in found)
 
     def held(self) -> list[tuple[str, bytes]]:
@@ -97,7 +96,7 @@ class Servers:
 
 def contributed(
     servers: Servers, workers: list[str], draw: Random, base: int, last: int, wildness: float, scale: float
-) -> tuple[list[entries.AppliedPart], bool]:
+) -> tuple[list[entries.Part], bool]:
     """A commit of each worker, in tickets behind the `last`; and whether every payload is ordinary."""
     parts, ordinary = [], True
     factors = {worker: draw.choice([1.0, 1.0, 0.3]) for worker in workers}
@@ -109,7 +108,7 @@ def contributed(
         servers.record(entries.Commit(worker, ticket, 0, 1, 0.0, 0.0))
         strength = draw.choice([0.0, 0.04, 2.0]) if servers.compensates else None
         factor = factors[worker]
-        parts.append(entries.AppliedPart(ticket, worker, base, 0, factor * scale, factor, strength or None))
+        parts.append(entries.Part(ticket, worker, base, 0, factor * scale, factor, strength or None))
     return parts, ordinary
 
 
@@ -168,7 +167,7 @@ def test_any_run_of_updates(optimizer: dict[str, Any], tensors: TensorParts) -> 
 
 def copy_and_apply(servers: Servers, update: entries.Apply) -> None:
     """The update on shards that were restored from the others' states, one after the other."""
-    order = servers.translator.trial(update)
+    order = update.update(servers.folded)
     for shard in servers.shards:
         other = Shard(PLAN, shard.layout.server, shard.optimizer, versions=4, tensors=shard.tensors)
         other.restore(shard.state())

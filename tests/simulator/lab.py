@@ -8,12 +8,12 @@ from typing import Any
 
 from pslab.check.checker import CheckResult, check_log
 from pslab.check.conservation import Conservation, conservation
-from pslab.runs.log import Entry as LogEntry
-from pslab.runs.reader import read_log
+from pslab.runs.log import Line as LogEntry
+from pslab.runs.log import read_log
 from pslab.simulator import Cluster, Folder, TrainerFactory, build
-from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
 from pswire.config.experiment import Experiment, parse_experiment
+from pswire.decisions import entries
 
 
 class Kept(Folder):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pslab.simulator import SimulationError, build
-from psserver.coordinator.entries import Stop
 from psserver.policies import PolicyError
 from pswire.config.experiment import ExperimentError, parse_experiment
+from pswire.decisions.entries import Stop
 from tests.simulator.lab import experiment, simulate
 
 RunLab = Callable[..., CompletedProcess[str]]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psserver.coordinator import entries
+from pswire.decisions import entries
 from tests.local import plain
 from tests.simulator.lab import Outcome, experiment, simulate
 from tests.simulator.test_learning import learn, weights

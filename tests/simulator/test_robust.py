@@ -11,9 +11,9 @@ import pytest
 
 from pslab.simulator import build
 from pslab.simulator.store import ShardStore
-from psserver.coordinator import entries
 from psserver.policies import Commit, Done, Drop, Join, PolicyError, Ready
 from psserver.policies import build as build_policy
+from pswire.decisions import entries
 from tests.simulator.lab import Outcome, experiment, simulate
 
 FAR = 1e6

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from psserver.coordinator import entries
+from pswire.decisions import entries
 from tests.simulator.lab import Outcome, experiment, simulate, timed
 
 

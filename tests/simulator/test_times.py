@@ -6,8 +6,8 @@ import pytest
 
 from pslab.check.checker import check_log
 from pslab.check.checks import times
-from pslab.runs import log as facts
-from pslab.runs.reader import read_log
+from pslab.runs.log import read_log
+from pswire.decisions import entries as facts
 from tests.simulator.lab import Outcome, experiment, simulate
 
 

@@ -11,8 +11,8 @@ import pytest
 from pslab.replay.run_folder import prove, replay_of
 from pslab.replay.whatif import what_if
 from pslab.simulator import SimulationError, build
-from psserver.coordinator import entries
 from psserver.policies import PolicyError
+from pswire.decisions import entries
 from tests.replay.simulated import simulate as simulate_folder
 from tests.simulator.lab import Outcome, experiment, simulate
 

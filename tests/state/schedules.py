@@ -17,13 +17,13 @@ from pslab.verify.schedules.choices import Seeded
 from pslab.verify.schedules.schedule import Schedule
 from pslab.verify.schedules.time_limit import TimeLimitedPolicy
 from pslab.verify.shard import StagedShard
-from psserver.coordinator import Coordinator, CoordinatorState, entries
+from psserver.coordinator import Coordinator, CoordinatorState
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.optimizers import names as optimizer_names
-from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts, build, names
 from psserver.shard import Shard, ShardState, reshard
+from pswire.decisions import entries
 from pswire.model.plan import make_plan
 from psworker.engine import EngineState
 from psworker.engine.saving import restored, state_of
@@ -96,7 +96,7 @@ class SavedServers(StagedShard):
         self.config, self.servers = optimizer, servers
         self.tensors: TensorParts = build(setting.policy, setting.knobs, setting.workers, servers).tensors
         self.shards = self._made()
-        self._translator = OrderTranslator()
+        self._folded: set[int] = set()
 
     def _made(self) -> list[Shard]:
         """New ones."""
@@ -127,7 +127,7 @@ class SavedServers(StagedShard):
             assert shard.staging.finish(slot)
 
     def execute(self, entry: entries.Entry) -> None:
-        order = self._translator.order(entry)
+        order = entry.order(self._folded)
         for shard in self.shards:
             shard.execute(order)
         if isinstance(entry, entries.Grant):
@@ -165,7 +165,7 @@ class SavedServers(StagedShard):
             states = reshard(states, before, self.plan)
         for shard, state in zip(self.shards, states, strict=True):
             shard.restore(state)
-        self._translator = OrderTranslator(folded)
+        self._folded = set(folded)
 
     def whole(self) -> dict[str, bytes]:
         """Every array as one server would hold it, but for payloads and versions that not all have."""

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from pslab.check.ledger import COMMITTED, OPEN, Ledger
 from pslab.check.log_check import LogCheck
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 # Rules under which a worker's contribution depends on its earlier ones, which no server has.
 REMEMBERING = frozenset({"dana-slim", "elastic", "local-adamw"})
@@ -16,7 +17,7 @@ class Members(LogCheck):
 
     name = "members"
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Join():
                 yield from self._join(entry.fact, ledger)

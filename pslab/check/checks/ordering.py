@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 
 class Indices(LogCheck):
@@ -15,7 +16,7 @@ class Indices(LogCheck):
     def __init__(self) -> None:
         self._next = 0
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         if entry.i != self._next:
             yield f"index should be {self._next}, got {entry.i}: entries are missing or out of order"
         # Going on from what was found reports one gap once.
@@ -34,7 +35,7 @@ class Clock(LogCheck):
     def __init__(self) -> None:
         self._last = 0.0
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         if entry.t < self._last:
             yield f"t goes back from {self._last} s to {entry.t} s"
         self._last = entry.t
@@ -45,13 +46,13 @@ class Frame(LogCheck):
 
     name = "first and last"
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         first = ledger.entries == 0
-        if first and not isinstance(entry.fact, e.JobEntry):
+        if first and not isinstance(entry.fact, e.Job):
             yield f"the first entry should be of kind job, got {entry.kind}"
-        if not first and isinstance(entry.fact, e.JobEntry):
+        if not first and isinstance(entry.fact, e.Job):
             yield "the job is described a second time"
-        if isinstance(entry.fact, e.JobEntry) and entry.fact.format != e.FORMAT:
+        if isinstance(entry.fact, e.Job) and entry.fact.format != e.FORMAT:
             yield f"the log has format {entry.fact.format}, this check knows format {e.FORMAT}"
         if ledger.stop is not None:
             match entry.fact:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 # Policies that tolerate bad workers. They are called what their shards aggregate by.
 _ROBUST = ("median", "trimmed-mean", "krum")
@@ -24,9 +25,9 @@ class Rates(LogCheck):
         self._aggregator = "mean"
         self._committed: str | None = None
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         fact = entry.fact
-        if isinstance(fact, e.JobEntry):
+        if isinstance(fact, e.Job):
             self._began = fact.optimizer.get("learning_rate")
             self._aggregator = _aggregator(fact)
         elif isinstance(fact, e.Rate):
@@ -53,7 +54,7 @@ class Rates(LogCheck):
             )
 
 
-def _aggregator(job: e.JobEntry) -> str:
+def _aggregator(job: e.Job) -> str:
     """How the shards make one gradient of many: as they were told, or as the name of the policy says."""
     if job.tensors is not None:
         return str(job.tensors.get("aggregator", "mean"))

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 
 class Refusals(LogCheck):
@@ -17,7 +18,7 @@ class Refusals(LogCheck):
         self._left: list[e.Part] = []
         self._version = 0
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Drop(worker, ticket, _, e.NONFINITE):
                 if not self._left:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from pslab.check.ledger import OPEN, Ledger
 from pslab.check.log_check import LogCheck
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 
 class Resumptions(LogCheck):
@@ -17,7 +18,7 @@ class Resumptions(LogCheck):
         # A job was resumed, and nobody has joined since.
         self._clearing = False
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Checkpoint(version):
                 yield from self._version("a checkpoint", version, ledger)

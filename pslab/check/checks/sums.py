@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 
 class Weights(LogCheck):
@@ -13,7 +14,7 @@ class Weights(LogCheck):
 
     name = "weights"
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         if not isinstance(entry.fact, e.Apply | e.Refuse):
             return
         for part in entry.fact.parts:
@@ -33,7 +34,7 @@ class Folds(LogCheck):
     def __init__(self) -> None:
         self._open: list[e.Fold] = []
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Fold(number) as fold:
                 if any(other.ticket == number for other in self._open):
@@ -79,7 +80,7 @@ class Turns(LogCheck):
         # A newcomer may take a turn that lies before one that was folded already.
         self._newcomer = False
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Grant(worker):
                 member = ledger.members.get(worker)

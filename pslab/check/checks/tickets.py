@@ -14,7 +14,8 @@ from pslab.check.ledger import (
     Ticket,
 )
 from pslab.check.log_check import LogCheck
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 # entry kind -> the states that a ticket may be in when it happens
 LEGAL: dict[str, tuple[str, ...]] = {
@@ -44,12 +45,12 @@ class TicketLife(LogCheck):
 
     name = "tickets"
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Initialise(_, number) | e.Grant(_, number):
                 if number in ledger.tickets:
                     yield f"ticket {number} is granted a second time"
-            case e.Install(number) | e.Fold(number):
+            case e.Install(_, number) | e.Fold(number):
                 yield from _move(entry.kind, number, None, ledger)
             case e.Commit(worker, number) | e.Drop(worker, number):
                 yield from _move(entry.kind, number, worker, ledger)
@@ -88,7 +89,7 @@ class OneAtATime(LogCheck):
     def __init__(self) -> None:
         self._open: dict[str, list[int]] = {}
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Initialise(worker, number):
                 yield from self._begin(worker, number, False, ledger)
@@ -96,7 +97,7 @@ class OneAtATime(LogCheck):
                 yield from self._begin(worker, number, ahead, ledger)
             case e.Commit(worker, number) | e.Cancel(worker, number) | e.Abandon(worker, number):
                 self._end(worker, number)
-            case e.Install(number):
+            case e.Install(_, number):
                 for worker in list(self._open):
                     self._end(worker, number)
 

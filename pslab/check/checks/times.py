@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 # Five numbers in whole microseconds, each rounded by half of one, and a sum of them.
 ROUNDING = 3e-6
@@ -28,7 +29,7 @@ class WorkersTimes(LogCheck):
         self._granted: dict[int, tuple[float, float | None]] = {}
         self._last: dict[str, float] = {}
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Grant(worker, number):
                 self._granted[number] = entry.t, self._last.get(worker)

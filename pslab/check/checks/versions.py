@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 
 class Versions(LogCheck):
@@ -12,10 +13,10 @@ class Versions(LogCheck):
 
     name = "versions"
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         current = ledger.version
         match entry.fact:
-            case e.Install(_, version):
+            case e.Install(_, _, version):
                 if current is not None:
                     yield f"initial values are installed although version {current} exists"
                 elif version != 0:
@@ -43,7 +44,7 @@ class Staleness(LogCheck):
 
     name = "staleness"
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Apply(version, _, _, parts) | e.Refuse(version, _, _, parts):
                 for part in parts:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 OUT, COUNTED, SKIPPED, ENDED = "out", "counted", "skipped", "beyond its end"
 # How a log says that nothing is left.
@@ -38,7 +39,7 @@ class WorkUnits(LogCheck):
         self._places: dict[int, Place] = {}
         self._skipped = 0
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Work() as terms:
                 if ledger.version is not None and any(ledger.playing()):

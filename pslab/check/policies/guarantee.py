@@ -6,7 +6,8 @@ from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
 from pslab.check.policies.known import KNOWN
 from pslab.check.policies.terms import Terms
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 
 class PolicyGuarantee(LogCheck):
@@ -18,13 +19,13 @@ class PolicyGuarantee(LogCheck):
         self._checks: list[LogCheck] = []
         self._known = False
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
-        if isinstance(entry.fact, e.JobEntry) and entry.fact.policy.get("name") in KNOWN:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+        if isinstance(entry.fact, e.Job) and entry.fact.policy.get("name") in KNOWN:
             yield from self._choose(entry.fact)
         for check in self._checks:
             yield from check.see(entry, ledger)
 
-    def _choose(self, job: e.JobEntry) -> Iterator[str]:
+    def _choose(self, job: e.Job) -> Iterator[str]:
         self._known = True
         try:
             terms = KNOWN[str(job.policy.get("name"))](job.policy, job.workers)
@@ -40,7 +41,7 @@ class PolicyGuarantee(LogCheck):
             yield f"no guarantee is known for policy {name}; the general promises were checked"
 
 
-def misdeclared(job: e.JobEntry, terms: Terms) -> Iterator[str]:
+def misdeclared(job: e.Job, terms: Terms) -> Iterator[str]:
     """Sentences about tensor parts in the job entry that are not those of its policy; none in a log without parts."""
     if job.tensors is None:
         return

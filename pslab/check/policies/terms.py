@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from pslab.check.ledger import COMMITTED, OPEN, Ledger
 from pslab.check.log_check import LogCheck
-from pslab.runs import log as e
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 
 def constant(staleness: int) -> float:
@@ -74,7 +75,7 @@ class Sizes(LogCheck):
 
     terms: Terms
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         if not isinstance(entry.fact, e.Apply):
             return
         update, terms = entry.fact, self.terms
@@ -103,7 +104,7 @@ class Weighing(LogCheck):
     # Of the newest rate that a worker has set.
     set_scale: float = 1.0
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Rate(_, _, scale):
                 self.set_scale = scale
@@ -172,7 +173,7 @@ class Barrier(LogCheck):
         self._roster: set[str] = set()
         self._dropped: set[str] = set()
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Drop(worker, _, _, reason) if reason != e.NONFINITE:
                 # Whose update was refused contributes to the next one.
@@ -202,7 +203,7 @@ class Listing(LogCheck):
 
     fewest: int
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Fold(ticket):
                 yield f"ticket {ticket} is summed before its update; this policy needs all contributions at once"
@@ -218,7 +219,7 @@ class Listing(LogCheck):
 class Turns(LogCheck):
     """Who has contributed to the coming update waits for it."""
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         if not isinstance(entry.fact, e.Grant):
             return
         worker, ticket = entry.fact.worker, entry.fact.ticket
@@ -232,7 +233,7 @@ class Turns(LogCheck):
 class NoneAhead(LogCheck):
     """No ticket is granted to a worker that holds one."""
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         if isinstance(entry.fact, e.Grant) and entry.fact.ahead:
             yield (
                 f"{entry.fact.worker} is granted ticket {entry.fact.ticket} ahead, "
@@ -248,7 +249,7 @@ class Lead(LogCheck):
         # Commits of each member that works. A newcomer starts, with its first grant, at the slowest.
         self._clocks: dict[str, int] = {}
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
             case e.Leave(worker) | e.Done(worker):
                 self._clocks.pop(worker, None)
@@ -272,7 +273,7 @@ class Cancelling(LogCheck):
         # An update was made, and what it cancels has not been looked at yet.
         self._updated = False
 
-    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
         if self._updated and not isinstance(entry.fact, e.Cancel):
             self._updated = False
             yield from self._spared(ledger)

@@ -17,7 +17,7 @@ from rich.text import Text
 from pslab.compare.groups import Group, Spread
 from pslab.compare.measure import MEASURES, Goals, Measured
 from pslab.display.status import finite_or_none
-from pslab.runs.log import Drop
+from pswire.decisions.entries import Drop
 
 FAILED, UNFINISHED = "failed", "unfinished"
 

@@ -11,9 +11,8 @@ from pslab.dashboard.playground.change import Schedule, check_changes, prepare
 from pslab.dashboard.playground.settings import Play, SettingsError, experiment_of
 from pslab.dashboard.recording import Recorder
 from pslab.dashboard.waits import WaitLog
-from pslab.runs import log
 from pslab.runs.folder import Metric
-from pslab.runs.reader import read_log
+from pslab.runs.log import Line, read_log
 from pslab.simulator import Cluster, Folder, build
 from psserver.coordinator.outputs import Record
 from pswire.config.experiment import Experiment, ExperimentError
@@ -103,7 +102,7 @@ def _told(
 ) -> dict[str, Any]:
     recorder = Recorder()
     for entry in read_log(json.dumps(_line(record)) for record in listener.records):
-        assert isinstance(entry, log.Entry), entry.problem
+        assert isinstance(entry, Line), entry.problem
         recorder.see(entry)
     for metric in listener.metrics:
         recorder.measured(metric)

@@ -12,8 +12,8 @@ from pslab.verify.shard import StagedShard
 from pslab.verify.trace_format import act
 from pslab.verify.violation import InvariantViolation
 from psserver.coordinator import Output, Record
-from psserver.coordinator.entries import Apply, Cancel, Drop, Entry, Fold, Grant
 from psserver.policies import build
+from pswire.decisions.entries import Apply, Cancel, Drop, Entry, Fold, Grant
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Who comes, who goes, and whose connection stands."""
 
-from psserver.coordinator import entries, outputs
+from psserver.coordinator import outputs
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
@@ -8,6 +8,7 @@ from psserver.coordinator.members.waits import waits
 from psserver.coordinator.outputs import JobOver, JobStopped, JoinRefused
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.policies import Leave
+from pswire.decisions import entries
 
 
 class Membership:
@@ -101,7 +102,7 @@ class Membership:
         roster.weigh(worker)
         roster.add(member)
         forgets = self._forgotten(tally.committed, remembers)
-        self._ledger.record(entries.Join(worker, member.incarnation, rank, forgets or None), now)
+        self._ledger.record(entries.Join(worker, member.incarnation, rank, forgets), now)
         return member
 
     def _forgotten(self, committed: int, codec: bool) -> tuple[str, ...]:
@@ -183,7 +184,7 @@ class Membership:
             ledger.work.keep(member.worker, [t.part for t in opened if t.part is not None])
         elif ledger.work is not None:
             ledger.work.release(member.worker)
-        ledger.record(entries.Leave(member.worker, reason, kept or None), now)
+        ledger.record(entries.Leave(member.worker, reason, kept), now)
         if ledger.stopped is not None:
             return
         if member.known_to_policy:

@@ -2,8 +2,8 @@
 
 import math
 
-from psserver.coordinator import entries, outputs
-from psserver.coordinator.entries import CommitFacts
+from psserver.coordinator import outputs
+from psserver.coordinator.facts import CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
@@ -14,6 +14,7 @@ from psserver.coordinator.tickets.table import AHEAD, Ticket
 from psserver.coordinator.work.dealer import Dealer
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import Abandon, Commit, Done
+from pswire.decisions import entries
 
 
 class Contributions:
@@ -151,8 +152,7 @@ class Contributions:
             skipped = ledger.work is not None and self._lose(ledger.work, member, ticket, ends)
         else:
             ledger.deal_again(ticket)
-        told = (skipped or None, ends or None)
-        ledger.record(entries.Abandon(member.worker, ticket.number, reason, *told), now)
+        ledger.record(entries.Abandon(member.worker, ticket.number, reason, skipped, ends), now)
         ledger.settle(ticket, "abandon", outputs.DispositionNotice(ticket.number, "dropped", reason=reason))
         ledger.rest(member, now)
         if ticket.initialise:
@@ -224,6 +224,6 @@ class Contributions:
 
 def _entry(ticket: Ticket, facts: CommitFacts, now: float) -> entries.Commit:
     times = plausible(facts.times, ticket.granted_at, ticket.former, now)
-    ends = True if facts.unit_ends and ticket.part is not None else None
+    ends = facts.unit_ends and ticket.part is not None
     told = (facts.batch, facts.samples, facts.loss, facts.norm)
     return entries.Commit(ticket.worker, ticket.number, *told, *times, ends)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from psserver.coordinator.entries import UNTOLD
+from pswire.decisions.entries import UNTOLD
 
 Reported = tuple[float | None, float | None, float | None]
 

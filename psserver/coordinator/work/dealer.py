@@ -1,6 +1,5 @@
 """Who gets work units when: requests that find none stand by, and are taken up when something comes back."""
 
-from psserver.coordinator import entries
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
@@ -8,6 +7,7 @@ from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Done, Leave
+from pswire.decisions import entries
 
 
 class Dealer:
@@ -34,8 +34,7 @@ class Dealer:
         ledger.work = None if terms is None else WorkQueue(terms, self._driver.batches)
         entry = entries.Work(0, 0, 0)
         if ledger.work is not None and terms is not None:
-            said = (terms.data or None, terms.apart or None)
-            entry = entries.Work(terms.units, terms.epochs, ledger.work.parts, *said)
+            entry = entries.Work(terms.units, terms.epochs, ledger.work.parts, terms.data, terms.apart)
         ledger.record(entry, now)
 
     def promise(self, member: Member, now: float) -> bool:

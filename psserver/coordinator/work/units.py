@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from psserver.policies.values import value
+from pswire.values import value
 
 # Bounds of what a worker may say; numbers of batches stay far from what JSON readers hold exactly.
 MOST_UNITS: Final = 2**40

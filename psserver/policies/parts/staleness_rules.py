@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from psserver.policies.parts.view import Open, View
-from psserver.policies.values import value
+from pswire.values import value
 
 
 @value

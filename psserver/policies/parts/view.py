@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
 from psserver.policies.parts.extremes import Extremes
-from psserver.policies.values import value
+from pswire.values import value
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from psserver.coordinator import Coordinator, JoinDeferred, JoinRefused, Output, Record, entries
+from psserver.coordinator import Coordinator, JoinDeferred, JoinRefused, Output, Record
 from psserver.optimizers import Optimizer
 from psserver.policies import advice
 from psserver.service.followers.trials import TrialAnswers
@@ -23,6 +23,7 @@ from psserver.service.routes import Routes
 from psserver.service.saving.checkpoints import Checkpoints
 from psserver.service.shard.host import ShardHost
 from psserver.shard_bounds import ShardBounds
+from pswire.decisions import entries
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from psserver.coordinator import Output, Record
-from psserver.coordinator.entries import Job as JobEntry
+from pswire.decisions.entries import Job as JobEntry
 
 
 class FirstEntries:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from psserver.service.log.texts import ENCODER
+from pswire.decisions.records import ENCODER
 from pswire.exits import ExitCode
 
 # Called before lines are written. Raises LogError where they may not be.

@@ -15,10 +15,10 @@ from psserver import weights_file
 from psserver.checkpoint import UnwritableError, files
 from psserver.checkpoint.disk import RealDisk, RealFile
 from psserver.checkpoint.rewind import Mark
-from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
 from psserver.service.log.json_lines import Check, JsonLines, LogError, always
-from psserver.service.log.texts import entry_line, value_text
+from pswire.decisions import entries
+from pswire.decisions.records import line_of, value_text
 from pswire.model.plan import Plan
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
@@ -88,7 +88,7 @@ class RunLog:
 
     def append(self, record: Record) -> None:
         if self._decisions is not None:
-            self._decisions.take(lambda: entry_line(record.index, record.t, record.entry))
+            self._decisions.take(lambda: line_of(record.index, record.t, record.entry))
         match record.entry:
             case entries.Commit() as commit:
                 self._pending[commit.ticket] = (commit.samples, commit.loss)

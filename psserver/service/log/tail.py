@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from psserver.coordinator.outputs import Record
-from psserver.service.log.texts import entry_line
+from pswire.decisions.records import line_of
 
 # Entries that are remembered, and those that one reply has at most.
 REMEMBERED, MOST = 8192, 1000
@@ -41,4 +41,4 @@ class LogTail:
 
 def lines(records: Sequence[Record]) -> list[str]:
     """As in decisions.jsonl."""
-    return [entry_line(record.index, record.t, record.entry) for record in records]
+    return [line_of(record.index, record.t, record.entry) for record in records]

@@ -1,15 +1,20 @@
 """Between our own types and the wire's. Coordinator, policies and shards never see a message; the service does."""
 
 from collections.abc import Iterable
+from typing import Any, get_args
+
+from google.protobuf import message_factory
 
 from psserver.coordinator import outputs
-from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
+from psserver.coordinator.facts import CommitFacts
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkTerms
 from psserver.service.job.progress import HowFar as Progress
 from psserver.service.limits.ledger import MemoryUse
-from psserver.shard import orders
+from pswire.decisions import orders
+from pswire.decisions.entries import UNTOLD, Times
 from pswire.logs.texts import escaped
+from pswire.message_codec import MessageCodec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2, shard_pb2
 
@@ -89,85 +94,32 @@ def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:
     return terms
 
 
+_ORDERS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(orders.Order)}
+# One without fields is a bool that is true.
+_CODECS: dict[type[Any], MessageCodec[Any, Any]] = {
+    _ORDERS[name]: MessageCodec(_ORDERS[name], message_factory.GetMessageClass(field.message_type))
+    for name, field in shard_pb2.Decision.DESCRIPTOR.fields_by_name.items()
+    if field.message_type is not None
+}
+apply_to_wire = _CODECS[orders.Apply].to_wire
+apply_from_wire = _CODECS[orders.Apply].from_wire
+
+
 def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
-    match order:
-        case orders.Pin(ticket, version, turn, initialise, worker):
-            pin = shard_pb2.PinVersion(
-                ticket=ticket, version=version, turn=turn, initialise=initialise, worker=worker
-            )
-            return shard_pb2.Decision(index=index, pin=pin)
-        case orders.Install(ticket):
-            return shard_pb2.Decision(index=index, install=shard_pb2.Install(ticket=ticket))
-        case orders.Seal(ticket):
-            return shard_pb2.Decision(index=index, seal=shard_pb2.Seal(ticket=ticket))
-        case orders.Fold():
-            return shard_pb2.Decision(index=index, fold=_fold_to_wire(order))
-        case orders.Apply():
-            return shard_pb2.Decision(index=index, apply=apply_to_wire(order))
-        case orders.Discard():
-            return shard_pb2.Decision(index=index, discard=True)
-        case orders.Release(ticket):
-            return shard_pb2.Decision(index=index, release=shard_pb2.Release(ticket=ticket))
-        case orders.Admit(worker, incarnation):
-            admit = shard_pb2.Admit(worker=worker, incarnation=incarnation)
-            return shard_pb2.Decision(index=index, admit=admit)
-        case orders.Dismiss(worker, kept):
-            return shard_pb2.Decision(index=index, dismiss=shard_pb2.Dismiss(worker=worker, kept=kept))
-        case orders.Save(version):
-            return shard_pb2.Decision(index=index, save=shard_pb2.Save(version=version))
-        case orders.Note():
-            return shard_pb2.Decision(index=index, note=True)
+    codec = _CODECS.get(type(order))
+    body: Any = {type(order).__name__.lower(): True if codec is None else codec.to_wire(order)}
+    return shard_pb2.Decision(index=index, **body)
 
 
 def order_from_wire(decision: shard_pb2.Decision) -> orders.Order:
     """Raises ValueError for a decision of a kind that this version does not know."""
-    match decision.WhichOneof("decision"):
-        case "pin":
-            pin = decision.pin
-            turn = pin.turn if pin.HasField("turn") else None
-            return orders.Pin(pin.ticket, pin.version, turn, pin.initialise, pin.worker)
-        case "install":
-            return orders.Install(decision.install.ticket)
-        case "seal":
-            return orders.Seal(decision.seal.ticket)
-        case "fold":
-            return _fold_from_wire(decision.fold)
-        case "apply":
-            return apply_from_wire(decision.apply)
-        case "discard":
-            return orders.Discard()
-        case "release":
-            return orders.Release(decision.release.ticket)
-        case "admit":
-            return orders.Admit(decision.admit.worker, decision.admit.incarnation)
-        case "dismiss":
-            return orders.Dismiss(decision.dismiss.worker, decision.dismiss.kept)
-        case "save":
-            return orders.Save(decision.save.version)
-        case "note":
-            return orders.Note()
-        case other:
-            raise ValueError(
-                f"decision {decision.index} is of kind {other!r}, which this server does not know"
-            )
-
-
-def apply_to_wire(apply: orders.Apply) -> shard_pb2.Apply:
-    parts = [_fold_to_wire(part) for part in apply.parts]
-    return shard_pb2.Apply(version=apply.version, scale=apply.scale, lr_scale=apply.lr_scale, parts=parts)
-
-
-def apply_from_wire(apply: shard_pb2.Apply) -> orders.Apply:
-    parts = tuple(_fold_from_wire(part) for part in apply.parts)
-    return orders.Apply(apply.version, apply.scale, apply.lr_scale, parts)
-
-
-def _fold_to_wire(fold: orders.Fold) -> shard_pb2.Fold:
-    return shard_pb2.Fold(ticket=fold.ticket, factor=fold.factor, compensation=fold.compensation)
-
-
-def _fold_from_wire(fold: shard_pb2.Fold) -> orders.Fold:
-    return orders.Fold(fold.ticket, fold.factor, fold.compensation)
+    name = decision.WhichOneof("decision")
+    if name is None:
+        raise ValueError(f"decision {decision.index} is of a kind that this server does not know")
+    kind = _ORDERS[name]
+    codec = _CODECS.get(kind)
+    made: orders.Order = kind() if codec is None else codec.from_wire(getattr(decision, name))
+    return made
 
 
 def report_to_wire(report: JobReport) -> pb.StatusReply:

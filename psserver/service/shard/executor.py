@@ -13,8 +13,8 @@ from psserver.service.loop.heavy import LARGE, HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.shard.shared import SharedShard
 from psserver.shard import Apply, Install, NonfiniteError, Order, Release, Seal, Shard
-from psserver.shard.orders import Save, Writing
 from psserver.shard.updates import PendingUpdate
+from pswire.decisions.orders import Save, Writing
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")

@@ -1,6 +1,8 @@
 """What a shard is ordered to do: the entries of the decision log, as far as they concern arrays."""
 
-from psserver.policies.values import value
+from typing import Final
+
+from pswire.values import value
 
 
 @value
@@ -90,6 +92,8 @@ class Save:
 class Note:
     """Nothing changes on a shard."""
 
+
+NOTE: Final = Note()
 
 # Orders that write to arrays, or give them to others, which a state may show: see `Shard.views`.
 Writing = Install | Fold | Apply | Discard | Release

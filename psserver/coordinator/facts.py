@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from psserver.policies.values import value
+from pswire.values import value
 
 
 class Times(NamedTuple):

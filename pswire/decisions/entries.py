@@ -1,0 +1,466 @@
+"""The kinds of entries of the decision log.
+
+A kind is declared here and nowhere else: its fields, the sentence that people read, and the order that it gives to
+shards. JSON, strict reading and the table in the documents follow (`pswire.decisions.records`). Three places make a
+new kind: a class here, in `Entry`; the part of the coordinator that records it; and a rule in `pslab/check/checks`.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, NamedTuple, get_args
+
+from pswire.decisions import orders
+from pswire.decisions.records import MICROSECONDS, Record, about, record
+
+FORMAT: Final = 1
+"""Of the log: a reader refuses another."""
+
+# Why the contributions of a refused update are dropped.
+NONFINITE: Final = "nonfinite update"
+# What a worker remembers from commit to commit, and no server has: the moments of its local rule,
+LOCAL_RULE: Final = "local rule"
+# the residuals of its codec.
+CODEC: Final = "codec"
+
+
+class Times(NamedTuple):
+    """Where a ticket's time went, in seconds by the worker's clock; None where it did not say."""
+
+    pull: float | None
+    compute: float | None
+    before: float | None = None
+
+
+UNTOLD: Final = Times(None, None)
+
+
+class _Entry(Record):
+    """What every entry says besides its fields."""
+
+    # A server's own log has the entry too, as the event of this name (`pswire.logs.events`); "": it has not.
+    event: ClassVar[str] = ""
+
+    def sentence(self) -> str:
+        """Say what happened, without the time and, where there is one, the worker in front."""
+        raise NotImplementedError
+
+    def order(self, folded: set[int]) -> orders.Order:
+        """Return what a shard does; here nothing. `folded`: tickets summed since the last update, kept up to date."""
+        return orders.NOTE
+
+
+@record
+class Job(_Entry):
+    """Always entry 0: what was agreed before anything happened."""
+
+    job: str = about("name of the job")
+    policy: Mapping[str, Any] = about("the policy's name and knobs")
+    optimizer: Mapping[str, Any] = about("the optimizer's name and knobs")
+    servers: int = about("number of servers")
+    workers: int = about("number of workers")
+    seed: int = about("of everything that is drawn at random")
+    format: int = about("of the log", default=FORMAT, always=True)
+    tensors: Mapping[str, Any] | None = about(
+        "the policy's parts that see tensors (TensorParts.config)", default=None
+    )
+    local: Mapping[str, Any] | None = about(
+        "what workers do between two pushes, unless one gradient", default=None
+    )
+    min_workers: int | None = about("workers that the start waits for, unless all", default=None)
+
+    def sentence(self) -> str:
+        of = f"{self.servers} server{'s' if self.servers > 1 else ''} and {self.workers} workers"
+        return f"job {self.job}: {_named(self.policy)}, {_named(self.optimizer)}, {of}, seed {self.seed}"
+
+
+def _named(config: Mapping[str, Any]) -> str:
+    knobs = ", ".join(f"{key} {value}" for key, value in config.items() if key != "name")
+    return f"{config.get('name')} ({knobs})" if knobs else str(config.get("name"))
+
+
+@record
+class Join(_Entry):
+    """A worker becomes a member."""
+
+    worker: str = about("its name")
+    incarnation: int = about("its life, counted from 1")
+    rank: int = about("its number among the workers, from 0")
+    forgets: tuple[str, ...] = about(
+        "what only its former process had and begins anew: `local rule`, `codec`; it had committed before",
+        default=(),
+    )
+
+    def sentence(self) -> str:
+        lost = f"; what its {' and its '.join(self.forgets)} remembered is lost" if self.forgets else ""
+        return f"joins as incarnation {self.incarnation}{lost}"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        return orders.Admit(self.worker, self.incarnation)
+
+
+@record
+class Work(_Entry):
+    """The job deals work units from here on; no units: it does not."""
+
+    event = "work_units"
+
+    units: int = about("per epoch")
+    epochs: int = about("number of epochs")
+    length: int = about("parts of a unit; 0: the data shows it")
+    data: str = about("the data, as workers describe it", default="")
+    apart: bool = about(
+        "an epoch's units are dealt when those of the epoch before have counted", default=False
+    )
+
+    def sentence(self) -> str:
+        return f"{self.units} units of work are dealt, in each of {self.epochs} epochs"
+
+
+@record
+class Resume(_Entry):
+    """A work unit came back: a worker that was done for want of one takes part again."""
+
+    event = "worker_resumed"
+
+    worker: str = about("who")
+
+    def sentence(self) -> str:
+        return "has data again: a work unit came back"
+
+
+@record
+class Start(_Entry):
+    """Enough workers are ready: the policy decides from here on. Each phase of a job begins with one."""
+
+    workers: int = about("how many are ready")
+
+    def sentence(self) -> str:
+        return "training starts"
+
+
+@record
+class Initialise(_Entry):
+    """A worker may push the variables' initial values."""
+
+    worker: str = about("who")
+    ticket: int = about("under which")
+
+    def sentence(self) -> str:
+        return f"is asked for the initial values, ticket {self.ticket}"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        return orders.Pin(self.ticket, 0, initialise=True, worker=self.worker)
+
+
+@record
+class Install(_Entry):
+    """A ticket's payload is the model's version 0."""
+
+    worker: str = about("whose values they are")
+    ticket: int = about("of the payload")
+    version: int = about("always 0", default=0, always=True)
+
+    def sentence(self) -> str:
+        return "the initial values are version 0"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        return orders.Install(self.ticket)
+
+
+@record
+class Grant(_Entry):
+    """A worker may pull a version and push one contribution."""
+
+    worker: str = about("who")
+    ticket: int = about("of the contribution")
+    version: int = about("the one to pull")
+    turn: int | None = about("place in the order of summation, where that is fixed", default=None)
+    ahead: bool = about("the worker held another open ticket", default=False)
+    epoch: int | None = about("of its work unit, where the job deals them", default=None)
+    unit: int | None = about("number of its work unit in the epoch", default=None)
+    part: int | None = about("part of the unit", default=None)
+
+    def sentence(self) -> str:
+        return f"gets ticket {self.ticket} for version {self.version}" + (", ahead" if self.ahead else "")
+
+    def order(self, folded: set[int]) -> orders.Order:
+        return orders.Pin(self.ticket, self.version, self.turn, worker=self.worker)
+
+
+@record
+class Commit(_Entry):
+    """A contribution exists: all servers hold its payload."""
+
+    worker: str = about("whose")
+    ticket: int = about("of the payload")
+    batch: int = about("number of its last batch in the worker's data")
+    samples: int = about("that it is averaged over")
+    loss: float = about("mean over its samples; null if not finite", null=True)
+    norm: float = about(
+        "L2 norm of the gradient that the servers received, in six digits; null if not finite", null=True
+    )
+    pull: float | None = about(
+        "seconds that the worker waited for the weights", default=None, digits=MICROSECONDS
+    )
+    compute: float | None = about("seconds that it computed", default=None, digits=MICROSECONDS)
+    before: float | None = about("seconds that it worked without a ticket", default=None, digits=MICROSECONDS)
+    ends: bool = about("its work unit has no more parts", default=False)
+
+    def sentence(self) -> str:
+        loss = f", loss {self.loss:.4g}" if math.isfinite(self.loss) else ""
+        return f"commits ticket {self.ticket}: {self.samples} samples{loss}"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        return orders.Seal(self.ticket)
+
+
+@record
+class Rate(_Entry):
+    """A worker's script has set the learning rate; the `lr_scale` of each following `apply` has that factor."""
+
+    event = "rate_set"
+
+    worker: str = about("who said it, with its commit")
+    learning_rate: float = about("from here on")
+    scale: float = about("its quotient by the one that the job began with")
+
+    def sentence(self) -> str:
+        return f"sets the learning rate to {self.learning_rate:.4g}"
+
+
+@record
+class Fold(_Entry):
+    """A contribution is added to the sum of the coming update."""
+
+    ticket: int = about("of the contribution")
+    factor: float = about("it is multiplied by")
+    compensation: float = about("strength of the compensator", default=0.0)
+
+    def sentence(self) -> str:
+        return f"ticket {self.ticket} is added to the coming update, factor {self.factor:.3g}"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        folded.add(self.ticket)
+        return orders.Fold(self.ticket, self.factor, self.compensation)
+
+
+@record
+class Part(Record):
+    """One contribution of an update."""
+
+    ticket: int = about("of the contribution")
+    worker: str = about("whose")
+    base: int = about("the version that it was computed from")
+    staleness: int = about("versions between `base` and the one that the update starts from")
+    weight: float = about("final: `factor` times the update's `scale`")
+    factor: float = about("it is multiplied by in the sum")
+    compensation: float = about("strength of the compensator", default=0.0)
+
+
+@record
+class Apply(_Entry):
+    """An update makes a version of the contributions in the sum."""
+
+    version: int = about("the one that it makes")
+    scale: float = about("the sum is multiplied by")
+    lr_scale: float = about(
+        "the learning rate is multiplied by: the policy's factor, times that of the newest `rate`"
+    )
+    parts: tuple[Part, ...] = about("its contributions")
+
+    def sentence(self) -> str:
+        parts = ", ".join(
+            f"{part.worker}'s ticket {part.ticket} (staleness {part.staleness}, weight {part.weight:.3g})"
+            for part in self.parts
+        )
+        scaled = "" if self.lr_scale == 1 else f", learning rate × {self.lr_scale:.3g}"
+        return f"version {self.version} is made of {parts}{scaled}"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        update = self.update(folded)
+        folded.clear()
+        return update
+
+    def update(self, folded: set[int]) -> orders.Apply:
+        """Return the order alone, with the parts that are not in the sum yet."""
+        late = tuple(
+            [orders.Fold(p.ticket, p.factor, p.compensation) for p in self.parts if p.ticket not in folded]
+        )
+        return orders.Apply(self.version, self.scale, self.lr_scale, late)
+
+
+@record
+class Refuse(_Entry):
+    """An update is not made, because it would not be finite on some server; a `drop` of each part follows."""
+
+    version: int = about("the one that it would have made")
+    scale: float = about("as of an `apply`")
+    lr_scale: float = about("as of an `apply`")
+    parts: tuple[Part, ...] = about("as of an `apply`")
+
+    def sentence(self) -> str:
+        parts = ", ".join(f"{part.worker}'s ticket {part.ticket}" for part in self.parts)
+        return f"version {self.version} would not be finite of {parts}: refused"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        folded.clear()
+        return orders.Discard()
+
+
+@record
+class Drop(_Entry):
+    """A committed contribution will never be applied."""
+
+    worker: str = about("whose")
+    ticket: int = about("of the contribution")
+    staleness: int = about("its age in versions")
+    reason: str = about("why")
+    skipped: bool = about("its part of a work unit is not dealt again", default=False)
+
+    def sentence(self) -> str:
+        return f"ticket {self.ticket} is dropped, {self.reason}; staleness {self.staleness}"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        return orders.Release(self.ticket)
+
+
+@record
+class Cancel(_Entry):
+    """The coordinator closes an open ticket."""
+
+    worker: str = about("whose")
+    ticket: int = about("which")
+    reason: str = about("why")
+
+    def sentence(self) -> str:
+        return f"ticket {self.ticket} is cancelled: {self.reason}"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        return orders.Release(self.ticket)
+
+
+@record
+class Abandon(_Entry):
+    """A worker gives an open ticket back."""
+
+    worker: str = about("whose")
+    ticket: int = about("which")
+    reason: str = about("why")
+    skipped: bool = about(
+        "its part of a work unit is not dealt again: given up too often, or the unit had ended before it",
+        default=False,
+    )
+    ends: bool = about("its work unit had ended before this part", default=False)
+
+    def sentence(self) -> str:
+        return f"gives ticket {self.ticket} up: {self.reason}"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        return orders.Release(self.ticket)
+
+
+@record
+class Lost(_Entry):
+    """The connection of a worker broke; it may still come back."""
+
+    worker: str = about("whose")
+
+    def sentence(self) -> str:
+        return "has lost its connection"
+
+
+@record
+class Back(_Entry):
+    """A worker whose connection broke is back in time."""
+
+    event = "connection_back"
+
+    worker: str = about("who")
+
+    def sentence(self) -> str:
+        return "is back"
+
+
+@record
+class Leave(_Entry):
+    """A worker is no member any more."""
+
+    event = "worker_left"
+
+    worker: str = about("who")
+    reason: str = about("why")
+    kept: bool = about("what servers keep for this worker alone stays: it is expected back", default=False)
+
+    def sentence(self) -> str:
+        return f"leaves: {self.reason}"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        # Its tickets have entries of their own.
+        return orders.Dismiss(self.worker, self.kept)
+
+
+@record
+class Done(_Entry):
+    """A worker has no more data."""
+
+    event = "worker_done"
+
+    worker: str = about("who")
+
+    def sentence(self) -> str:
+        return "has no more data"
+
+
+@record
+class Checkpoint(_Entry):
+    """Everything is to be saved as it is behind this entry. Whether the disks took it, the store says."""
+
+    version: int = about("the newest")
+
+    def sentence(self) -> str:
+        return f"version {self.version} is kept in a checkpoint"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        return orders.Save(self.version)
+
+
+@record
+class Restore(_Entry):
+    """New processes go on from the checkpoint before it: the `leave` of every member follows, and is `kept`."""
+
+    job: str = about("the job's new name")
+    version: int = about("of the checkpoint")
+    servers: int = about("number of servers from here on")
+    rolled_back: int = about("entries that had followed on that checkpoint, and are void")
+
+    def sentence(self) -> str:
+        return f"goes on from the checkpoint of version {self.version}, on {self.servers} servers"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        # A sum that a stop has left behind is of contributions that were dropped.
+        return orders.NOTE if folded else orders.Discard()
+
+
+@record
+class Stop(_Entry):
+    """The job, or a phase of it, ends."""
+
+    reason: str = about("why")
+    version: int = about("the newest")
+    success: bool = about("whether it succeeded")
+
+    def sentence(self) -> str:
+        return f"the job stops at version {self.version}: {self.reason}"
+
+    def order(self, folded: set[int]) -> orders.Order:
+        # All that was pending was dropped right before, summed or not.
+        folded.clear()
+        return orders.NOTE
+
+
+Entry = (
+    Job | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse
+    | Drop | Cancel | Abandon | Lost | Back | Leave | Done | Checkpoint | Restore | Stop
+)  # fmt: skip
+
+KINDS: Final[Mapping[str, type[Entry]]] = {kind.kind: kind for kind in get_args(Entry)}
