@@ -9,7 +9,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from docs.generate import api, commands, experiments, logs, optimizers, policies
+from docs.generate import api, commands, experiments, logs, optimizers, policies, protocol
 from docs.generate.pictures import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,14 @@ _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 
 def generated() -> dict[str, str]:
     """Markdown of every page that no one writes by hand, by its path."""
-    return policies.pages() | optimizers.pages() | commands.pages() | logs.pages() | api.pages()
+    return (
+        policies.pages()
+        | optimizers.pages()
+        | commands.pages()
+        | logs.pages()
+        | protocol.pages()
+        | api.pages()
+    )
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

@@ -15,14 +15,14 @@ from psserver.service.job.job import Job
 from psserver.service.limits.workers import check_threads
 from psserver.service.loop.owner import Owner
 from psserver.service.rpc.exchange import ExchangeRpc
+from psserver.service.rpc.follow import FollowNobody
 from psserver.service.rpc.registration import Registration
 from psserver.service.rpc.services import (
     COORDINATOR,
     SHARD,
     Health,
     add_services,
-    coordinator_methods,
-    shard_methods,
+    methods,
 )
 from psserver.service.rpc.shard import ShardRpc
 from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS
@@ -175,10 +175,10 @@ class Server:
         services = {}
         rpc = Registration(self.watch, self.listeners.patience, self.authorizer)
         if self._coordinating is not None:
-            services[COORDINATOR] = coordinator_methods(self._coordinating.rpc, rpc)
-        follow = None if self.following is None else self.following.rpc
+            services[COORDINATOR.full_name] = methods(COORDINATOR, rpc, self._coordinating.rpc)
+        follow = FollowNobody() if self.following is None else self.following.rpc
         self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
-        services[SHARD] = shard_methods(ShardRpc(self.host), self._exchange, follow, rpc)
+        services[SHARD.full_name] = methods(SHARD, rpc, ShardRpc(self.host), self._exchange, follow)
         return await add_services(served, services, rpc)
 
     def _announce_ready(self, address: Address) -> None:

@@ -10,15 +10,14 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pswire.bounds import session_rows, shard_rows
-from pswire.bounds.kinds import Bound, Closed, Data, Many, Nested, Real, Row, Text, Whole
+from pswire.bounds.kinds import Bound, Closed, Data, Many, Nested, Real, Row, Text, Whole, declared
 
 
 class BoundError(ValueError):
     """A field of a message is beyond its bound; the text names both."""
 
 
-TABLE: Final[tuple[Row, ...]] = (*session_rows.ROWS, *shard_rows.ROWS)
+TABLE: Final[tuple[Row, ...]] = tuple(declared())
 """Every field of every message, in the order of the protos."""
 BOUNDS: Final[Mapping[tuple[str, str], Row]] = {(row.message, row.field): row for row in TABLE}
 """The rows of `TABLE` by message and field."""
@@ -77,9 +76,7 @@ class _Compiler:
     def _field(
         self, kind: Descriptor, field: FieldDescriptor, of: str, depth: int, *, present: bool = False
     ) -> None:
-        row = BOUNDS.get((kind.name, field.name))
-        if row is None:
-            raise TypeError(f"{kind.name}.{field.name} has no row in pswire.bounds.TABLE")
+        row = BOUNDS[kind.name, field.name]
         value, bound = f"{of}.{field.name}", row.bound
         inside = field.message_type
         match bound:

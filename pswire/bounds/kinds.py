@@ -1,8 +1,13 @@
-"""Kinds of bounds, and the ones that many fields share, with the reasons."""
+"""Kinds of bounds, and the bounds of all fields, as the protos say them."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from pswire.v1 import coordinator_pb2, memory_pb2, model_pb2, options_pb2, shard_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,34 +76,57 @@ class Row:
     why: str
 
 
-# Counters that every process adds up stay far from 2**63, the range of a signed sum and of a file's numbers.
-COUNTER: Final = Whole(2**53 - 1)
-COUNTED = "counted one by one; JSON readers hold whole numbers up to 2**53 exactly"
-NAME: Final = Text(64)
-NAMED = "stands in logs, paths and sentences"
-REASON: Final = Text(4000, printable=False)
-SAID = "a sentence or a traceback's last lines; escaped where it is printed"
-SECRET: Final = Data(64)
-PROOF = "a digest or a token of at most 64 bytes"
-WORKERS: Final = 2**20
-SERVERS: Final = 2**12
-VARIABLES: Final = 2**14
-RANK: Final = 64
-ELEMENTS: Final = 2**40
-PAYLOAD: Final = Whole(8 * ELEMENTS)
-FLAG: Final = Closed()
-SUB: Final = Nested()
-PART = "a message with rows of its own"
-TYPED = "its type allows nothing else"
-FACTOR: Final = Real()
-NUMBER = "a finite factor; anything else would make every weight NaN"
-SECONDS: Final = Real(1e9, 0.0)
-DURATION = "seconds of one ticket; 1e9 are 31 years"
-FINGERPRINT: Final = Text(128, plain=True)
-HASHED = "a digest in letters and digits; compared in constant time, which takes ASCII only"
-JSON: Final = Text(64 * 1024)
-CONFIG = "a declarative configuration: names and numbers"
+_FILES: Final = (model_pb2, memory_pb2, coordinator_pb2, shard_pb2)
+_REAL: Final = (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT)
+_CLOSED: Final = (FieldDescriptor.TYPE_BOOL, FieldDescriptor.TYPE_ENUM)
 
 
-def rows(message: str, *rows: tuple[str, Bound, str]) -> tuple[Row, ...]:
-    return tuple(Row(message, field, bound, why) for field, bound, why in rows)
+def declared() -> Iterator[Row]:
+    """Yield the bound of each field of each message, in the order of the protos. Raises TypeError for one without."""
+    for file in _FILES:
+        for name, kind in file.DESCRIPTOR.message_types_by_name.items():
+            if not kind.GetOptions().map_entry:
+                for field in kind.fields:
+                    yield row_of(name, field)
+
+
+def row_of(message: str, field: Any) -> Row:
+    """Return the bound of a field. Raises TypeError where it needs one and has none."""
+    options = field.GetOptions()
+    if options.HasExtension(options_pb2.bound):
+        said = options.Extensions[options_pb2.bound]
+        return Row(message, field.name, _bound(said, field), said.why or _meant(said).why)
+    if field.is_repeated or not (field.message_type or field.type in _CLOSED):
+        raise TypeError(f"{message}.{field.name}: expected a bound in protos/pswire/v1, got none")
+    if field.message_type is not None:
+        return Row(message, field.name, Nested(), "a message with bounds of its own")
+    return Row(message, field.name, Closed(), "its type allows nothing else")
+
+
+def _meant(said: Any) -> Any:
+    """Return the shared bound that is named, or what is said here."""
+    named = options_pb2.Shared.DESCRIPTOR.values_by_number[getattr(said, "is")]
+    return named.GetOptions().Extensions[options_pb2.means] if named.number else said
+
+
+def _bound(said: Any, field: Any) -> Bound:
+    if not field.is_repeated:
+        return _single(said, field.type)
+    inside = field.message_type
+    if inside is not None and inside.GetOptions().map_entry:
+        key, value = (inside.fields_by_name[name].type for name in ("key", "value"))
+        text = _single(said.key, key)
+        assert isinstance(text, Text)
+        return Many(said.most, _single(said.each, value), text)
+    return Many(said.most, None if inside is not None else _single(said.each, field.type))
+
+
+def _single(said: Any, kind: int) -> Bound:
+    """Return the bound of one value of a type."""
+    meant = _meant(said)
+    if kind in _REAL:
+        low = meant.low if meant.HasField("low") else -math.inf
+        return Real(meant.high if meant.HasField("high") else math.inf, low, meant.nonfinite)
+    if kind == FieldDescriptor.TYPE_STRING:
+        return Text(meant.most, not meant.unprintable, meant.ascii)
+    return Data(meant.most) if kind == FieldDescriptor.TYPE_BYTES else Whole(meant.most, meant.least)

@@ -22,17 +22,32 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from pswire.v1 import options_pb2 as pswire_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pswire/v1/memory.proto\x12\tpswire.v1\"Z\n\x06Memory\x12\r\n\x05limit\x18\x01 \x01(\x04\x12\r\n\x05total\x18\x02 \x01(\x04\x12$\n\x05parts\x18\x03 \x03(\x0b\x32\x15.pswire.v1.MemoryPart\x12\x0c\n\x04rest\x18\x04 \x01(\x04\"9\n\nMemoryPart\x12\x0e\n\x06member\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pswire/v1/memory.proto\x12\tpswire.v1\x1a\x17pswire/v1/options.proto\"\xe2\x01\n\x06Memory\x12+\n\x05limit\x18\x01 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machine\x12+\n\x05total\x18\x02 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machine\x12R\n\x05parts\x18\x03 \x03(\x0b\x32\x15.pswire.v1.MemoryPartB,\x8a\xb5\x18(\x10@Z$the largest; a reader shows them all\x12*\n\x04rest\x18\x04 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machine\"g\n\nMemoryPart\x12\x16\n\x06member\x18\x01 \x01(\tB\x06\x8a\xb5\x18\x02\x08\x03\x12\x14\n\x04kind\x18\x02 \x01(\tB\x06\x8a\xb5\x18\x02\x08\x03\x12+\n\x05\x62ytes\x18\x03 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machineb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pswire.v1.memory_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MEMORY']._serialized_start=37
-  _globals['_MEMORY']._serialized_end=127
-  _globals['_MEMORYPART']._serialized_start=129
-  _globals['_MEMORYPART']._serialized_end=186
+  _globals['_MEMORY'].fields_by_name['limit']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['limit']._serialized_options = b'\212\265\030\030\010\006Z\024bytes of one machine'
+  _globals['_MEMORY'].fields_by_name['total']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['total']._serialized_options = b'\212\265\030\030\010\006Z\024bytes of one machine'
+  _globals['_MEMORY'].fields_by_name['parts']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['parts']._serialized_options = b'\212\265\030(\020@Z$the largest; a reader shows them all'
+  _globals['_MEMORY'].fields_by_name['rest']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['rest']._serialized_options = b'\212\265\030\030\010\006Z\024bytes of one machine'
+  _globals['_MEMORYPART'].fields_by_name['member']._loaded_options = None
+  _globals['_MEMORYPART'].fields_by_name['member']._serialized_options = b'\212\265\030\002\010\003'
+  _globals['_MEMORYPART'].fields_by_name['kind']._loaded_options = None
+  _globals['_MEMORYPART'].fields_by_name['kind']._serialized_options = b'\212\265\030\002\010\003'
+  _globals['_MEMORYPART'].fields_by_name['bytes']._loaded_options = None
+  _globals['_MEMORYPART'].fields_by_name['bytes']._serialized_options = b'\212\265\030\030\010\006Z\024bytes of one machine'
+  _globals['_MEMORY']._serialized_start=63
+  _globals['_MEMORY']._serialized_end=289
+  _globals['_MEMORYPART']._serialized_start=291
+  _globals['_MEMORYPART']._serialized_end=394
 # @@protoc_insertion_point(module_scope)

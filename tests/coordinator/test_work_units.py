@@ -356,7 +356,7 @@ def test_what_is_given_up_again_and_again_is_skipped() -> None:
         else:
             harness.commits("w0")
     assert given_up == MOST_LOSSES
-    assert [entry.skipped for entry in harness.entries(entries.Abandon)] == [None, None, True]
+    assert [entry.skipped for entry in harness.entries(entries.Abandon)] == [False, False, True]
     # Between two attempts others are tried: ten of them in a row would end the worker.
     assert [place[2] for place in dealt(harness)] == [0, 1, 2, 0, 0]
     assert harness.stopped == "done: all work units are done; 1 parts of them were skipped"

@@ -4,9 +4,6 @@ import re
 from collections.abc import Iterable
 from typing import get_args
 
-import pytest
-
-from psserver.service.access.roles import ROLES
 from pswire.decisions import orders
 from tests.docs.markdown import ROOT
 
@@ -31,12 +28,3 @@ def test_a_missing_word_is_found() -> None:
 def test_the_vocabulary_has_every_order() -> None:
     named = (kind.__name__.lower() for kind in get_args(orders.Order) if kind is not orders.Note)
     assert not missing(named, row("vocabulary.md", "order |"))
-
-
-@pytest.mark.parametrize("service", ["Coordinator", "Shard"])
-def test_the_table_of_roles_has_every_method(service: str) -> None:
-    """gRPC's own are there as health and reflection."""
-    methods = [path.rpartition("/")[2] for path in ROLES if path.startswith(f"/pswire.v1.{service}/")]
-    page = (DOCS / "security.md").read_text()
-    table = page.partition("| methods | for |")[2].partition("\n\n")[0]
-    assert methods and not missing((f"`{method}`" for method in methods), table)

@@ -41,6 +41,22 @@ def cluster(identities: Identities, registered: list[str]) -> Iterator[Cluster]:
             yield cluster
 
 
+def test_callers_are_those_of_the_threat_model() -> None:
+    """Only workers bring gradients, only servers give orders, and whoever looks reads no weights."""
+    found = {
+        path.rpartition("/")[2]: {str(role) for role in roles}
+        for path, roles in ROLES.items()
+        if "pswire" in path
+    }
+    worker, server = {"worker"}, {"server"}
+    assert found == {
+        **dict.fromkeys(("Join", "Session", "GatherEpoch", "Push", "Exchange"), worker),
+        **dict.fromkeys(("Follow", "Locate"), server),
+        "Pull": worker | server,
+        "Status": {"observer", "admin", "server"},
+    }
+
+
 def test_every_registered_method_has_a_role(cluster: Cluster, registered: list[str]) -> None:
     assert registered and set(registered) == set(ROLES)
 

@@ -80,11 +80,11 @@ class CoordinatorRpc:
         self._models = Buckets(MODELS_PER_SECOND, MODELS)
         # The job's, and its variables as a worker sends them.
         self._known: tuple[Plan, list[model_pb2.VariableSpec]] | None = None
-        self.sessions = SessionRpc(job)
+        self.session = SessionRpc(job).serve
 
     # Join
 
-    def weigh_model(self, request: pb.JoinRequest, call: Call) -> None:
+    def weigh_join(self, request: pb.JoinRequest, call: Call) -> None:
         """Raises Refused for one more model than its address may bring, or for a costly one. The job's own model costs
         next to nothing: it is compared with what its worker must have sent, and not read."""
         if not request.variables:

@@ -231,12 +231,15 @@ class FollowRpc:
             self.ending = Ending(code, reason, recover, next_folder)
 
 
-async def follow_nobody(call: Call) -> None:
+class FollowNobody:
     """Follow at the coordinator's own server."""
-    await _next(call)
-    raise precondition(
-        "server 0 hosts the coordinator and follows nobody: expected Follow at servers 1 and up"
-    )
+
+    async def follow(self, call: Call) -> None:
+        """Refuse."""
+        await _next(call)
+        raise precondition(
+            "server 0 hosts the coordinator and follows nobody: expected Follow at servers 1 and up"
+        )
 
 
 async def _next(call: Call) -> shard_pb2.FollowRequest | None:

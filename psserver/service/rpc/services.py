@@ -1,18 +1,17 @@
 """The methods of a server's gRPC services."""
 
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
+from google.protobuf import message_factory
+from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from psserver.service.rpc.coordinator import CoordinatorRpc
-from psserver.service.rpc.exchange import ExchangeRpc
-from psserver.service.rpc.follow import FollowRpc, follow_nobody
 from psserver.service.rpc.registration import Registration
-from psserver.service.rpc.shard import ShardRpc
 from psserver.service.rpc.standard_services import Parsed
-from pswire.v1 import coordinator_pb2
+from pswire.v1 import coordinator_pb2, shard_pb2
 
 if TYPE_CHECKING:
     from psserver.service.rpc.registration import Method
@@ -22,35 +21,34 @@ if TYPE_CHECKING:
 # It has no types.
 Health = Any
 
-COORDINATOR, SHARD = "pswire.v1.Coordinator", "pswire.v1.Shard"
+COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
+SHARD = shard_pb2.DESCRIPTOR.services_by_name["Shard"]
 
 
-def coordinator_methods(coordinator: CoordinatorRpc, rpc: Registration) -> "Methods":
-    at = f"/{COORDINATOR}/"
-    return {
-        "Join": rpc.unary(
-            f"{at}Join", coordinator.join, coordinator_pb2.JoinRequest, coordinator.weigh_model
-        ),
-        "Session": rpc.method(f"{at}Session", coordinator.sessions.serve),
-        "GatherEpoch": rpc.unary(
-            f"{at}GatherEpoch", coordinator.gather_epoch, coordinator_pb2.GatherEpochRequest
-        ),
-        "Locate": rpc.unary(f"{at}Locate", coordinator.locate, coordinator_pb2.LocateRequest),
-        "Status": rpc.unary(f"{at}Status", coordinator.status, coordinator_pb2.StatusRequest),
-    }
+def methods(service: ServiceDescriptor, rpc: Registration, *served: object) -> "Methods":
+    """Make a handler for each method of a service, of the coroutine of its name that one of `served` has.
 
-
-def shard_methods(
-    shard: ShardRpc, exchange: ExchangeRpc, follow: FollowRpc | None, rpc: Registration
-) -> "Methods":
-    """`follow`: None at the coordinator's own server."""
-    at = f"/{SHARD}/"
-    return {
-        "Push": rpc.method(f"{at}Push", shard.push),
-        "Pull": rpc.method(f"{at}Pull", shard.pull),
-        "Exchange": rpc.method(f"{at}Exchange", exchange.exchange),
-        "Follow": rpc.method(f"{at}Follow", follow.follow if follow is not None else follow_nobody),
-    }
+    `GatherEpoch` is ``gather_epoch``; what weighs a unary method's request first is ``weigh_gather_epoch``, where there
+    is one. Raises TypeError for a method that nobody serves.
+    """
+    found = {}
+    for method in service.methods:
+        path, name = (
+            f"/{service.full_name}/{method.name}",
+            re.sub(r"(?<!^)([A-Z])", r"_\1", method.name).lower(),
+        )
+        serve = next((getattr(each, name) for each in served if hasattr(each, name)), None)
+        if serve is None:
+            raise TypeError(
+                f"{path}: expected a coroutine {name!r} of {', '.join(type(s).__name__ for s in served)}"
+            )
+        if method.client_streaming or method.server_streaming:
+            found[method.name] = rpc.method(path, serve)
+        else:
+            weigh = getattr(serve.__self__, f"weigh_{name}", None)
+            request = message_factory.GetMessageClass(method.input_type)
+            found[method.name] = rpc.unary(path, serve, request, weigh)
+    return found
 
 
 async def add_services(server: grpc.aio.Server, services: "dict[str, Methods]", rpc: Registration) -> Health:
