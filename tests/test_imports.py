@@ -73,17 +73,24 @@ RULES = (
     ),
     *(Rule(module, only=(*STDLIB, *KNOBS), never=IMPURE) for module in KNOBS),
     Rule("psserver", never=(*TENSORFLOW, "psworker", "pslab", "examples")),
-    Rule("psserver.policies", only=(*STDLIB, "psserver.policies", "pswire.records", *KNOBS), never=IMPURE),
+    Rule(
+        "psserver.policies",
+        only=(*STDLIB, "psserver.policies", "pswire.records", "pswire.values", *KNOBS),
+        never=IMPURE,
+    ),
     Rule(
         "psserver.coordinator",
-        only=(*STDLIB, "psserver.policies", "psserver.coordinator", "pswire.records", "pswire.domains"),
+        only=(
+            *(*STDLIB, "psserver.policies", "psserver.coordinator", "pswire.records", "pswire.domains"),
+            *("pswire.protocol", "pswire.decisions.entries", "pswire.values"),
+        ),
         never=IMPURE,
     ),
     Rule(
         "psserver.shard",
         only=(
             *(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers"),
-            *("pswire.model.plan", "pswire.records"),
+            *("pswire.model.plan", "pswire.records", "pswire.decisions.orders", "pswire.values"),
         ),
         never=IMPURE,
     ),
@@ -105,7 +112,14 @@ RULES = (
     ),
     Rule(
         "psworker.engine",
-        only=(*STDLIB, "psworker.engine", "psworker.errors", "pswire.records"),
+        only=(
+            *STDLIB,
+            "psworker.engine",
+            "psworker.errors",
+            "pswire.protocol",
+            "pswire.values",
+            "pswire.records",
+        ),
         never=IMPURE,
     ),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
@@ -132,7 +146,6 @@ RULES = (
         but=("pslab.simulator.folder",),
         save=("psworker.engine", "psworker.local", "psworker.work"),
     ),
-    Rule("pslab.protocol_adapter", never=(*IMPURE, "psserver.service")),
     Rule("pslab.simulator.folder", never=("grpc", "time", "psserver.service.server", "psserver.service.job")),
 )
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Send
-from psserver.coordinator.outputs import GrantNotice
 from psserver.policies import build
+from pswire import protocol
 
 # Commits between two looks at the clock.
 ROUND = 120
@@ -55,7 +55,7 @@ class _Workers:
 
     def _take(self, outputs: list[Output]) -> None:
         for output in outputs:
-            if isinstance(output, Send) and isinstance(output.notice, GrantNotice):
+            if isinstance(output, Send) and isinstance(output.notice, protocol.Grant):
                 self._holding.append((output.worker, output.notice.ticket))
 
 

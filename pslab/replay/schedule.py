@@ -18,6 +18,7 @@ from itertools import accumulate
 from operator import attrgetter
 
 from pslab.replay.log_entries import Step
+from pswire import protocol
 from pswire.decisions import entries
 
 
@@ -49,7 +50,7 @@ class Finish:
     loss: float = math.nan
     norm: float = math.nan
     known: bool = True
-    times: entries.Times = entries.UNTOLD
+    times: protocol.Times = protocol.UNTOLD
     # That it sets.
     learning_rate: float | None = None
 
@@ -187,7 +188,7 @@ def _move(step: Step) -> Move | None:
         case entries.Install(worker):
             return Initialised(step.t, worker)
         case entries.Commit(worker, _, batch, samples, loss, norm) as commit:
-            times = entries.Times(commit.pull, commit.compute, commit.before)
+            times = protocol.Times(commit.pull, commit.compute, commit.before)
             return Finish(step.t, worker, batch, samples, loss, norm, times=times)
         case entries.Abandon(worker, _, reason):
             return GiveUp(step.t, worker, reason)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from pslab.replay import schedule as s
 from pslab.replay.log_entries import Step, job_of
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send
-from psserver.coordinator.outputs import GrantNotice
 from psserver.policies import Policy, PolicyError
 from psserver.policies import build as build_policy
+from pswire import protocol
 from pswire.decisions import entries
 
 
@@ -201,7 +201,7 @@ class Counterfactual:
         for output in outputs:
             if isinstance(output, Record):
                 self.steps.append(Step(output.index, round(output.t, 6), output.entry))
-            elif isinstance(output, Send) and isinstance(output.notice, GrantNotice):
+            elif isinstance(output, Send) and isinstance(output.notice, protocol.Grant):
                 tickets = self._tickets[output.worker]
                 # A notice that is sent again names the same ticket.
                 if output.notice.ticket not in tickets:

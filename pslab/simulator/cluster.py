@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.protocol_adapter import deliver
 from pslab.simulator.channel import Channel, LinkFaults
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.folder import Folder
@@ -20,9 +19,9 @@ from pslab.simulator.workers.dealt import Dealing
 from pslab.simulator.workers.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, Trial
 from psserver.coordinator.assurance import Assurance
-from psserver.coordinator.outputs import DispositionNotice, GrantNotice, Notice
 from psserver.policies import Policy
 from psserver.shard import NonfiniteError
+from pswire import protocol
 from pswire.config.distributions import Draw
 from pswire.decisions.entries import Apply, Checkpoint, Grant
 from psworker.engine import Commit, Done, Leave, Request
@@ -81,7 +80,7 @@ class Cluster:
         self._begin: Callable[[], list[Output]] = self._open
         self._link_faults = link_faults
         # Notices that arrive in the moment in which they were sent.
-        self._inbox: deque[tuple[Worker, int, Notice]] = deque()
+        self._inbox: deque[tuple[Worker, int, protocol.Event]] = deque()
 
     # Making
 
@@ -170,7 +169,7 @@ class Cluster:
         if isinstance(request, Commit):
             ordinary, norm = self._ordinary(request.ticket), self.store.norm(request.ticket)
         name, now = worker.name, self.queue.now
-        self._route(deliver(self.coordinator, name, incarnation, request, now, ordinary=ordinary, norm=norm))
+        self._route(self.coordinator.handle(name, incarnation, request, now, ordinary=ordinary, norm=norm))
         if type(request) in _LAST:
             self.tick_after(self.terms.worker_timeout)
 
@@ -254,7 +253,7 @@ class Cluster:
         trial: Trial | None = None
         for output in outputs:
             if isinstance(output, Send):
-                if not isinstance(output.notice, DispositionNotice):
+                if not isinstance(output.notice, protocol.Disposition):
                     self._post(self.workers[output.worker], output.incarnation, output.notice)
             elif isinstance(output, Trial):
                 trial = output
@@ -287,9 +286,9 @@ class Cluster:
         elif self.every and isinstance(entry, Apply) and entry.version % self.every == 0:
             self._measure(entry.version)
 
-    def _post(self, worker: Worker, incarnation: int, notice: Notice) -> None:
+    def _post(self, worker: Worker, incarnation: int, notice: protocol.Event) -> None:
         """To the process of that incarnation; a dead one hears nothing."""
-        if self.terms.ticket_timeout and isinstance(notice, GrantNotice):
+        if self.terms.ticket_timeout and isinstance(notice, protocol.Grant):
             self.tick_after(self.terms.ticket_timeout)
         if worker.incarnation != incarnation or not worker.alive:
             return

@@ -7,7 +7,7 @@ from pslab.verify.schedules.choices import ChoiceSource
 from pslab.verify.schedules.time_limit import TimeLimitedPolicy
 from pslab.verify.violation import expect
 from psserver.coordinator import CommitFacts, Coordinator, Send
-from psserver.coordinator.outputs import RefusalNotice
+from pswire import protocol
 
 NOBODY = "w9"
 
@@ -77,7 +77,9 @@ class Adversary:
                 outputs = coordinator.abandon(worker, incarnation, ticket, "lie", now)
             case _:
                 outputs = coordinator.commit(worker, incarnation, ticket, now, CommitFacts(samples=10**6))
-        refusals = [o.notice for o in outputs if isinstance(o, Send) and isinstance(o.notice, RefusalNotice)]
+        refusals = [
+            o.notice for o in outputs if isinstance(o, Send) and isinstance(o.notice, protocol.Refusal)
+        ]
         expect(
             len(outputs) == len(refusals) == 1, f"an unknown session is not refused exactly once: {outputs}"
         )

@@ -10,10 +10,10 @@ from pslab.check.checker import CheckResult, check_log
 from pslab.runs.log import read_log
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send, Trial
 from psserver.coordinator.members.roster import Member
-from psserver.coordinator.outputs import GrantNotice, RefusalNotice
 from psserver.coordinator.state import CoordinatorState, reopened
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Policy, build
+from pswire import protocol
 from pswire.decisions.entries import Checkpoint, Entry
 from pswire.generations import Generation
 
@@ -214,8 +214,8 @@ def notices(outputs: list[Output], kind: type[N]) -> list[N]:
 
 
 def refusals(outputs: list[Output]) -> list[str]:
-    return [notice.message for notice in notices(outputs, RefusalNotice)]
+    return [notice.message for notice in notices(outputs, protocol.Refusal)]
 
 
 def granted(outputs: list[Output]) -> list[int]:
-    return [notice.ticket for notice in notices(outputs, GrantNotice)]
+    return [notice.ticket for notice in notices(outputs, protocol.Grant)]

@@ -19,16 +19,9 @@ from typing import Any
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import JoinRefused, Output, Record, Send, Trial
-from psserver.coordinator.outputs import (
-    CancelNotice,
-    DispositionNotice,
-    GrantNotice,
-    Notice,
-    RefusalNotice,
-    StopNotice,
-)
 from psserver.coordinator.status import explain
 from psserver.coordinator.work.units import WorkTerms
+from pswire import protocol
 from pswire.config.toml import read_toml
 from pswire.decisions.entries import Entry, Part
 
@@ -150,22 +143,22 @@ def _part(part: Part) -> str:
     return f"{part.weight:.3g} * {part.ticket} ({part.worker}, staleness {part.staleness}{correction})"
 
 
-def _notice(notice: Notice) -> str:
+def _notice(notice: protocol.Event) -> str:
     match notice:
-        case GrantNotice(ticket, version, _, initialise, part):
+        case protocol.Grant(ticket, version, _, initialise, part):
             what = "" if part is None else f": epoch {part.epoch}, unit {part.unit}, part {part.part}"
             return f"grant of {ticket}" + (", initialise" if initialise else f" from version {version}{what}")
-        case CancelNotice(ticket, reason):
+        case protocol.Cancel(ticket, reason):
             return f"cancel of {ticket}: {reason}"
-        case DispositionNotice(ticket, "applied", version, staleness, weight):
+        case protocol.Disposition(ticket, "applied", version, staleness, weight):
             return f"{ticket} is applied in version {version}, staleness {staleness}, weight {weight:.3g}"
-        case DispositionNotice(ticket, "dropped", _, staleness, _, reason):
+        case protocol.Disposition(ticket, "dropped", _, staleness, _, reason):
             return f"{ticket} is dropped ({reason}), staleness {staleness}"
-        case DispositionNotice(ticket, fate):
+        case protocol.Disposition(ticket, fate):
             return f"{ticket} is {fate}"
-        case StopNotice(reason, version, success, _, evaluate):
+        case protocol.Stop(reason, version, success, _, evaluate):
             return f"stop at version {version}: {reason}{'' if success else ', in failure'}" + (
                 "; evaluate" if evaluate else ""
             )
-        case RefusalNotice(message, fatal):
+        case protocol.Refusal(message, fatal):
             return f"{'fatal ' if fatal else ''}refusal: {message}"

@@ -2,10 +2,11 @@
 
 import functools
 import inspect
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import ParamSpec
+from typing import ParamSpec, assert_never
 
 from psserver.coordinator.assurance import Assurance, Certain
 from psserver.coordinator.facts import NO_FACTS, CommitFacts
@@ -22,6 +23,7 @@ from psserver.coordinator.view import CoordinatorView
 from psserver.coordinator.work.dealer import Dealer
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Policy
+from pswire import protocol
 from pswire.decisions import entries
 from pswire.records import StateError
 
@@ -270,6 +272,39 @@ class Coordinator(CoordinatorView):
         return self._emit(now)
 
     # Work
+
+    def handle(
+        self,
+        worker: str,
+        incarnation: int,
+        request: protocol.Request,
+        now: float,
+        *,
+        ordinary: bool = True,
+        norm: float = math.nan,
+    ) -> list[Output]:
+        """Take a request of this incarnation of a worker. A report changes nothing here.
+
+        `ordinary`, `norm`: what receipts say of the payload that a commit is about; NaN where nothing is computed.
+        """
+        match request:
+            case protocol.Commit():
+                told = (request.batch, request.samples, request.loss, norm)
+                times = request.times or protocol.UNTOLD
+                facts = CommitFacts(*told, times, request.learning_rate, ordinary, request.unit_ends)
+                return self.commit(worker, incarnation, request.ticket, now, facts, ready=request.ready)
+            case protocol.Ready(holding):
+                return self.ready(worker, incarnation, now, holding=holding)
+            case protocol.Abandon(ticket, reason, ends):
+                return self.abandon(worker, incarnation, ticket, reason, now, unit_ends=ends)
+            case protocol.Done(ends):
+                return self.done(worker, incarnation, now, ends=ends)
+            case protocol.Leave(reason):
+                return self.leave(worker, incarnation, reason, now)
+            case protocol.Report():
+                return []
+            case _:
+                assert_never(request)
 
     @_after_trial
     def ready(self, worker: str, incarnation: int, now: float, *, holding: int = 0) -> list[Output]:

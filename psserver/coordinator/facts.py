@@ -1,20 +1,7 @@
 """What a worker says of a contribution that it commits."""
 
-from typing import NamedTuple
-
+from pswire.protocol import UNTOLD
 from pswire.values import value
-
-
-class Times(NamedTuple):
-    """What a worker says it did with a ticket's time, in seconds: waited for the weights, computed, and worked
-    without a ticket before it asked. None: it did not say. The rest between grant and commit was on the way."""
-
-    pull: float | None
-    compute: float | None
-    before: float | None = None
-
-
-UNTOLD = Times(None, None)
 
 
 @value

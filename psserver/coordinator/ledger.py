@@ -1,11 +1,11 @@
 """What the coordinator knows of a job but for its policy, and the moves that leave an entry in the log."""
 
-from psserver.coordinator import outputs
 from psserver.coordinator.members.roster import Member, Roster
-from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, Send, StopNotice, Trial
+from psserver.coordinator.outputs import Output, Record, Send, Trial
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.table import Ticket, TicketEvent, TicketTable
 from psserver.coordinator.work.queue import WorkQueue
+from pswire import protocol
 from pswire.decisions import entries
 
 
@@ -84,19 +84,19 @@ class Ledger:
         self.trying = True
         self._outputs.append(trial)
 
-    def notify(self, member: Member, notice: Notice) -> None:
+    def notify(self, member: Member, notice: protocol.Event) -> None:
         self._outputs.append(Send(member.worker, member.incarnation, notice))
 
     def refuse(self, member: Member, message: str, ticket: int = 0) -> None:
-        self.notify(member, outputs.RefusalNotice(message, ticket=ticket))
+        self.notify(member, protocol.Refusal(message, ticket=ticket))
 
     def refuse_unknown_session(self, worker: str, incarnation: int) -> list[Output]:
         """The whole answer to an input of one that is not a member."""
-        notice = outputs.RefusalNotice(self.unknown(worker, incarnation), fatal=True)
+        notice = protocol.Refusal(self.unknown(worker, incarnation), fatal=True)
         return [Send(worker, incarnation, notice)]
 
     def notify_grant(self, member: Member, ticket: Ticket) -> None:
-        grant = outputs.GrantNotice(ticket.number, ticket.base, ticket.index, ticket.initialise, ticket.part)
+        grant = protocol.Grant(ticket.number, ticket.base, ticket.index, ticket.initialise, ticket.part)
         self.notify(member, grant)
 
     # Lookups
@@ -185,7 +185,7 @@ class Ledger:
         self.record(entries.Drop(ticket.worker, ticket.number, staleness, reason, skipped), now)
         self.roster.tally(ticket.worker).dropped += 1
         self.settle(
-            ticket, "drop", DispositionNotice(ticket.number, "dropped", staleness=staleness, reason=reason)
+            ticket, "drop", protocol.Disposition(ticket.number, "dropped", staleness=staleness, reason=reason)
         )
 
     def cancel(self, ticket: Ticket, reason: str, now: float) -> None:
@@ -194,8 +194,8 @@ class Ledger:
         self.deal_again(ticket)
         member = self.member(ticket.worker, ticket.incarnation)
         if member is not None:
-            self.notify(member, outputs.CancelNotice(ticket.number, reason))
-        fate = DispositionNotice(ticket.number, "dropped", reason="cancelled")
+            self.notify(member, protocol.Cancel(ticket.number, reason))
+        fate = protocol.Disposition(ticket.number, "dropped", reason="cancelled")
         self.tickets.settle(ticket, "cancel", fate)
 
     def deal_again(self, ticket: Ticket) -> None:
@@ -203,7 +203,7 @@ class Ledger:
         if self.work is not None and ticket.part is not None:
             self.work.come_back(ticket.part)
 
-    def settle(self, ticket: Ticket, event: TicketEvent, fate: DispositionNotice) -> None:
+    def settle(self, ticket: Ticket, event: TicketEvent, fate: protocol.Disposition) -> None:
         """`event`, whose entry is in the log, has decided the ticket's fate; its worker is notified."""
         self.tickets.settle(ticket, event, fate)
         member = self.member(ticket.worker, ticket.incarnation)
@@ -226,9 +226,9 @@ class Ledger:
             if member.absent_since is None:
                 self.notify(member, self.phase_notice(reason))
 
-    def phase_notice(self, reason: str = "the phase is over") -> StopNotice:
+    def phase_notice(self, reason: str = "the phase is over") -> protocol.Stop:
         """To a member that has ended its part of it."""
-        return StopNotice(reason, self.version, True, self.entries - 1)
+        return protocol.Stop(reason, self.version, True, self.entries - 1)
 
     def _save_at_the_end(self) -> None:
         if self.terms.checkpoints and self.version > self.saved_version:
@@ -254,8 +254,8 @@ class Ledger:
             member.requested = None
             self.notify(member, self.stop_notice(member))
 
-    def stop_notice(self, member: Member) -> StopNotice:
+    def stop_notice(self, member: Member) -> protocol.Stop:
         assert self.stopped is not None
         stopped = self.stopped
         evaluate = member.worker == self.evaluator
-        return StopNotice(stopped.reason, stopped.version, stopped.in_order, self.stop_index, evaluate)
+        return protocol.Stop(stopped.reason, stopped.version, stopped.in_order, self.stop_index, evaluate)

@@ -1,6 +1,5 @@
 """The phases of a job: who initialises the model, when the policy begins to decide, when the work is done."""
 
-from psserver.coordinator import outputs
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import Member
@@ -8,6 +7,7 @@ from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket
 from psserver.policies import Abandon, Done
+from pswire import protocol
 from pswire.decisions import entries
 
 
@@ -34,7 +34,7 @@ class Lifecycle:
                 index = ledger.record(entries.Initialise(member.worker, number), now)
                 ticket = Ticket(number, member.worker, member.incarnation, 0, now, index, initialise=True)
                 ledger.tickets.open(ticket)
-                ledger.notify(member, outputs.GrantNotice(number, 0, index, initialise=True))
+                ledger.notify(member, protocol.Grant(number, 0, index, initialise=True))
                 return
 
     def install(self, member: Member, ticket: Ticket, now: float) -> None:
@@ -44,7 +44,7 @@ class Lifecycle:
         ledger.initialised = True
         member.enter("joined", now)
         ledger.record(entries.Install(member.worker, ticket.number), now)
-        ledger.settle(ticket, "install", outputs.DispositionNotice(ticket.number, "applied", version=0))
+        ledger.settle(ticket, "install", protocol.Disposition(ticket.number, "applied", version=0))
         self.start_when_complete(now)
 
     @property

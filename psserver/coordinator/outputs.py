@@ -1,7 +1,7 @@
 """What the coordinator asks its shell to do: append to the log, send a worker a notice."""
 
-from psserver.coordinator.work.units import UnitPart
 from pswire.decisions.entries import Apply, Entry
+from pswire.protocol import Event
 from pswire.values import value
 
 
@@ -31,61 +31,12 @@ class Record:
 
 
 @value
-class GrantNotice:
-    ticket: int
-    version: int
-    # Number of the grant in the decision log.
-    index: int
-    initialise: bool = False
-    # What to work on, in a job that deals work units.
-    part: UnitPart | None = None
-
-
-@value
-class CancelNotice:
-    ticket: int
-    reason: str
-
-
-@value
-class DispositionNotice:
-    """`fate` is "applied", "dropped" or "pending"; `version` is the one it became part of."""
-
-    ticket: int
-    fate: str
-    version: int = 0
-    staleness: int = 0
-    weight: float = 0.0
-    reason: str = ""
-
-
-@value
-class StopNotice:
-    reason: str
-    version: int
-    success: bool
-    # Number of the stop in the decision log; 0 when the job itself goes on.
-    index: int
-    evaluate: bool = False
-
-
-@value
-class RefusalNotice:
-    message: str
-    fatal: bool = False
-    ticket: int = 0
-
-
-Notice = GrantNotice | CancelNotice | DispositionNotice | StopNotice | RefusalNotice
-
-
-@value
 class Send:
     """Send `notice` to this life of a worker."""
 
     worker: str
     incarnation: int
-    notice: Notice
+    notice: Event
 
 
 @value

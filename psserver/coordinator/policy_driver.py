@@ -7,7 +7,6 @@ from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member
-from psserver.coordinator.outputs import DispositionNotice
 from psserver.coordinator.pending_trial import PendingTrial, Refusals
 from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket, TicketError
@@ -29,6 +28,7 @@ from psserver.policies import (
     Refused,
     Stop,
 )
+from pswire import protocol
 from pswire.decisions import entries
 
 
@@ -270,7 +270,7 @@ class PolicyDriver:
         who = (member.worker, member.incarnation)
         ticket = Ticket(grant.ticket, *who, version, now, index, former=former, part=part)
         ledger.tickets.open(ticket)
-        ledger.notify(member, outputs.GrantNotice(grant.ticket, version, index, part=part))
+        ledger.notify(member, protocol.Grant(grant.ticket, version, index, part=part))
 
     def _fold(self, fold: Fold, now: float) -> None:
         number = fold.ticket
@@ -333,7 +333,7 @@ class PolicyDriver:
             counts[applied.staleness] = times + 1
             if not times:
                 ledger.roster.weigh(applied.worker)
-            fate = DispositionNotice(ticket.number, "applied", version, applied.staleness, applied.weight)
+            fate = protocol.Disposition(ticket.number, "applied", version, applied.staleness, applied.weight)
             ledger.settle(ticket, "apply", fate)
             if ledger.work is not None and ticket.part is not None:
                 ledger.work.count()

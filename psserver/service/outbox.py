@@ -6,16 +6,16 @@ from collections.abc import Callable, Container
 
 import grpc
 
-from psserver.coordinator.outputs import GrantNotice, Notice, RefusalNotice, StopNotice
 from psserver.service.errors import Refused, precondition
 from psserver.service.loop.waits import settle, until
+from pswire import protocol
 
 # Notices that a worker has not read yet; a peer with more is not reading.
 OUTBOX_LIMIT = 4096
 
 
 # What an exchange waits for.
-DECISIVE = (GrantNotice, StopNotice, RefusalNotice)
+DECISIVE = (protocol.Grant, protocol.Stop, protocol.Refusal)
 # Of one message.
 MOST_AT_ONCE = 256
 
@@ -31,7 +31,7 @@ class Outbox:
     def __init__(self, loop: AbstractEventLoop, session: str, cut: Callable[[], object]) -> None:
         self.session, self.cut = session, cut
         self.loop = loop
-        self._notices: list[Notice] = []
+        self._notices: list[protocol.Event] = []
         self._waker: Future[None] | None = None
         # While an Exchange waits for the answer to its commit, notices go there, to be sent in one message with the
         # next weights.
@@ -40,7 +40,7 @@ class Outbox:
         # Set when the stream is over.
         self._over: Future[None] = loop.create_future()
 
-    def put(self, notice: Notice) -> None:
+    def put(self, notice: protocol.Event) -> None:
         """For the stream itself. A peer that does not read is cut off, lest its notices fill the memory."""
         if len(self._notices) < OUTBOX_LIMIT:
             self._notices.append(notice)
@@ -54,7 +54,7 @@ class Outbox:
         """Notices that have not been sent."""
         return len(self._notices)
 
-    async def take(self) -> list[Notice]:
+    async def take(self) -> list[protocol.Event]:
         """What is there at once, as soon as something is; nothing at the end."""
         while not self._notices and not self._over.done():
             self._waker = self.loop.create_future()
@@ -117,13 +117,13 @@ class Outboxes:
                 del self._open[who]
                 outbox.end()
 
-    def post(self, worker: str, incarnation: int, notice: Notice) -> None:
+    def post(self, worker: str, incarnation: int, notice: protocol.Event) -> None:
         """A no-op for a worker without a stream: the coordinator repeats it when it is back."""
         outbox = self._open.get((worker, incarnation))
         if outbox is not None:
             (outbox.inline or outbox).put(notice)
 
-    def post_all(self, notice: Notice) -> None:
+    def post_all(self, notice: protocol.Event) -> None:
         for outbox in self._open.values():
             (outbox.inline or outbox).put(notice)
 
@@ -158,21 +158,21 @@ class InlineReply:
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
-        self._notices: list[Notice] = []
+        self._notices: list[protocol.Event] = []
         self._taken = 0
         # A notice that an exchange waits for has come.
         self._decisive = False
         self._waker: Future[None] | None = None
         self._ended = False
 
-    def put(self, notice: Notice) -> None:
+    def put(self, notice: protocol.Event) -> None:
         self._notices.append(notice)
         if isinstance(notice, DECISIVE):
             self._decisive = True
             if self._waker is not None:
                 settle(self._waker)
 
-    async def take(self, *, wait_for_grant: bool) -> list[Notice]:
+    async def take(self, *, wait_for_grant: bool) -> list[protocol.Event]:
         """What has come; with `wait_for_grant`, not before a grant, a stop or a refusal is among it.
 
         Raises Refused when the session ends meanwhile.
@@ -200,8 +200,8 @@ class InlineReply:
 
     def forget(self) -> None:
         """What was decided is not in the log, and nobody hears of it: but for the end of the job."""
-        self._notices = [notice for notice in self._notices if isinstance(notice, StopNotice)]
+        self._notices = [notice for notice in self._notices if isinstance(notice, protocol.Stop)]
         self._taken = 0
 
-    def undelivered(self) -> list[Notice]:
+    def undelivered(self) -> list[protocol.Event]:
         return self._notices

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 from psserver.coordinator import Output, Record, Send, Trial
-from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.sentences import named
 from psserver.service.followers.follower import Follower
 from psserver.service.log.run_log import RunLog
@@ -14,6 +13,7 @@ from psserver.service.log.tail import LogTail
 from psserver.service.outbox import Outboxes
 from psserver.service.shard.executor import Executor, trial_update
 from psserver.shard import Order
+from pswire import protocol
 from pswire.decisions import entries
 from pswire.decisions.entries import Entry
 from pswire.logs.events import entry_event, event
@@ -102,9 +102,9 @@ class Routes:
         for entry in written.remarkable:
             self.remark(entry)
 
-    def stop_notice(self, reason: str) -> StopNotice:
+    def stop_notice(self, reason: str) -> protocol.Stop:
         """Of a job that has failed: with the last version of which shards have the order."""
-        return StopNotice(reason, self.version, False, self.sent)
+        return protocol.Stop(reason, self.version, False, self.sent)
 
     def remark(self, entry: Entry) -> None:
         """What the summary needs to know, and what a reader of the server's log wants to."""

@@ -7,7 +7,7 @@ new kind: a class here, in `Entry`; the part of the coordinator that records it;
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, NamedTuple, get_args
+from typing import Any, ClassVar, Final, get_args
 
 from pswire.decisions import orders
 from pswire.decisions.records import MICROSECONDS, Record, about, record
@@ -23,19 +23,10 @@ LOCAL_RULE: Final = "local rule"
 CODEC: Final = "codec"
 
 
-class Times(NamedTuple):
-    """Where a ticket's time went, in seconds by the worker's clock; None where it did not say."""
-
-    pull: float | None
-    compute: float | None
-    before: float | None = None
-
-
-UNTOLD: Final = Times(None, None)
-
-
 class _Entry(Record):
     """What every entry says besides its fields."""
+
+    __slots__ = ()
 
     # A server's own log has the entry too, as the event of this name (`pswire.logs.events`); "": it has not.
     event: ClassVar[str] = ""

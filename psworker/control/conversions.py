@@ -70,7 +70,7 @@ def fill_commit(message: pb.Commit, commit: Commit) -> None:
         message.ClearField("times")
     else:
         times, (pull, compute, before) = message.times, commit.times
-        times.pull, times.compute, times.before = pull, compute, before or 0.0
+        times.pull, times.compute, times.before = pull or 0.0, compute or 0.0, before or 0.0
     if commit.learning_rate is not None:
         message.learning_rate = commit.learning_rate
     else:
@@ -112,7 +112,7 @@ def event_from_wire(message: pb.SessionEvent, received_at: float) -> Event | Non
         case "grant":
             grant = message.grant
             part = _part_from_wire(grant.part) if grant.HasField("part") else None
-            return Grant(grant.ticket, grant.version, grant.index, grant.initialise, received_at, part)
+            return Grant(grant.ticket, grant.version, grant.index, grant.initialise, part, received_at)
         case "cancel":
             return Cancel(message.cancel.ticket, escaped(message.cancel.reason, REASON))
         case "disposition":
@@ -123,7 +123,7 @@ def event_from_wire(message: pb.SessionEvent, received_at: float) -> Event | Non
             return Disposition(made.ticket, fate, made.version, made.staleness, made.weight, reason)
         case "stop":
             stop = message.stop
-            return Stop(escaped(stop.reason, REASON), stop.version, stop.success, stop.evaluate, stop.index)
+            return Stop(escaped(stop.reason, REASON), stop.version, stop.success, stop.index, stop.evaluate)
         case "refusal":
             refusal = message.refusal
             return Refusal(escaped(refusal.message, REASON), refusal.fatal, refusal.ticket)

@@ -13,9 +13,7 @@ protobuf. Three programs drive it: the session stream of a real worker (`psworke
     saving      from the machine to that value and back
 """
 
-from psworker.engine.client import ClientEngine
-from psworker.engine.legal import LEGAL, WorkState
-from psworker.engine.messages import (
+from pswire.protocol import (
     Abandon,
     Cancel,
     Commit,
@@ -32,6 +30,8 @@ from psworker.engine.messages import (
     Times,
     UnitPart,
 )
+from psworker.engine.client import ClientEngine
+from psworker.engine.legal import LEGAL, WorkState
 from psworker.engine.state import EngineState
 
 __all__ = [

@@ -22,8 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from psworker.engine.legal import LEGAL, WorkState, error_of, illegal
-from psworker.engine.messages import (
+from pswire.protocol import (
     Abandon,
     Cancel,
     Commit,
@@ -38,6 +37,7 @@ from psworker.engine.messages import (
     Request,
     Stop,
 )
+from psworker.engine.legal import LEGAL, WorkState, error_of, illegal
 from psworker.engine.pending import Pending
 from psworker.engine.position import Position
 from psworker.errors import SessionError, Voided

@@ -19,7 +19,7 @@ What it has in hand decides (`LEGAL`). A dash is an illegal input: it raises
 from collections.abc import Mapping
 from typing import Literal
 
-from psworker.engine.messages import Refusal
+from pswire.protocol import Refusal
 from psworker.errors import IllegalInput, Refused, SessionError
 
 WorkState = Literal["idle", "waiting", "granted", "working", "cancelled", "committing", "exhausted"]

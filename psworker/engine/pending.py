@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from psworker.engine.messages import Abandon, Commit, Disposition, Request
+from pswire.protocol import Abandon, Commit, Disposition, Request
 
 KEPT_DISPOSITIONS = 4096
 

@@ -1,7 +1,7 @@
 """A client engine saved as a value, and made of it again: what a checker compares, or a process could keep."""
 
+from pswire.protocol import Cancel
 from psworker.engine.client import ClientEngine
-from psworker.engine.messages import Cancel
 from psworker.engine.position import Position
 from psworker.engine.state import EngineState
 

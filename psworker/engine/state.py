@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from pswire.protocol import Abandon, Cancel, Commit, Disposition, Grant, Leave, Refusal, Stop
 from pswire.records import StateError, from_plain, to_plain
-from psworker.engine.messages import Abandon, Cancel, Commit, Disposition, Grant, Leave, Refusal, Stop
 
 
 @dataclass(frozen=True, slots=True)

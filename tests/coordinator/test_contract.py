@@ -3,9 +3,9 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices
-from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import explain, holdup, report
 from psserver.policies import Decision, Event, Waiting
+from pswire import protocol
 from pswire.decisions import entries
 from tests.coordinator import faulty_policies
 from tests.coordinator.faulty_policies import Honest
@@ -23,7 +23,7 @@ def play(policy: type[Honest]) -> CoordinatorHarness:
 def evaluators(harness: CoordinatorHarness) -> dict[str, bool]:
     """Who was told to stop, and whether to evaluate before."""
     told = [(tell.worker, tell.notice) for tell in harness.told]
-    return {worker: notice.evaluate for worker, notice in told if isinstance(notice, StopNotice)}
+    return {worker: notice.evaluate for worker, notice in told if isinstance(notice, protocol.Stop)}
 
 
 def test_who_keeps_the_contract_goes_on() -> None:
@@ -97,8 +97,8 @@ def test_a_breach_ends_the_job(policy: type[Honest], sentence: str) -> None:
 def test_after_a_breach_everything_is_answered() -> None:
     harness = play(faulty_policies.Raises)
     for worker in ("w0", "w1"):
-        assert notices(harness.ready(worker), StopNotice)
-        assert notices(harness.done(worker), StopNotice)
+        assert notices(harness.ready(worker), protocol.Stop)
+        assert notices(harness.done(worker), protocol.Stop)
         harness.leaves(worker)
     assert harness.coordinator.over
 

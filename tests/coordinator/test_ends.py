@@ -3,7 +3,8 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices, refusals
-from psserver.coordinator.outputs import JobOver, StopNotice
+from psserver.coordinator.outputs import JobOver
+from pswire import protocol
 from pswire.decisions import entries
 
 
@@ -21,7 +22,7 @@ def test_when_all_are_done_so_is_the_job() -> None:
     harness.commits("w1", ready=False)
     outputs = harness.done("w1")
     assert harness.stopped == "done: all workers are done"
-    stops = notices(outputs, StopNotice)
+    stops = notices(outputs, protocol.Stop)
     assert [(s.version, s.success, s.evaluate) for s in stops] == [(2, True, True), (2, True, False)]
     assert all(s.index == harness.log[-1].index for s in stops)
 
@@ -87,7 +88,7 @@ def test_a_stop_closes_the_books() -> None:
     assert harness.entries(entries.Drop)[-1].reason == "stopped"
     assert harness.coordinator.roster.tally("w0").pending == 0
     size = len(harness.log)
-    assert notices(harness.ready("w0"), StopNotice)
+    assert notices(harness.ready("w0"), protocol.Stop)
     assert refusals(harness.commits("w1", open_ticket)) == []
     harness.abandons("w1", open_ticket)
     harness.done("w0")
@@ -100,19 +101,19 @@ def test_only_after_a_success_somebody_evaluates() -> None:
     for success in (True, False):
         harness = CoordinatorHarness(workers=2).starts()
         outputs = harness.take(harness.coordinator.stop("so", harness.now, success=success, cause="server"))
-        assert [s.evaluate for s in notices(outputs, StopNotice)] == [success, False]
+        assert [s.evaluate for s in notices(outputs, protocol.Stop)] == [success, False]
 
 
 def test_who_is_away_at_the_stop_hears_of_it_on_its_return() -> None:
     harness = CoordinatorHarness(workers=2).starts()
     harness.disconnects("w0")
     outputs = harness.take(harness.coordinator.stop("so", harness.now, success=True, cause="done"))
-    assert [(t.worker, t.notice.evaluate) for t in harness.told if isinstance(t.notice, StopNotice)] == [
+    assert [(t.worker, t.notice.evaluate) for t in harness.told if isinstance(t.notice, protocol.Stop)] == [
         ("w1", True)
     ]
-    assert len(notices(outputs, StopNotice)) == 1
+    assert len(notices(outputs, protocol.Stop)) == 1
     harness.joins("w0")
-    (stop,) = notices(harness.connects("w0"), StopNotice)
+    (stop,) = notices(harness.connects("w0"), protocol.Stop)
     assert not stop.evaluate
 
 
@@ -123,7 +124,7 @@ def test_a_line_that_breaks_before_the_stop_was_heard() -> None:
     harness.passes(1)
     before = len(harness.told)
     harness.joins("w1")
-    assert [t.worker for t in harness.told[before:] if isinstance(t.notice, StopNotice)] == ["w1"]
+    assert [t.worker for t in harness.told[before:] if isinstance(t.notice, protocol.Stop)] == ["w1"]
 
 
 def test_the_work_of_one_who_vanished_is_waited_for_but_not_for_ever() -> None:
@@ -165,7 +166,7 @@ def test_data_that_were_not_trained_on_make_a_success_only_where_that_is_allowed
         "done" if allowed else "missing",
         True,
     )
-    (notice,) = [told.notice for told in harness.told if isinstance(told.notice, StopNotice)]
+    (notice,) = [told.notice for told in harness.told if isinstance(told.notice, protocol.Stop)]
     assert notice.success and notice.evaluate
     assert isinstance(harness.log[-1].entry, entries.Checkpoint)
     with pytest.raises(JobOver):
@@ -278,7 +279,7 @@ def test_nobody_had_any_data() -> None:
     assert harness.stopped == ""
     outputs = harness.done("w1")
     assert harness.stopped == "empty: all workers are done and nothing was trained: there is no model"
-    assert [s.evaluate for s in notices(outputs, StopNotice)] == [False, False]
+    assert [s.evaluate for s in notices(outputs, protocol.Stop)] == [False, False]
     assert harness.verdict().violations == ()
 
 

@@ -5,9 +5,9 @@ import pytest
 from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
 from psserver.coordinator import JobOver, JoinRefused
 from psserver.coordinator.members.roster import BATCHES_AHEAD, REMEMBERED_SESSIONS
-from psserver.coordinator.outputs import DispositionNotice, GrantNotice, RefusalNotice
 from psserver.coordinator.state.saving import roster_from
 from psserver.coordinator.status import report
+from pswire import protocol
 from pswire.decisions import entries
 
 
@@ -114,7 +114,7 @@ def test_unknown_and_former_incarnations_are_refused_and_change_nothing(incarnat
             c.connect(worker, incarnation, "A", now),
         ]
         for outputs in answers:
-            (told,) = notices(outputs, RefusalNotice)
+            (told,) = notices(outputs, protocol.Refusal)
             assert told.fatal
             assert told.message.startswith(f"worker {worker!r}, incarnation {incarnation}, is not a member")
         assert c.leave(worker, incarnation, "bye", now) == c.disconnect(worker, incarnation, now) == []
@@ -200,7 +200,7 @@ def test_a_late_comer_takes_part_at_once() -> None:
 def test_the_initialiser_is_the_first_by_rank_that_asks() -> None:
     harness = CoordinatorHarness(workers=3)
     harness.gathers()
-    (notice,) = notices(harness.ready("w2"), GrantNotice)
+    (notice,) = notices(harness.ready("w2"), protocol.Grant)
     assert notice.initialise
     assert harness.ready("w0", "w1") == []
 
@@ -219,7 +219,7 @@ def test_another_initialises_when_the_first_does_not(loss: str) -> None:
             harness.disconnects("w0")
             assert harness.passes(2.9) == []
             outputs = harness.passes(0.2)
-    assert [notice.initialise for notice in notices(outputs, GrantNotice)] == [True]
+    assert [notice.initialise for notice in notices(outputs, protocol.Grant)] == [True]
     assert harness.holds("w1") is not None
 
 
@@ -232,13 +232,13 @@ def test_a_worker_that_comes_back_in_time_misses_nothing() -> None:
     assert ticket is not None
     harness.disconnects("w0")
     harness.passes(2.9)
-    (grant,) = notices(harness.connects("w0"), GrantNotice)
+    (grant,) = notices(harness.connects("w0"), protocol.Grant)
     assert (grant.ticket, grant.version, grant.initialise) == (ticket, 0, False)
     harness.disconnects("w0")
     harness.commits("w0", ready=False)  # it was on its way
     outputs = harness.connects("w0")
     # The fate was told to a line that did not exist: it is told again.
-    assert DispositionNotice(ticket, "applied", 1, 0, 1.0) in notices(outputs, DispositionNotice)
+    assert protocol.Disposition(ticket, "applied", 1, 0, 1.0) in notices(outputs, protocol.Disposition)
     assert harness.kinds.count("lost") == harness.kinds.count("back") == 2
 
 
@@ -248,8 +248,8 @@ def test_a_commit_that_was_resent_after_a_reconnection_counts_once() -> None:
     harness.commits("w0", ready=False)
     harness.disconnects("w0")
     harness.connects("w0")
-    assert notices(harness.commits("w0", ticket, ready=False), DispositionNotice) == [
-        DispositionNotice(ticket or 0, "pending")
+    assert notices(harness.commits("w0", ticket, ready=False), protocol.Disposition) == [
+        protocol.Disposition(ticket or 0, "pending")
     ]
     assert harness.kinds.count("commit") == 1
 
@@ -334,7 +334,7 @@ def test_a_newer_process_replaces_the_older() -> None:
     harness.joins("w0", "B")
     first = harness.told[before]
     assert (first.worker, first.incarnation) == ("w0", 0)
-    assert first.notice == RefusalNotice("another process joined as 'w0'", fatal=True)
+    assert first.notice == protocol.Refusal("another process joined as 'w0'", fatal=True)
     assert harness.entries(entries.Cancel)[-1] == entries.Cancel("w0", old or 0, "w0 left")
     # The barrier did not wait for the former process either.
     assert harness.version == 1

@@ -3,10 +3,10 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices
-from psserver.coordinator.outputs import CancelNotice, StopNotice
 from psserver.coordinator.status import report
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import names
+from pswire import protocol
 from pswire.decisions import entries
 
 WORKERS = ("w0", "w1", "w2")
@@ -23,12 +23,12 @@ def staying(policy: str = "async", workers: int = 2, **terms: object) -> Coordin
     return harness
 
 
-def finish(harness: CoordinatorHarness, *workers: str) -> list[StopNotice]:
+def finish(harness: CoordinatorHarness, *workers: str) -> list[protocol.Stop]:
     found = []
     for worker in workers:
         if harness.holds(worker) is not None:
             harness.commits(worker, ready=False)
-        found += notices(harness.done(worker), StopNotice)
+        found += notices(harness.done(worker), protocol.Stop)
     return found
 
 
@@ -93,10 +93,10 @@ def test_a_reason_ends_the_phase_for_all_and_not_the_job() -> None:
     harness = staying()
     harness.commits("w0", ready=False)
     outputs = harness.done("w0", ends="a callback")
-    assert [stop.reason for stop in notices(outputs, StopNotice)] == ["w0 ended the job: a callback"] * 2
-    assert len(notices(outputs, CancelNotice)) == 1 and harness.holds("w1") is None
+    assert [stop.reason for stop in notices(outputs, protocol.Stop)] == ["w0 ended the job: a callback"] * 2
+    assert len(notices(outputs, protocol.Cancel)) == 1 and harness.holds("w1") is None
     # It hears of its commit's fate, and says again that it is done: nothing follows from it.
-    assert not notices(harness.done("w1"), StopNotice) and harness.stopped == ""
+    assert not notices(harness.done("w1"), protocol.Stop) and harness.stopped == ""
 
 
 def test_who_was_away_at_the_end_of_a_phase_hears_of_it() -> None:
@@ -105,7 +105,7 @@ def test_who_was_away_at_the_end_of_a_phase_hears_of_it() -> None:
     harness.commits("w1", ready=False)
     harness.disconnects("w0")
     finish(harness, "w1")
-    assert [stop.version for stop in notices(harness.connects("w0"), StopNotice)] == [harness.version]
+    assert [stop.version for stop in notices(harness.connects("w0"), protocol.Stop)] == [harness.version]
 
 
 def test_each_phase_deals_work_units_of_its_own() -> None:
@@ -120,7 +120,7 @@ def test_each_phase_deals_work_units_of_its_own() -> None:
         if not member.incarnation:
             harness.commits("w0")
         harness.commits("w0")
-        assert notices(harness.commits("w0"), StopNotice)
+        assert notices(harness.commits("w0"), protocol.Stop)
     assert [(g.epoch, g.unit) for g in harness.entries(entries.Grant)] == [(0, 0), (0, 1)] * 2
     assert harness.stopped == "" and not harness.verdict().violations
 
@@ -139,7 +139,7 @@ def test_one_that_left_in_the_first_phase_does_not_keep_the_job_from_its_end() -
     harness = staying(worker_timeout=9.0)
     harness.leaves("w1", "ValueError in the script")
     finish(harness, "w0")
-    stops = notices(harness.passes(9.0), StopNotice)
+    stops = notices(harness.passes(9.0), protocol.Stop)
     assert [stop.reason for stop in stops] == ["all workers are done; w1 left before its data ended"]
     harness.leaves("w0")
     harness.passes(0.1)
@@ -179,9 +179,9 @@ def test_a_vote_that_ends_a_phase_waits_for_nobody_who_was_lost() -> None:
     harness = staying(workers=3)
     harness.leaves("w2", "lost")
     harness.commits("w0", ready=False)
-    assert len(notices(harness.done("w0", ends="a callback"), StopNotice)) == 2
+    assert len(notices(harness.done("w0", ends="a callback"), protocol.Stop)) == 2
     # What was on its way is no mistake.
-    assert notices(harness.ready("w1"), StopNotice)
+    assert notices(harness.ready("w1"), protocol.Stop)
 
 
 def test_between_phases_servers_go_back_and_nobody_is_in_a_phase_twice() -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices
 from psserver.coordinator import Coordinator, JoinDeferred, Trial
-from psserver.coordinator.outputs import DispositionNotice, StopNotice
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import (
     Apply,
@@ -22,6 +21,7 @@ from psserver.policies import (
     Waiting,
     names,
 )
+from pswire import protocol
 from pswire.decisions import entries
 from tests.repetitions import seeds
 
@@ -45,9 +45,9 @@ def test_a_large_payload_asks_first_and_the_update_is_made_when_it_is_finite() -
     (trial,) = [output for output in outputs if isinstance(output, Trial)]
     assert trial.update.version == 1
     assert harness.version == 0
-    assert [n.fate for n in notices(outputs, DispositionNotice)] == ["pending"]
+    assert [n.fate for n in notices(outputs, protocol.Disposition)] == ["pending"]
     outputs = harness.shards_answer(finite=True)
-    assert [n.fate for n in notices(outputs, DispositionNotice)] == ["applied"]
+    assert [n.fate for n in notices(outputs, protocol.Disposition)] == ["applied"]
     assert granted(outputs), "the request that came with the commit"
     assert harness.version == 1
     assert harness.verdict().ok
@@ -59,7 +59,7 @@ def test_a_refused_update_leaves_version_and_staleness_as_they_were() -> None:
     harness.commits("w1", ordinary=False)
     outputs = harness.shards_answer(finite=False)
     assert harness.version == 1
-    (fate,) = [n for n in notices(outputs, DispositionNotice) if n.fate == "dropped"]
+    (fate,) = [n for n in notices(outputs, protocol.Disposition) if n.fate == "dropped"]
     assert (fate.reason, fate.staleness) == ("nonfinite update", 1)
     tally = harness.coordinator.roster.tally("w1")
     assert (tally.committed, tally.applied, tally.dropped) == (1, 0, 1)
@@ -158,7 +158,7 @@ def test_so_many_in_a_row_end_the_job_with_the_workers_names() -> None:
     assert stopped is not None and (stopped.success, stopped.cause) == (False, "diverged")
     assert "3 updates in a row would not be finite" in stopped.reason
     assert "came from w0, w1" in stopped.reason
-    assert notices(harness.outputs, StopNotice)
+    assert notices(harness.outputs, protocol.Stop)
     assert harness.verdict().ok
 
 

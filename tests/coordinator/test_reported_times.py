@@ -8,7 +8,8 @@ import pytest
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import CommitFacts
 from psserver.coordinator.tickets.reported_times import plausible
-from pswire.decisions.entries import UNTOLD, Commit, Times
+from pswire.decisions.entries import Commit
+from pswire.protocol import UNTOLD, Times
 
 # Granted at 10, committed at 14; the ticket before was granted at 4.
 FIT = [

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
-from psserver.coordinator.outputs import CancelNotice, DispositionNotice, GrantNotice
 from psserver.coordinator.tickets.table import REMEMBERED
+from pswire import protocol
 from pswire.decisions import entries
 
 
@@ -35,28 +35,28 @@ def test_without_a_ticket_none_is_expected() -> None:
 def test_a_commit_sent_twice_is_answered_twice_and_counted_once() -> None:
     harness = CoordinatorHarness(workers=2).starts()
     ticket = harness.holds("w0")
-    first = notices(harness.commits("w0", ready=False), DispositionNotice)
+    first = notices(harness.commits("w0", ready=False), protocol.Disposition)
     before = harness.state()
-    assert notices(harness.commits("w0", ticket, samples=99, ready=False), DispositionNotice) == first
+    assert notices(harness.commits("w0", ticket, samples=99, ready=False), protocol.Disposition) == first
     assert harness.state() == before
 
 
 def test_a_repeated_commit_that_asked_brings_the_grant_again() -> None:
     harness = CoordinatorHarness(workers=2).starts()
     ticket = harness.holds("w0")
-    (grant,) = notices(harness.commits("w0"), GrantNotice)
+    (grant,) = notices(harness.commits("w0"), protocol.Grant)
     before = harness.state()
-    assert notices(harness.commits("w0", ticket), GrantNotice) == [grant]
+    assert notices(harness.commits("w0", ticket), protocol.Grant) == [grant]
     assert harness.state() == before
 
 
 def test_a_commit_after_a_cancel_is_void() -> None:
     harness = CoordinatorHarness("sync", {"backup": 1}, workers=2).starts()
     ticket = harness.holds("w1")
-    assert notices(harness.commits("w0"), CancelNotice) == [
-        CancelNotice(ticket or 0, "version 1 was made without it")
+    assert notices(harness.commits("w0"), protocol.Cancel) == [
+        protocol.Cancel(ticket or 0, "version 1 was made without it")
     ]
-    (fate,) = notices(harness.commits("w1", ticket, ready=False), DispositionNotice)
+    (fate,) = notices(harness.commits("w1", ticket, ready=False), protocol.Disposition)
     assert (fate.fate, fate.reason) == ("dropped", "cancelled")
     assert harness.coordinator.roster.tally("w1").committed == 0
 
@@ -64,10 +64,10 @@ def test_a_commit_after_a_cancel_is_void() -> None:
 def test_what_is_abandoned_can_not_be_committed() -> None:
     harness = CoordinatorHarness(workers=2).starts()
     ticket = harness.holds("w0")
-    assert notices(harness.abandons("w0", reason="nonfinite"), DispositionNotice) == [
-        DispositionNotice(ticket or 0, "dropped", reason="nonfinite")
+    assert notices(harness.abandons("w0", reason="nonfinite"), protocol.Disposition) == [
+        protocol.Disposition(ticket or 0, "dropped", reason="nonfinite")
     ]
-    (fate,) = notices(harness.commits("w0", ticket, ready=False), DispositionNotice)
+    (fate,) = notices(harness.commits("w0", ticket, ready=False), protocol.Disposition)
     assert fate.fate == "dropped"
     assert harness.abandons("w0", ticket) == []
     assert harness.kinds.count("abandon") == 1
@@ -85,7 +85,7 @@ def test_a_ticket_of_a_former_incarnation_is_void() -> None:
     harness = CoordinatorHarness(workers=2).starts()
     ticket = harness.holds("w0")
     harness.joins("w0", "B")
-    (fate,) = notices(harness.commits("w0", ticket, ready=False), DispositionNotice)
+    (fate,) = notices(harness.commits("w0", ticket, ready=False), protocol.Disposition)
     assert (fate.fate, fate.reason) == ("dropped", "left")
     assert "commit" not in harness.kinds
 
@@ -95,7 +95,7 @@ def test_settled_tickets_are_remembered_for_a_while() -> None:
     first = harness.holds("w0")
     for _ in range(REMEMBERED):
         harness.commits("w0")
-    assert notices(harness.commits("w0", first, ready=False), DispositionNotice)[0].version == 1
+    assert notices(harness.commits("w0", first, ready=False), protocol.Disposition)[0].version == 1
     harness.commits("w0")
     assert "settled long ago" in refusals(harness.commits("w0", first, ready=False))[0]
 
@@ -133,14 +133,14 @@ def test_a_loss_that_is_not_finite_is_null_in_the_log() -> None:
 def test_fates_are_told_to_whom_they_concern() -> None:
     harness = CoordinatorHarness("bounded", {"aggregate": 2}, workers=2).starts()
     first, second = harness.holds("w0"), harness.holds("w1")
-    assert notices(harness.commits("w0", ready=False), DispositionNotice) == [
-        DispositionNotice(first or 0, "pending")
+    assert notices(harness.commits("w0", ready=False), protocol.Disposition) == [
+        protocol.Disposition(first or 0, "pending")
     ]
     harness.commits("w1", ready=False)
-    told = [(t.worker, t.notice) for t in harness.told if isinstance(t.notice, DispositionNotice)][-2:]
+    told = [(t.worker, t.notice) for t in harness.told if isinstance(t.notice, protocol.Disposition)][-2:]
     assert told == [
-        ("w0", DispositionNotice(first or 0, "applied", 1, 0, 0.5)),
-        ("w1", DispositionNotice(second or 0, "applied", 1, 0, 0.5)),
+        ("w0", protocol.Disposition(first or 0, "applied", 1, 0, 0.5)),
+        ("w1", protocol.Disposition(second or 0, "applied", 1, 0, 0.5)),
     ]
 
 
@@ -172,5 +172,5 @@ def test_numbers_and_indices() -> None:
     assert [apply.version for apply in harness.entries(entries.Apply)] == [1, 2, 3, 4]
     grants = {g.ticket: r.index for r in harness.log if isinstance(g := r.entry, entries.Grant)}
     for tell in harness.told:
-        if isinstance(tell.notice, GrantNotice) and not tell.notice.initialise:
+        if isinstance(tell.notice, protocol.Grant) and not tell.notice.initialise:
             assert tell.notice.index == grants[tell.notice.ticket]

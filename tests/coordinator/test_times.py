@@ -10,7 +10,8 @@ from pslab.verify.schedules.choices import Seeded
 from pslab.verify.schedules.schedule import Schedule
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Record
 from psserver.policies import build
-from pswire.decisions.entries import UNTOLD, Commit, Times
+from pswire.decisions.entries import Commit
+from pswire.protocol import UNTOLD, Times
 
 
 def entry_of(times: Times) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from typing import get_args
 
 import pytest
 
-from psserver.coordinator.outputs import DispositionNotice
 from psserver.coordinator.tickets.table import (
     TRANSITIONS,
     Ticket,
@@ -14,8 +13,9 @@ from psserver.coordinator.tickets.table import (
     TicketState,
     TicketTable,
 )
+from pswire import protocol
 
-FATE = DispositionNotice(7, "dropped")
+FATE = protocol.Disposition(7, "dropped")
 # Every pair of a state and an event that is legal, written out once more.
 LEGAL = {
     ("open", "install"): "settled",

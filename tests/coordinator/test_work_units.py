@@ -8,10 +8,10 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices
 from psserver.coordinator import Coordinator, CoordinatorState
-from psserver.coordinator.outputs import GrantNotice
 from psserver.coordinator.work.queue import MOST_KEPT
 from psserver.coordinator.work.units import MOST_LOSSES, UnitPart, WorkError, WorkTerms
 from psserver.policies import build
+from pswire import protocol
 from pswire.decisions import entries
 from tests.repetitions import seeds
 
@@ -430,7 +430,7 @@ def test_a_grant_is_repeated_with_its_part() -> None:
     harness = started(units=4)
     harness.disconnects("w0")
     outputs = harness.connects("w0")
-    (notice,) = notices(outputs, GrantNotice)
+    (notice,) = notices(outputs, protocol.Grant)
     assert notice.part == UnitPart(0, 0, 0)
 
 

@@ -384,7 +384,7 @@ def test_after_a_refusal_the_inputs_of_the_table_raise_it(name: str) -> None:
         assert state_of(engine) == before
 
 
-@pytest.mark.parametrize("last", [Refusal("no", fatal=True), Stop("enough", 3, True, False, 9)])
+@pytest.mark.parametrize("last", [Refusal("no", fatal=True), Stop("enough", 3, True, 9)])
 def test_nothing_is_asked_for_ahead_after_the_end(last: Refusal | Stop) -> None:
     engine = holding(1)
     engine.receive(last)
@@ -400,7 +400,7 @@ def test_a_report_is_sent_once() -> None:
 
 def test_after_the_stop_the_loop_ends_what_it_has_in_hand() -> None:
     engine = holding(1)
-    engine.receive(Stop("enough", 3, True, False, 9))
+    engine.receive(Stop("enough", 3, True, 9))
     assert engine.ready() == [] and engine.take_grant() is None
     assert engine.commit(Commit(1)) == [Commit(1)]
     assert engine.report(3, {"loss": 1.0}) == [Report(3, {"loss": 1.0})]

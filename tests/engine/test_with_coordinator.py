@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from pslab.protocol_adapter import deliver, event_of
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Send
 from psserver.policies import build
+from pswire.protocol import received
 from psworker.engine import ClientEngine, Commit, EngineState, Event, Request
 from psworker.engine.saving import restored, state_of
 from tests.repetitions import FIRST_SEED, repetitions
@@ -64,7 +64,7 @@ class Joined:
         for output in outputs:
             if not isinstance(output, Send):
                 continue
-            client, event = self.clients[output.worker], event_of(output.notice, self.now)
+            client, event = self.clients[output.worker], received(output.notice, self.now)
             if client.incarnation != output.incarnation:
                 continue
             if output.worker == diverted:
@@ -103,7 +103,7 @@ class Joined:
 
     def receive_up(self, client: Client) -> None:
         request = client.up.popleft()
-        self.take(deliver(self.coordinator, client.worker, client.incarnation, request, self.now))
+        self.take(self.coordinator.handle(client.worker, client.incarnation, request, self.now))
 
     def receive_down(self, client: Client) -> None:
         client.engine.receive(client.down.popleft())
@@ -164,7 +164,7 @@ class Joined:
         if faults and self.random.random() < 0.2:
             client.broken = commit  # the request was lost
             return
-        outputs = deliver(self.coordinator, client.worker, client.incarnation, commit, self.now)
+        outputs = self.coordinator.handle(client.worker, client.incarnation, commit, self.now)
         answer = self.take(outputs, diverted=client.worker)
         if faults and self.random.random() < 0.2:
             # The answer was lost: what it said comes by the stream.

@@ -104,4 +104,4 @@ class FakeSession:
     def done(self, ends: str = "") -> Stop:
         self.ended_for = ends
         assert self.held is None and not self.asked, "done with a ticket open or asked for"
-        return Stop("all workers are done", 0, True, False, 0)
+        return Stop("all workers are done", 0, True, 0)

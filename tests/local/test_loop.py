@@ -18,7 +18,7 @@ from tests.local.fake_session import FakeSession
 
 LOCAL = {"steps": 3.0, "learning_rate": 0.5}
 ELASTIC = LOCAL | {"alpha": 0.5}
-STOPPED = Stop("enough", 0, True, False, 0)
+STOPPED = Stop("enough", 0, True, 0)
 
 
 @dataclass

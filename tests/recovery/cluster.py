@@ -6,7 +6,6 @@ shard are one process.
 
 from collections.abc import Mapping
 
-from pslab.protocol_adapter import deliver, event_of
 from pslab.verify.schedules.choices import ChoiceSource
 from pslab.verify.violation import InvariantViolation, expect
 from psserver.checkpoint import CheckpointError, Manifest, check_same_job, coordinator_of, name_of, shards_of
@@ -15,6 +14,7 @@ from psserver.policies import build
 from psserver.shard import ShardState
 from pswire.decisions import entries
 from pswire.generations import Generation, follows
+from pswire.protocol import received
 from psworker.engine import Event, Request
 from tests.recovery.settings import Job, may_have
 from tests.recovery.shard import OPTIMIZER, Shard, chained, plan_of
@@ -179,7 +179,7 @@ class Cluster:
                 self.flushed = len(self.log)
                 worker = self.by_name[output.worker]
                 if worker.member == (self.name, output.incarnation):
-                    event = event_of(output.notice, self.now)
+                    event = received(output.notice, self.now)
                     if output.worker == diverted:
                         answer.append(event)
                     elif worker.connected:
@@ -346,7 +346,7 @@ class Cluster:
     def deliver(self, name: str, member: Member, request: Request, diverted: str = "") -> list[Event]:
         """A request arrives, of a member of this generation: others are refused whatever they ask."""
         assert self.coordinator is not None and member[0] == self.name
-        return self.take(deliver(self.coordinator, name, member[1], request, self.now), diverted)
+        return self.take(self.coordinator.handle(name, member[1], request, self.now), diverted)
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds

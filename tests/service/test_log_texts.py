@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pswire import protocol
 from pswire.decisions import entries
 from pswire.decisions.entries import KINDS, Commit, Grant, Job, Part
 from pswire.decisions.records import line_of, value_text
@@ -43,9 +44,9 @@ def slow(index: int, t: float, entry: Any) -> str:
 def test_every_kind_with_any_value_in_each_field(kind: type[Any], value: Any) -> None:
     usual: dict[str, Any] = {field.name: 1 for field in fields(kind)}
     for name in usual:
-        if kind is Commit and name in entries.Times._fields and not isinstance(value, int | float | None):
+        if kind is Commit and name in protocol.Times._fields and not isinstance(value, int | float | None):
             continue
-        if isinstance(value, float) and not math.isfinite(value) and name in entries.Times._fields:
+        if isinstance(value, float) and not math.isfinite(value) and name in protocol.Times._fields:
             # Held against the clock before they are recorded: they are finite.
             continue
         entry = kind(**{**usual, name: value})

@@ -13,11 +13,11 @@ from random import Random
 import pytest
 
 from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send
-from psserver.coordinator.outputs import GrantNotice
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.shard import Order, Shard
 from psserver.shard.payloads.staging import Slot
+from pswire import protocol
 from pswire.model.plan import VariableSpec, make_plan
 
 WORKERS, ROUNDS = 16, 3
@@ -27,7 +27,7 @@ WORKERS, ROUNDS = 16, 3
 class Worker:
     name: str
     rank: int
-    grant: GrantNotice | None = None
+    grant: protocol.Grant | None = None
     streams: dict[int, Slot] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)
 
@@ -62,7 +62,7 @@ class Barrier:
                     order = entry.order(self.folded)
                     for queue in self.queues:
                         queue.append((index, order))
-                case Send(name, _, GrantNotice() as grant):
+                case Send(name, _, protocol.Grant() as grant):
                     worker = self.workers[int(name[1:])]
                     worker.grant, worker.acknowledged = grant, set()
 

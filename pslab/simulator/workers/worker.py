@@ -7,12 +7,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.protocol_adapter import event_of
 from pslab.simulator.channel import Channel
 from pslab.simulator.workers.data import TicketWork, WorkerData
 from pslab.simulator.workers.surroundings import Surroundings
-from psserver.coordinator.outputs import Notice
+from pswire import protocol
 from pswire.config.distributions import Draw
+from pswire.protocol import received
 from psworker.engine import Cancel, ClientEngine, Commit, Grant, Refusal, Request, Stop, Times
 from psworker.local import NONFINITE_LIMIT, LocalWork, Result, Trainer
 
@@ -109,10 +109,10 @@ class Worker:
 
     # What it receives
 
-    def receive(self, life: int, notice: Notice) -> None:
+    def receive(self, life: int, notice: protocol.Event) -> None:
         if life != self.life:
             return
-        event = event_of(notice, self._cluster.queue.now)
+        event = received(notice, self._cluster.queue.now)
         self._engine.receive(event)
         match event:
             case Grant():

@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pslab.protocol_adapter import deliver, event_of
 from pslab.verify.adversarial import Adversary
 from pslab.verify.client import Client
 from pslab.verify.invariants import Guard
@@ -18,9 +17,10 @@ from pslab.verify.schedules.time_limit import TimeLimitedPolicy
 from pslab.verify.shard import StagedShard
 from pslab.verify.violation import InvariantViolation, expect
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
-from psserver.coordinator.outputs import RefusalNotice
 from psserver.coordinator.status import report
 from psserver.policies import build
+from pswire import protocol
+from pswire.protocol import received
 from psworker.engine import Abandon, Commit, Done, Ready, Request
 
 TIMEOUT = 3.0
@@ -76,7 +76,7 @@ class Schedule:
             elif isinstance(output, Send):
                 client = self.clients.get(output.worker)
                 if client and client.incarnation == output.incarnation and client.connected:
-                    client.down.append(event_of(output.notice, self.now))
+                    client.down.append(received(output.notice, self.now))
         self.guard.compare(self.coordinator)
         if self.servers is not None:
             self.servers.somebody_can_move(self.coordinator)
@@ -144,8 +144,8 @@ class Schedule:
             if self.choices.pick(64) == 63:
                 request = replace(request, loss=math.nan)
         self._note(client, request)
-        outputs = deliver(self.coordinator, client.worker, client.incarnation, request, self.now, norm=1.0)
-        refused = [o for o in outputs if isinstance(o, Send) and isinstance(o.notice, RefusalNotice)]
+        outputs = self.coordinator.handle(client.worker, client.incarnation, request, self.now, norm=1.0)
+        refused = [o for o in outputs if isinstance(o, Send) and isinstance(o.notice, protocol.Refusal)]
         # A connection that was superseded or given up may still carry a message; an honest one is never refused.
         present = self.coordinator.roster.present.get(client.worker)
         honest = present is not None and present.incarnation == client.incarnation

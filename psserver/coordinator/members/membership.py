@@ -1,6 +1,5 @@
 """Who comes, who goes, and whose connection stands."""
 
-from psserver.coordinator import outputs
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
@@ -8,6 +7,7 @@ from psserver.coordinator.members.waits import waits
 from psserver.coordinator.outputs import JobOver, JobStopped, JoinRefused
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.policies import Leave
+from pswire import protocol
 from pswire.decisions import entries
 
 
@@ -52,7 +52,7 @@ class Membership:
         if known is not None:
             if session in roster.tally(worker).sessions:
                 raise JoinRefused(f"another process joined as {worker!r} while this one was away")
-            ledger.notify(known, outputs.RefusalNotice(f"another process joined as {worker!r}", fatal=True))
+            ledger.notify(known, protocol.Refusal(f"another process joined as {worker!r}", fatal=True))
             self.depart(known, "superseded by a newer incarnation", now, replaced=True)
         # Behind a rollback: a process that was in the phase that is over.
         rests = ledger.resting and session in roster.tally(worker).sessions
@@ -178,7 +178,7 @@ class Membership:
             ledger.record(entries.Cancel(member.worker, ticket.number, f"{member.worker} left"), now)
             if not kept:
                 ledger.deal_again(ticket)
-            fate = outputs.DispositionNotice(ticket.number, "dropped", reason="left")
+            fate = protocol.Disposition(ticket.number, "dropped", reason="left")
             ledger.tickets.settle(ticket, "cancel", fate)
         if ledger.work is not None and kept:
             ledger.work.keep(member.worker, [t.part for t in opened if t.part is not None])

@@ -2,7 +2,6 @@
 
 import math
 
-from psserver.coordinator import outputs
 from psserver.coordinator.facts import CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
@@ -14,6 +13,7 @@ from psserver.coordinator.tickets.table import AHEAD, Ticket
 from psserver.coordinator.work.dealer import Dealer
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import Abandon, Commit, Done
+from pswire import protocol
 from pswire.decisions import entries
 
 
@@ -70,7 +70,7 @@ class Contributions:
         ticket = ledger.own(member, number, "commit")
         if ticket is not None:
             if ticket.state != "open":
-                ledger.notify(member, ticket.fate or outputs.DispositionNotice(number, "pending"))
+                ledger.notify(member, ticket.fate or protocol.Disposition(number, "pending"))
             elif ticket.initialise:
                 ticket.ordinary = facts.ordinary
                 self._lifecycle.install(member, ticket, now)
@@ -105,7 +105,7 @@ class Contributions:
         event = Commit(entry.worker, entry.ticket, entry.samples, entry.loss, entry.norm, t)
         self._driver.decide(event, now)
         if ticket.fate is None:
-            ledger.notify(member, outputs.DispositionNotice(ticket.number, "pending"))
+            ledger.notify(member, protocol.Disposition(ticket.number, "pending"))
 
     def _set_rate(self, member: Member, rate: float, now: float) -> None:
         """Before the policy hears of the commit, so that an update which it makes has the rate already."""
@@ -153,7 +153,7 @@ class Contributions:
         else:
             ledger.deal_again(ticket)
         ledger.record(entries.Abandon(member.worker, ticket.number, reason, skipped, ends), now)
-        ledger.settle(ticket, "abandon", outputs.DispositionNotice(ticket.number, "dropped", reason=reason))
+        ledger.settle(ticket, "abandon", protocol.Disposition(ticket.number, "dropped", reason=reason))
         ledger.rest(member, now)
         if ticket.initialise:
             self._lifecycle.offer_initialisation(now)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pswire.decisions.entries import UNTOLD
+from pswire.protocol import UNTOLD
 
 Reported = tuple[float | None, float | None, float | None]
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from psserver.coordinator.outputs import DispositionNotice
 from psserver.coordinator.work.units import UnitPart
+from pswire import protocol
 
 # Enough for any worker that resends its last commits; older ones are unknown.
 REMEMBERED = 16
@@ -49,7 +49,7 @@ class Ticket:
     initialise: bool = False
     samples: int = 0
     loss: float = 0.0
-    fate: DispositionNotice | None = None
+    fate: protocol.Disposition | None = None
     # When the worker was granted its ticket before this one; None for its first.
     former: float | None = None
     # Its payload has ordinary numbers, as the shards say that hold it.
@@ -126,7 +126,7 @@ class TicketTable:
         """An open ticket's contribution exists; its fate is pending. Raises TicketError."""
         self._move(ticket, "commit")
 
-    def settle(self, ticket: Ticket, event: TicketEvent, fate: DispositionNotice) -> None:
+    def settle(self, ticket: Ticket, event: TicketEvent, fate: protocol.Disposition) -> None:
         """`event` has decided the ticket's fate. Raises TicketError."""
         self._move(ticket, event)
         ticket.fate = fate

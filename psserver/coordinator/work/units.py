@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from pswire import protocol
 from pswire.values import value
 
 # Bounds of what a worker may say; numbers of batches stay far from what JSON readers hold exactly.
@@ -56,16 +57,13 @@ class WorkTerms:
 
 
 @value
-class UnitPart:
-    """What one ticket takes of a unit: part 0, 1, ... of `unit` in `epoch`.
+class UnitPart(protocol.UnitPart):
+    """What one ticket takes of a unit.
 
     `losses`: how often it was dealt before and came to nothing by itself. `lost_at`: the version when it was dropped
     last; -1 before that.
     """
 
-    epoch: int
-    unit: int
-    part: int
     losses: int = 0
     lost_at: int = -1
 

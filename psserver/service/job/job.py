@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from psserver.checkpoint import Checkpoint
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Record
-from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
@@ -29,6 +28,7 @@ from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.saving.resume_point import ResumePoint
 from psserver.service.shard.host import ShardHost
+from pswire import protocol
 from pswire.model.plan import Plan
 
 Seen = TypeVar("Seen")
@@ -123,14 +123,14 @@ class Job:
             self.decider.open(None)
             self.decider.execute()
 
-    def stopped(self) -> StopNotice | None:
+    def stopped(self) -> protocol.Stop | None:
         """Set once the job has stopped."""
         if self.failure is not None:
             return self.routes.stop_notice(self.failure.reason)
         stopped = self.coordinator.stopped
         if stopped is None:
             return None
-        return StopNotice(stopped.reason, stopped.version, stopped.in_order, 0)
+        return protocol.Stop(stopped.reason, stopped.version, stopped.in_order, 0)
 
     # Members
 

@@ -5,16 +5,16 @@ from typing import Any, get_args
 
 from google.protobuf import message_factory
 
-from psserver.coordinator import outputs
 from psserver.coordinator.facts import CommitFacts
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkTerms
 from psserver.service.job.progress import HowFar as Progress
 from psserver.service.limits.ledger import MemoryUse
+from pswire import protocol
 from pswire.decisions import orders
-from pswire.decisions.entries import UNTOLD, Times
 from pswire.logs.texts import escaped
 from pswire.message_codec import MessageCodec
+from pswire.protocol import UNTOLD, Times
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2, shard_pb2
 
@@ -28,16 +28,16 @@ _FATES = {
 }
 
 
-def add_events(notices: Iterable[outputs.Notice], reply: pb.SessionReply | shard_pb2.ExchangeReply) -> None:
+def add_events(notices: Iterable[protocol.Event], reply: pb.SessionReply | shard_pb2.ExchangeReply) -> None:
     """`notices` as the events of `reply`. Those of every step are written where they stay: to make each for itself, and
     copy it, takes twice as long."""
     for notice in notices:
         event = reply.events.add()
-        if isinstance(notice, outputs.GrantNotice) and notice.part is None:
+        if isinstance(notice, protocol.Grant) and notice.part is None:
             grant = event.grant
             grant.ticket, grant.version, grant.index = notice.ticket, notice.version, notice.index
             grant.initialise = notice.initialise
-        elif isinstance(notice, outputs.DispositionNotice) and not notice.reason:
+        elif isinstance(notice, protocol.Disposition) and not notice.reason:
             told = event.disposition
             told.ticket, told.fate, told.version = notice.ticket, _FATES[notice.fate], notice.version
             told.staleness, told.weight = notice.staleness, notice.weight
@@ -45,16 +45,16 @@ def add_events(notices: Iterable[outputs.Notice], reply: pb.SessionReply | shard
             event.CopyFrom(event_to_wire(notice))
 
 
-def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
+def event_to_wire(notice: protocol.Event) -> pb.SessionEvent:
     match notice:
-        case outputs.GrantNotice(ticket, version, index, initialise, part):
+        case protocol.Grant(ticket, version, index, initialise, part):
             grant = pb.Grant(ticket=ticket, version=version, index=index, initialise=initialise)
             if part is not None:
                 grant.part.CopyFrom(pb.UnitPart(epoch=part.epoch, unit=part.unit, part=part.part))
             return pb.SessionEvent(grant=grant)
-        case outputs.CancelNotice(ticket, reason):
+        case protocol.Cancel(ticket, reason):
             return pb.SessionEvent(cancel=pb.Cancel(ticket=ticket, reason=escaped(reason, SENTENCE)))
-        case outputs.DispositionNotice(ticket, fate, version, staleness, weight, reason):
+        case protocol.Disposition(ticket, fate, version, staleness, weight, reason):
             disposition = pb.Disposition(
                 ticket=ticket,
                 fate=_FATES[fate],
@@ -64,11 +64,11 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
                 reason=escaped(reason, SENTENCE),
             )
             return pb.SessionEvent(disposition=disposition)
-        case outputs.StopNotice(reason, version, success, index, evaluate):
+        case protocol.Stop(reason, version, success, index, evaluate):
             said = escaped(reason, SENTENCE)
             stop = pb.Stop(reason=said, version=version, success=success, index=index, evaluate=evaluate)
             return pb.SessionEvent(stop=stop)
-        case outputs.RefusalNotice(message, fatal, ticket):
+        case protocol.Refusal(message, fatal, ticket):
             return pb.SessionEvent(
                 refusal=pb.Refusal(message=escaped(message, SENTENCE), fatal=fatal, ticket=ticket)
             )

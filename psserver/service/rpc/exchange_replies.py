@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.job import Job
 from psserver.service.rpc.adapters import add_events, facts_from_wire
@@ -18,6 +17,7 @@ from psserver.service.transport.streams import Stream
 from psserver.shard import Shard
 from psserver.shard.payloads.norm import norm_of
 from psserver.shard.payloads.staging import Slot
+from pswire import protocol
 from pswire.logs.events import event
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
@@ -31,7 +31,7 @@ def message(**fields: Any) -> Parts:
     return (shard_pb2.ExchangeReply(**fields).SerializeToString(),)
 
 
-def _reply(notices: list[Notice], **fields: Any) -> Parts:
+def _reply(notices: list[protocol.Event], **fields: Any) -> Parts:
     """As `message`, with what a worker is told."""
     reply = shard_pb2.ExchangeReply(**fields)
     add_events(notices, reply)
@@ -63,7 +63,7 @@ async def pulled(
 async def _version(
     host: ShardHost,
     wanted: Wanted,
-    notices: list[Notice],
+    notices: list[protocol.Event],
     attachment: Attachment | None,
     stream: Stream,
 ) -> None:
@@ -82,7 +82,7 @@ async def _version(
     await _sent(reading, notices, stream)
 
 
-async def _sent(reading: Outgoing, notices: list[Notice], stream: Stream) -> None:
+async def _sent(reading: Outgoing, notices: list[protocol.Event], stream: Stream) -> None:
     try:
         messages = _chunks(reading, notices)
         if reading.large:
@@ -96,7 +96,7 @@ async def _sent(reading: Outgoing, notices: list[Notice], stream: Stream) -> Non
         reading.end()
 
 
-def _chunks(reading: Outgoing, notices: list[Notice]) -> Iterator[Parts]:
+def _chunks(reading: Outgoing, notices: list[protocol.Event]) -> Iterator[Parts]:
     for piece in reading.pieces():
         head: Parts = _reply(notices, bytes=piece.total) if piece.offset == 0 else ()
         yield (*head, *frames.chunk_field(piece.offset, piece.data, reply=True))
@@ -139,13 +139,13 @@ async def committed(
 async def _outcome(
     host: ShardHost,
     request: shard_pb2.ExchangeRequest,
-    notices: list[Notice],
+    notices: list[protocol.Event],
     attachment: Attachment | None,
     stream: Stream,
 ) -> None:
     grant = None
     for notice in notices:
-        if isinstance(notice, GrantNotice):
+        if isinstance(notice, protocol.Grant):
             grant = notice
             break
     if grant is None:

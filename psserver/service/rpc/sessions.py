@@ -6,7 +6,6 @@ import logging
 import grpc
 
 from psserver import receipts
-from psserver.coordinator.outputs import RefusalNotice, StopNotice
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.job import Job
 from psserver.service.job.progress import Extent
@@ -14,6 +13,7 @@ from psserver.service.limits.rates import Arrivals, TokenBucket
 from psserver.service.outbox import Outbox
 from psserver.service.rpc.adapters import add_events, facts_from_wire
 from psserver.service.rpc.registration import Call, bounded, parsed
+from pswire import protocol
 from pswire.bounds import BoundError, check
 from pswire.logs.events import event
 from pswire.logs.texts import escaped
@@ -69,12 +69,12 @@ class SessionRpc:
         while notices := await outbox.take():
             if not await self._job.flushing.written():
                 # What the log does not have nobody hears of; the end of the job is among what comes now.
-                notices = [notice for notice in notices if isinstance(notice, StopNotice)]
+                notices = [notice for notice in notices if isinstance(notice, protocol.Stop)]
             if notices:
                 reply = pb.SessionReply()
                 add_events(notices, reply)
                 await call.reply(reply)
-            if any(isinstance(n, RefusalNotice) and n.fatal for n in notices):
+            if any(isinstance(n, protocol.Refusal) and n.fatal for n in notices):
                 return
 
     async def _listen(self, call: Call, hello: pb.Hello, outbox: Outbox) -> None:
@@ -89,7 +89,7 @@ class SessionRpc:
                     # What is unread meanwhile waits at its sender.
                     await outbox.ended(bucket.wait())
         except Refused as refused:
-            outbox.put(RefusalNotice(refused.message, fatal=True))
+            outbox.put(protocol.Refusal(refused.message, fatal=True))
         except (grpc.aio.BaseError, grpc.RpcError) as error:
             # How gRPC reports a stream that broke.
             log.debug("session of %s ended: %r", hello.worker, error)
@@ -97,7 +97,7 @@ class SessionRpc:
             told = event("session_failed", worker=hello.worker)
             log.exception("a session of %s failed", hello.worker, extra=told)
             said = f"the server failed on a message of this session ({type(error).__name__}: {error})"
-            outbox.put(RefusalNotice(said, fatal=True))
+            outbox.put(protocol.Refusal(said, fatal=True))
         finally:
             self._job.detach(hello.worker, hello.incarnation, outbox)
 
@@ -106,7 +106,7 @@ class SessionRpc:
         try:
             check(request)
         except BoundError as error:
-            outbox.put(RefusalNotice(str(error), ticket=request.commit.ticket))
+            outbox.put(protocol.Refusal(str(error), ticket=request.commit.ticket))
             return
         match request.WhichOneof("message"):
             case "ready":
@@ -133,7 +133,7 @@ class SessionRpc:
             case other:
                 kinds = "ready, commit, abandon, done, leave, report, extent or carriers"
                 message = f"expected {kinds}, got {other or 'nothing'}"
-                outbox.put(RefusalNotice(message))
+                outbox.put(protocol.Refusal(message))
 
     def _commit(self, commit: pb.Commit, hello: pb.Hello, outbox: Outbox) -> None:
         terms, host = self._job.terms, self._job.host
@@ -144,7 +144,7 @@ class SessionRpc:
                 f"commit of ticket {commit.ticket}: expected a receipt from every server's Push, "
                 f"got none that is valid from server {servers}"
             )
-            outbox.put(RefusalNotice(message, ticket=commit.ticket))
+            outbox.put(protocol.Refusal(message, ticket=commit.ticket))
             return
         facts = facts_from_wire(commit, ordinary=found.ordinary, norm=found.norm)
         self._job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
@@ -153,4 +153,4 @@ class SessionRpc:
         metrics = {str(name): float(value) for name, value in message.metrics.items()}
         refusal = self._job.evaluations.report(hello.worker, message.version, metrics)
         if refusal is not None:
-            outbox.put(RefusalNotice(refusal))
+            outbox.put(protocol.Refusal(refusal))

@@ -1,27 +1,21 @@
-"""What a worker sends to the coordinator (`Request`) and receives from it (`Event`).
+"""The vocabulary of the protocol: what a worker sends to the coordinator (`Request`) and receives from it (`Event`).
+
+Workers, coordinator, simulator and checks share it; `pswire.message_codec` makes messages of it.
 
 The meaning of each message is that of its namesake in protos/pswire/v1/coordinator.proto.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar, dataclass_transform
+from dataclasses import field
+from typing import Final, NamedTuple
 
-T = TypeVar("T")
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def message(cls: type[T]) -> type[T]:
-    """A dataclass with slots that the type checker takes for frozen and Python does not: Python's own frozen
-    dataclasses take four times as long to make, and a simulated cluster makes 50,000 messages a second."""
-    return dataclass(slots=True, unsafe_hash=True)(cls)
-
+from pswire.values import value
 
 # Sent
 
 
-@message
+@value
 class Ready:
     """The worker asks for its next ticket. `holding`: the ticket that it works on meanwhile, 0 for none."""
 
@@ -29,14 +23,21 @@ class Ready:
 
 
 class Times(NamedTuple):
-    """What a worker did with the time of one ticket, in seconds; `before` is None where there was no such time."""
+    """Where a ticket's time went, in seconds by the worker's clock; None where it does not say.
 
-    pull: float
-    compute: float
+    `pull`: it waited for the weights; `compute`: it computed; `before`: it worked without a ticket before it asked. The
+    rest between grant and commit was on the way.
+    """
+
+    pull: float | None
+    compute: float | None
     before: float | None = None
 
 
-@message
+UNTOLD: Final = Times(None, None)
+
+
+@value
 class Commit:
     """Every shard has acknowledged the ticket's payload, with these `receipts` in task order.
 
@@ -61,7 +62,7 @@ class Commit:
         return Commit(*facts, times, receipts, self.learning_rate, self.unit_ends)
 
 
-@message
+@value
 class Abandon:
     """The ticket will not be used. `unit_ends`: because its work unit had ended before its part."""
 
@@ -70,21 +71,21 @@ class Abandon:
     unit_ends: bool = False
 
 
-@message
+@value
 class Done:
     """There is no more data here. `ends`: why the whole job is to end, with success; empty where it is not to."""
 
     ends: str = ""
 
 
-@message
+@value
 class Leave:
     """The worker goes, before the job is over."""
 
     reason: str
 
 
-@message
+@value
 class Report:
     """Metrics of `version`, for the run's summary."""
 
@@ -95,7 +96,7 @@ class Report:
 # Received
 
 
-@message
+@value
 class UnitPart:
     """What a ticket takes of the job's work units: part 0, 1, ... of `unit` in `epoch`."""
 
@@ -104,7 +105,7 @@ class UnitPart:
     part: int
 
 
-@message
+@value
 class Grant:
     """Permission for one unit of work, starting from `version`.
 
@@ -117,11 +118,15 @@ class Grant:
     version: int
     index: int
     initialise: bool = False
-    received_at: float = field(default=0.0, compare=False)
     part: UnitPart | None = None
+    received_at: float = field(default=0.0, compare=False)
+
+    def received(self, at: float) -> "Grant":
+        """Return the same, received at that time."""
+        return Grant(self.ticket, self.version, self.index, self.initialise, self.part, at)
 
 
-@message
+@value
 class Cancel:
     """The ticket is no longer valid."""
 
@@ -129,7 +134,7 @@ class Cancel:
     reason: str
 
 
-@message
+@value
 class Disposition:
     """What became of a commit. `fate`: "applied", "dropped" or "pending"; after the loss of an incarnation "unknown".
 
@@ -149,18 +154,21 @@ class Disposition:
         return self.fate == "dropped" and self.reason == "cancelled"
 
 
-@message
+@value
 class Stop:
-    """The job is over at `version`. `evaluate`: this worker is asked to evaluate that version and report."""
+    """The job is over at `version`. `evaluate`: this worker is asked to evaluate that version and report.
+
+    `index`: the stop's number in the decision log; 0 when the job itself goes on.
+    """
 
     reason: str
     version: int
     success: bool
-    evaluate: bool
     index: int
+    evaluate: bool = False
 
 
-@message
+@value
 class Refusal:
     """A message was refused. `fatal`: the whole session is."""
 
@@ -174,3 +182,8 @@ Request = Ready | Commit | Abandon | Done | Leave | Report
 
 Event = Grant | Cancel | Disposition | Stop | Refusal
 """What a worker receives on its control stream."""
+
+
+def received(event: Event, at: float) -> Event:
+    """Return the event as a worker of the same process receives it at that time."""
+    return event.received(at) if isinstance(event, Grant) else event
