@@ -7,6 +7,7 @@ import click
 from pslab.commands.certs import certs
 from pslab.commands.failure import Failure
 from pslab.commands.live.dashboard import dashboard
+from pslab.commands.live.note import note
 from pslab.commands.live.status import status
 from pslab.commands.live.watch import watch
 from pslab.commands.manifest import manifest
@@ -28,7 +29,7 @@ from pswire.exits import ExitCode, exit_codes_text
 
 SECTIONS = {
     "Run experiments": (run, sweep_command, quickstart),
-    "Look at a run that goes on": (status, watch, dashboard),
+    "Look at a run that goes on": (status, watch, dashboard, note),
     "Read what a run left": (report, compare, check, replay, checkpoints, export, trace, tensorboard),
     "Choose a policy and an optimizer": (policies, optimizers, verify_policy),
     "Set up clusters, and try them": (certs, manifest, chaos),

@@ -20,7 +20,7 @@ from pswire.security.tokens import TokenError
 
 
 def observer_credentials(
-    options: SecurityOptions, run: Path | None = None, *, trusted: bool = False
+    options: SecurityOptions, run: Path | None = None, *, trusted: bool = False, role: Role = Role.OBSERVER
 ) -> Credentials:
     """`run`: the folder of a run that goes on. What this user started it with is used; the files that the folder itself
     names only if it is `trusted`, for it names the address, too, to which they would be shown. Raises Failure."""
@@ -29,21 +29,25 @@ def observer_credentials(
         options = observers.options_for(run)
         section = None if options.given else _section_of(run, trusted)
     try:
-        return credentials_for(Role.OBSERVER, options, os.environ, section, name=OBSERVER)
+        return credentials_for(role, options, os.environ, section, name=OBSERVER)
     except IdentityError as error:
         raise Failure(error, ExitCode.UNTRUSTED) from error
     except (SecurityError, TokenError) as error:
         raise Failure(error) from error
 
 
-def status_client(target: str, options: SecurityOptions, *, trusted: bool) -> StatusClient:
+def status_client(
+    target: str, options: SecurityOptions, *, trusted: bool, role: Role = Role.OBSERVER
+) -> StatusClient:
     """Asks server 0 of a cluster: `target` is its address, or the folder of a run that goes on. Raises Failure."""
     folder = Path(target) if Path(target).is_dir() else None
     try:
         address = str(parse_address(target if folder is None else address_of(folder)))
     except (AddressError, RunError) as error:
         raise Failure(error) from error
-    return StatusClient(address, credentials=observer_credentials(options, folder, trusted=trusted))
+    return StatusClient(
+        address, credentials=observer_credentials(options, folder, trusted=trusted, role=role)
+    )
 
 
 def _section_of(run: Path, trusted: bool) -> SecuritySection | None:

@@ -56,6 +56,13 @@ class StatusClient:
         except BoundError as error:
             raise StatusError(f"{self._address} answered what no ps-server does: {error}") from error
 
+    def note(self, text: str) -> None:
+        """Have the job's log say so. Raises StatusError."""
+        try:
+            self._stub.Note(pb.NoteRequest(text=text), timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise self._explained(error) from error
+
     def _explained(self, error: grpc.RpcError) -> StatusError:
         if error.code() in _DENIED:
             return StatusUntrusted(f"{self._address}: {reason(error)}")

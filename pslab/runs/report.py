@@ -13,12 +13,14 @@ import numpy.typing as npt
 
 from pslab.runs.folder import Run, RunError
 from pslab.runs.table import labels
-from pswire.decisions.entries import Grant
+from pswire.decisions.entries import Grant, Note
 
 # Okabe and Ito's palette: told apart with any kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # Staleness from here on shares one bar.
 TAIL = 12
+# Characters of a note in the picture.
+LONGEST_NOTE = 40
 
 Series = npt.NDArray[np.float64]
 
@@ -77,6 +79,7 @@ def _loss(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> None:
     _dress(axes, "Training loss", "seconds since the first grant", "loss of the applied contributions")
     spread: list[float] = []
     for run, name, colour in zip(runs, names, _colours(len(runs)), strict=True):
+        _draw_notes(axes, run, colour)
         t, loss = _curve(run)
         if not len(t):
             axes.plot([], [], color=colour, label=f"{name} (no loss recorded)")
@@ -92,9 +95,29 @@ def _loss(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> None:
         axes.set_ylabel("loss of the applied contributions (log scale)")
 
 
+def _draw_notes(axes: Any, run: Run, colour: str) -> None:
+    """Mark operators' remarks by a line each, with the text along it."""
+    for entry in run.decisions():
+        if isinstance(entry.fact, Note):
+            at = entry.t - _begin(run)
+            axes.axvline(at, color=colour, linestyle=":", linewidth=1)
+            place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "xytext": (3, 0)}
+            said = (
+                entry.fact.text
+                if len(entry.fact.text) <= LONGEST_NOTE
+                else f"{entry.fact.text[:LONGEST_NOTE]}..."
+            )
+            axes.annotate(said, (at, 0.02), rotation=90, fontsize=7, color=colour, **place)
+
+
+def _begin(run: Run) -> float:
+    """When the first ticket was granted, in seconds of the log."""
+    return next((entry.t for entry in run.decisions() if isinstance(entry.fact, Grant)), 0.0)
+
+
 def _curve(run: Run) -> tuple[Series, Series]:
     """Seconds since the first grant, and training loss; versions without a finite loss are left out."""
-    begin = next((entry.t for entry in run.decisions() if isinstance(entry.fact, Grant)), 0.0)
+    begin = _begin(run)
     points = [(metric.t - begin, metric.loss) for metric in run.metrics() if metric.kind == "train"]
     table = np.array(points, dtype=np.float64).reshape(-1, 2)
     table = table[np.isfinite(table).all(axis=1)]

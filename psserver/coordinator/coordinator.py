@@ -368,6 +368,13 @@ class Coordinator(CoordinatorView):
 
     # Time and the outside world
 
+    @_after_trial
+    def note(self, text: str, now: float) -> list[Output]:
+        """Record an operator's remark; nothing else follows from it. Not once the job has stopped."""
+        if self.stopped is None:
+            self._ledger.record(entries.Note(text), now)
+        return self._emit(now)
+
     def tick(self, now: float) -> list[Output]:
         """Let time pass: give up on the absent, notice the end. Call at least once a second."""
         if self.trying:

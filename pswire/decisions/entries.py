@@ -433,6 +433,18 @@ class Restore(_Entry):
 
 
 @record
+class Note(_Entry):
+    """An operator's remark."""
+
+    event = "note"
+
+    text: str = about("what was said")
+
+    def sentence(self) -> str:
+        return f"note: {self.text}"
+
+
+@record
 class Stop(_Entry):
     """The job, or a phase of it, ends."""
 
@@ -451,7 +463,7 @@ class Stop(_Entry):
 
 Entry = (
     Job | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse
-    | Drop | Cancel | Abandon | Lost | Back | Leave | Done | Checkpoint | Restore | Stop
+    | Drop | Cancel | Abandon | Lost | Back | Leave | Done | Checkpoint | Restore | Note | Stop
 )  # fmt: skip
 
 KINDS: Final[Mapping[str, type[Entry]]] = {kind.kind: kind for kind in get_args(Entry)}

@@ -56,6 +56,11 @@ class CoordinatorStub:
                 request_serializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochRequest.SerializeToString,
                 response_deserializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochReply.FromString,
                 _registered_method=True)
+        self.Note = channel.unary_unary(
+                '/pswire.v1.Coordinator/Note',
+                request_serializer=pswire_dot_v1_dot_coordinator__pb2.NoteRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_coordinator__pb2.NoteReply.FromString,
+                _registered_method=True)
         self.Locate = channel.unary_unary(
                 '/pswire.v1.Coordinator/Locate',
                 request_serializer=pswire_dot_v1_dot_coordinator__pb2.LocateRequest.SerializeToString,
@@ -98,6 +103,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Note(self, request, context):
+        """An operator's remark, for the decision log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Locate(self, request, context):
         """From another server of the job, while nobody gives it orders: where it is.
         """
@@ -127,6 +139,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.GatherEpoch,
                     request_deserializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochRequest.FromString,
                     response_serializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochReply.SerializeToString,
+            ),
+            'Note': grpc.unary_unary_rpc_method_handler(
+                    servicer.Note,
+                    request_deserializer=pswire_dot_v1_dot_coordinator__pb2.NoteRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_coordinator__pb2.NoteReply.SerializeToString,
             ),
             'Locate': grpc.unary_unary_rpc_method_handler(
                     servicer.Locate,
@@ -244,6 +261,33 @@ class Coordinator:
             '/pswire.v1.Coordinator/GatherEpoch',
             pswire_dot_v1_dot_coordinator__pb2.GatherEpochRequest.SerializeToString,
             pswire_dot_v1_dot_coordinator__pb2.GatherEpochReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Note(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pswire.v1.Coordinator/Note',
+            pswire_dot_v1_dot_coordinator__pb2.NoteRequest.SerializeToString,
+            pswire_dot_v1_dot_coordinator__pb2.NoteReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class CoordinatorStub:
     """At the end of an epoch: what this worker's metrics have counted, and the
     sums over all workers so far. Asked again until they are complete.
     """
+    Note: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.NoteRequest, _coordinator_pb2.NoteReply]
+    """An operator's remark, for the decision log."""
     Locate: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LocateRequest, _coordinator_pb2.LocateReply]
     """From another server of the job, while nobody gives it orders: where it is."""
 
@@ -69,6 +71,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """At the end of an epoch: what this worker's metrics have counted, and the
     sums over all workers so far. Asked again until they are complete.
     """
+    Note: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.NoteRequest, _coordinator_pb2.NoteReply]  # type: ignore[assignment]
+    """An operator's remark, for the decision log."""
     Locate: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LocateRequest, _coordinator_pb2.LocateReply]  # type: ignore[assignment]
     """From another server of the job, while nobody gives it orders: where it is."""
 
@@ -112,6 +116,14 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """At the end of an epoch: what this worker's metrics have counted, and the
         sums over all workers so far. Asked again until they are complete.
         """
+
+    @_abc_1.abstractmethod
+    def Note(
+        self,
+        request: _coordinator_pb2.NoteRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.NoteReply, _abc.Awaitable[_coordinator_pb2.NoteReply]]:
+        """An operator's remark, for the decision log."""
 
     @_abc_1.abstractmethod
     def Locate(

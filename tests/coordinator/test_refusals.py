@@ -98,6 +98,7 @@ INPUTS: Mapping[str, Callable[[CoordinatorHarness], object]] = {
     "commit without a request": lambda harness: harness.commits("w1", ready=False, batch=5),
     "abandon": lambda harness: harness.abandons("w1", reason="its own reason"),
     "abandon at a unit's end": lambda harness: harness.abandons("w1", unit_ends=True),
+    "note": lambda harness: harness.take(harness.coordinator.note("hot", harness.now)),
     "done": lambda harness: harness.done("w1"),
     "done for all": lambda harness: harness.done("w1", ends="enough is known"),
 }

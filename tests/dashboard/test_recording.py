@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pslab.dashboard.words import sentence
 
 from pslab.compare.measure import first_grant
 from pslab.compare.timeline import timeline
 from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Recorder, recorded
 from pslab.dashboard.runs import PRINTED, RunPages
-from pslab.dashboard.words import sentence
 from pslab.runs.folder import Run, RunError
 from pswire.decisions.entries import KINDS as ENTRIES
 from pswire.decisions.entries import Join, Leave

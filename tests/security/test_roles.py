@@ -52,6 +52,7 @@ def test_callers_are_those_of_the_threat_model() -> None:
     assert found == {
         **dict.fromkeys(("Join", "Session", "GatherEpoch", "Push", "Exchange"), worker),
         **dict.fromkeys(("Follow", "Locate"), server),
+        "Note": {"admin"},
         "Pull": worker | server,
         "Status": {"observer", "admin", "server"},
     }

@@ -31,6 +31,7 @@ MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Done("w0"), orders.Note()),
     (entries.Checkpoint(3), orders.Save(3)),
     (entries.Restore("k", 3, 2, 17), orders.Discard()),
+    (entries.Note("hot"), orders.Note()),
     (entries.Stop("all workers are done", 1, True), orders.Note()),
 )
 

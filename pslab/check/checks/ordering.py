@@ -67,6 +67,7 @@ class Frame(LogCheck):
                     | e.Apply()
                     | e.Refuse()
                     | e.Drop()
+                    | e.Note()
                 ):
                     yield f"{entry.kind} after the job stopped"
 

@@ -13,6 +13,9 @@ AGAIN: Final = 20
 # Of one address: Joins with a model that the job does not have. Each is read, planned or compared for 0.4 s at most.
 MODELS_PER_SECOND: Final = 0.1
 MODELS: Final = 16
+# Operators' remarks, of one address.
+NOTES_PER_SECOND: Final = 1.0
+NOTES: Final = 20
 
 
 class TokenBucket:

@@ -16,7 +16,14 @@ from psserver.service.access.peers import Names, Peer
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.agreement import FROM_JOB, Variables
 from psserver.service.job.job import Job
-from psserver.service.limits.rates import MODELS, MODELS_PER_SECOND, Arrivals, Buckets
+from psserver.service.limits.rates import (
+    MODELS,
+    MODELS_PER_SECOND,
+    NOTES,
+    NOTES_PER_SECOND,
+    Arrivals,
+    Buckets,
+)
 from psserver.service.log.tail import lines
 from psserver.service.rpc.adapters import (
     memory_to_wire,
@@ -78,6 +85,7 @@ class CoordinatorRpc:
         self._joins = Arrivals(job.terms.workers, job.has_committed)
         # By address.
         self._models = Buckets(MODELS_PER_SECOND, MODELS)
+        self._notes = Buckets(NOTES_PER_SECOND, NOTES)
         # The job's, and its variables as a worker sends them.
         self._known: tuple[Plan, list[model_pb2.VariableSpec]] | None = None
         self.session = SessionRpc(job).serve
@@ -252,6 +260,22 @@ class CoordinatorRpc:
         said = Located(request.task_index, request.servers, request.address, request.job, request.proof)
         address = self._moves.locate(said, call.when_over)
         return pb.LocateReply(job=self._job.terms.job, address=str(address))
+
+    # Operators
+
+    async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
+        job, address = self._job, call.caller.address
+        if not request.text.strip():
+            raise invalid("expected a text, got an empty one")
+        if not job.decider.opened or job.stopped() is not None:
+            raise precondition("expected a job that goes on: it has not begun yet, or has stopped")
+        if not self._notes.may(address):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE, f"too many notes from {address or 'this address'}: wait"
+            )
+        self._notes.spend(address)
+        job.decider.input(lambda coordinator, now: coordinator.note(request.text, now))
+        return pb.NoteReply()
 
     # Status
 

@@ -1,0 +1,57 @@
+"""An operator's remark: from `ps-lab note` to the log and whoever reads it."""
+
+import json
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+import psworker
+from psserver.service.limits.rates import NOTES
+from pswire.exits import ExitCode
+from pswire.v1 import coordinator_pb2 as pb
+from tests.lab.test_cli import ps_lab
+from tests.service.serving import PATIENCE, Cluster, refused, serving
+
+START = {"w": np.ones(4, np.float32)}
+
+
+def write(cluster: Cluster, text: str) -> None:
+    cluster.coordinator.Note(pb.NoteRequest(text=text), timeout=PATIENCE)
+
+
+def test_a_note_stands_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(servers=2, out=tmp_path / "run") as cluster:
+        with psworker.connect(cluster.hosts, START) as session:
+            grant = session.ready()
+            assert grant is not None
+            session.pull(grant)
+            write(cluster, "the rate looks too large")
+            assert ps_lab(monkeypatch, "note", cluster.hosts.split(",")[0], "said twice") == 0
+            # Both servers execute it, and nothing follows from it.
+            assert len(set(cluster.picture().executed)) == 1
+            session.push(grant, {"w": np.zeros(4, np.float32)})
+            session.commit(grant, samples=1, loss=1.0)
+            session.done()
+        assert [served.ended() for served in cluster.servers] == [ExitCode.OK, ExitCode.OK]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
+    assert [line["text"] for line in lines if line["kind"] == "note"] == [
+        "the rate looks too large",
+        "said twice",
+    ]
+    assert ps_lab(monkeypatch, "check", tmp_path / "run") == 0
+    assert ps_lab(monkeypatch, "report", tmp_path / "run", "--out", tmp_path / "picture.svg") == 0
+    assert "the rate looks too large" in (tmp_path / "picture.svg").read_text()
+
+
+def test_what_is_no_note_is_refused() -> None:
+    with serving() as cluster:
+        with psworker.connect(cluster.hosts, START):
+            for text in ("", "  ", "x" * 501, "\x1b[2J"):
+                with refused(grpc.StatusCode.INVALID_ARGUMENT):
+                    write(cluster, text)
+            for number in range(NOTES):
+                write(cluster, f"number {number}")
+            with refused(grpc.StatusCode.UNAVAILABLE):
+                write(cluster, "one too many")
