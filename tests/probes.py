@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from numpy.typing import NDArray
     from rich.console import Console
 
+    from pslab.dashboard.observer import Observer
     from pslab.display import Lines
     from pslab.launch.keeping.kept import CommandPipe
     from psserver.fast import FastBackend
@@ -164,3 +165,18 @@ def hang_up(pipe: CommandPipe) -> None:
 def unsent(stream: GrpcStream) -> int:
     """Requests, and the end of them, that gRPC has not been given yet."""
     return stream._requests.qsize()
+
+
+def whole_page(observer: Observer) -> str:
+    """What a page that has just been opened is sent."""
+    return observer._whole()
+
+
+def embedded_server(job: Any) -> Any:
+    """The server that `distribute` started for a model."""
+    return job._membership._server
+
+
+def pretend_strategy(model: Any, strategy: object) -> None:
+    """Make a model one that was built under a strategy of TensorFlow."""
+    model._distribute_strategy = strategy

@@ -100,6 +100,7 @@ RULES = (
         only=(
             *(*STDLIB, "numpy", "psserver.checkpoint", "psserver.coordinator", "psserver.policies"),
             *("psserver.shard", "pswire.model", "pswire.records", "pswire.generations", "pswire.own_files"),
+            "pswire.decisions",
         ),
         never=IMPURE,
     ),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, TURN, WAITING, WASTED, Stretch
+from pslab.display.status import finite_or_none
 from pslab.observe.work import Work, WorkReader
 from pslab.runs.folder import SIMULATED
 from pslab.runs.log import Line
@@ -137,7 +138,7 @@ class Tracer:
             yield from _inner(stretch, lane)
         args: dict[str, Any] = {"ticket": work.ticket, "from version": work.base, **told}
         if work.commit is not None:
-            args |= {"samples": work.commit.samples, "loss": work.commit.loss}
+            args |= {"samples": work.commit.samples, "loss": finite_or_none(work.commit.loss)}
         begin, nanoseconds = _span(work)
         name = f"ticket {work.ticket}, version {work.base}"
         yield _slice(name, "ticket", WORKERS, lane, begin, nanoseconds, args)

@@ -23,7 +23,7 @@ LOCAL_RULE: Final = "local rule"
 CODEC: Final = "codec"
 
 
-class _Entry(Record):
+class LogEntry(Record):
     """What every entry says besides its fields."""
 
     __slots__ = ()
@@ -41,7 +41,7 @@ class _Entry(Record):
 
 
 @record
-class Job(_Entry):
+class Job(LogEntry):
     """Always entry 0: what was agreed before anything happened."""
 
     job: str = about("name of the job")
@@ -70,7 +70,7 @@ def _named(config: Mapping[str, Any]) -> str:
 
 
 @record
-class Join(_Entry):
+class Join(LogEntry):
     """A worker becomes a member."""
 
     worker: str = about("its name")
@@ -90,7 +90,7 @@ class Join(_Entry):
 
 
 @record
-class Work(_Entry):
+class Work(LogEntry):
     """The job deals work units from here on; no units: it does not."""
 
     event = "work_units"
@@ -108,7 +108,7 @@ class Work(_Entry):
 
 
 @record
-class Resume(_Entry):
+class Resume(LogEntry):
     """A work unit came back: a worker that was done for want of one takes part again."""
 
     event = "worker_resumed"
@@ -120,7 +120,7 @@ class Resume(_Entry):
 
 
 @record
-class Start(_Entry):
+class Start(LogEntry):
     """Enough workers are ready: the policy decides from here on. Each phase of a job begins with one."""
 
     workers: int = about("how many are ready")
@@ -130,7 +130,7 @@ class Start(_Entry):
 
 
 @record
-class Initialise(_Entry):
+class Initialise(LogEntry):
     """A worker may push the variables' initial values."""
 
     worker: str = about("who")
@@ -144,7 +144,7 @@ class Initialise(_Entry):
 
 
 @record
-class Install(_Entry):
+class Install(LogEntry):
     """A ticket's payload is the model's version 0."""
 
     worker: str = about("whose values they are")
@@ -159,7 +159,7 @@ class Install(_Entry):
 
 
 @record
-class Grant(_Entry):
+class Grant(LogEntry):
     """A worker may pull a version and push one contribution."""
 
     worker: str = about("who")
@@ -179,7 +179,7 @@ class Grant(_Entry):
 
 
 @record
-class Commit(_Entry):
+class Commit(LogEntry):
     """A contribution exists: all servers hold its payload."""
 
     worker: str = about("whose")
@@ -206,7 +206,7 @@ class Commit(_Entry):
 
 
 @record
-class Rate(_Entry):
+class Rate(LogEntry):
     """A worker's script has set the learning rate; the `lr_scale` of each following `apply` has that factor."""
 
     event = "rate_set"
@@ -220,7 +220,7 @@ class Rate(_Entry):
 
 
 @record
-class Fold(_Entry):
+class Fold(LogEntry):
     """A contribution is added to the sum of the coming update."""
 
     ticket: int = about("of the contribution")
@@ -249,7 +249,7 @@ class Part(Record):
 
 
 @record
-class Apply(_Entry):
+class Apply(LogEntry):
     """An update makes a version of the contributions in the sum."""
 
     version: int = about("the one that it makes")
@@ -281,7 +281,7 @@ class Apply(_Entry):
 
 
 @record
-class Refuse(_Entry):
+class Refuse(LogEntry):
     """An update is not made, because it would not be finite on some server; a `drop` of each part follows."""
 
     version: int = about("the one that it would have made")
@@ -299,7 +299,7 @@ class Refuse(_Entry):
 
 
 @record
-class Drop(_Entry):
+class Drop(LogEntry):
     """A committed contribution will never be applied."""
 
     worker: str = about("whose")
@@ -316,7 +316,7 @@ class Drop(_Entry):
 
 
 @record
-class Cancel(_Entry):
+class Cancel(LogEntry):
     """The coordinator closes an open ticket."""
 
     worker: str = about("whose")
@@ -331,7 +331,7 @@ class Cancel(_Entry):
 
 
 @record
-class Abandon(_Entry):
+class Abandon(LogEntry):
     """A worker gives an open ticket back."""
 
     worker: str = about("whose")
@@ -351,7 +351,7 @@ class Abandon(_Entry):
 
 
 @record
-class Lost(_Entry):
+class Lost(LogEntry):
     """The connection of a worker broke; it may still come back."""
 
     worker: str = about("whose")
@@ -361,7 +361,7 @@ class Lost(_Entry):
 
 
 @record
-class Back(_Entry):
+class Back(LogEntry):
     """A worker whose connection broke is back in time."""
 
     event = "connection_back"
@@ -373,7 +373,7 @@ class Back(_Entry):
 
 
 @record
-class Leave(_Entry):
+class Leave(LogEntry):
     """A worker is no member any more."""
 
     event = "worker_left"
@@ -391,7 +391,7 @@ class Leave(_Entry):
 
 
 @record
-class Done(_Entry):
+class Done(LogEntry):
     """A worker has no more data."""
 
     event = "worker_done"
@@ -403,7 +403,7 @@ class Done(_Entry):
 
 
 @record
-class Checkpoint(_Entry):
+class Checkpoint(LogEntry):
     """Everything is to be saved as it is behind this entry. Whether the disks took it, the store says."""
 
     version: int = about("the newest")
@@ -416,7 +416,7 @@ class Checkpoint(_Entry):
 
 
 @record
-class Restore(_Entry):
+class Restore(LogEntry):
     """New processes go on from the checkpoint before it: the `leave` of every member follows, and is `kept`."""
 
     job: str = about("the job's new name")
@@ -433,7 +433,7 @@ class Restore(_Entry):
 
 
 @record
-class Note(_Entry):
+class Note(LogEntry):
     """An operator's remark."""
 
     event = "note"
@@ -445,7 +445,7 @@ class Note(_Entry):
 
 
 @record
-class Stop(_Entry):
+class Stop(LogEntry):
     """The job, or a phase of it, ends."""
 
     reason: str = about("why")

@@ -37,8 +37,8 @@ def about(
 ) -> Any:
     """Declare a field; `text` says in a line what it is, with its unit.
 
-    `always`: write it even where it has its default. `null`: JSON may hold null, which is NaN here. `digits`: decimals
-    of a number in JSON; 0 for all.
+    `default`: None, or what is empty or 0. `always`: write it even where it has its default. `null`: JSON may hold null,
+    which is NaN here. `digits`: decimals of a number in JSON; 0 for all.
     """
     return field(default=default, metadata={"text": text, "always": always, "null": null, "digits": digits})
 
@@ -78,6 +78,8 @@ class Field(NamedTuple):
     digits: int
     # From JSON to the value. Raises FieldError.
     read: Callable[[Any], Any]
+    # What the records of a list are; None for other fields.
+    inner: type[Record] | None
 
     @property
     def noun(self) -> str:
@@ -116,7 +118,9 @@ def declared(kind: type[Record]) -> tuple[Field, ...]:
     for each in fields(kind):
         said, hint = each.metadata, hints[each.name]
         read = _reader(hint, null=said["null"])
-        found.append(Field(each.name, hint, said["text"], each.default, said["always"], said["digits"], read))
+        inner = get_args(hint)[0] if read is _objects else None
+        facts = (said["text"], each.default, said["always"], said["digits"])
+        found.append(Field(each.name, hint, *facts, read, inner))
     _DECLARED[kind] = tuple(found)
     return _DECLARED[kind]
 
@@ -128,7 +132,7 @@ def _plain_fields(made: Record) -> dict[str, Any]:
     found = {}
     for each in declared(type(made)):
         value = getattr(made, each.name)
-        if value is None or (each.omits and value == each.default):
+        if value is None or (each.omits and not value and each.default is not None):
             continue
         if each.digits and type(value) is float:
             value = round(value, each.digits)
@@ -194,8 +198,7 @@ def _writer(kind: type[Record]) -> Callable[[Any], str]:
             lines.append(f"    if type({value}) is float: {value} = round({value}, {each.digits})")
         absent = f"{value} is None"
         if each.omits and each.default is not None:
-            names[f"d{number}"] = each.default
-            absent += f" or {value} == d{number}"
+            absent = f"not {value}"
         lines += [
             f"    if {absent}: {said} = ''",
             f"    elif type({value}) is int: {said} = f',\"{each.name}\":{{{value}}}'",
@@ -225,6 +228,14 @@ def from_json(kind: type[R], data: Mapping[str, Any], where: str) -> R:
                 values[each.name] = each.read(data[each.name])
             except FieldError as error:
                 raise FieldError(f"{where}: {each.name} should be {error}") from None
+            if each.inner is not None:
+                parts = enumerate(values[each.name])
+                values[each.name] = tuple(
+                    [
+                        from_json(each.inner, part, f"{each.inner.kind} {n} of the {where}")
+                        for n, part in parts
+                    ]
+                )
         elif not each.omits:
             raise FieldError(f"{where} has no {each.name!r}")
     return kind(**values)
@@ -273,13 +284,10 @@ def _texts(value: Any) -> tuple[str, ...]:
     raise _expected("a list of strings", value)
 
 
-def _records(kind: type[Record]) -> Callable[[Any], tuple[Record, ...]]:
-    def read(value: Any) -> tuple[Record, ...]:
-        if not isinstance(value, list) or not value or not all(isinstance(each, dict) for each in value):
-            raise _expected("a list of objects", value)
-        return tuple(from_json(kind, each, f"{kind.kind} {n}") for n, each in enumerate(value))
-
-    return read
+def _objects(value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+        return value
+    raise _expected("a list of objects", value)
 
 
 def _or_null(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -304,7 +312,7 @@ def _reader(hint: Any, *, null: bool) -> Callable[[Any], Any]:
         [some] = [each for each in inner if each is not types.NoneType]
         return _or_null(_reader(some, null=False))
     if origin is tuple:
-        return _texts if inner[0] is str else _records(inner[0])
+        return _texts if inner[0] is str else _objects
     return _READERS.get(hint, _table)
 
 

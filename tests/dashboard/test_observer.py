@@ -20,6 +20,7 @@ from pslab.runs.folder import Run
 from pswire.bounds import BoundError
 from pswire.v1 import coordinator_pb2 as pb
 from tests.patience import PATIENCE
+from tests.probes import whole_page
 from tests.replay.simulated import simulate
 
 
@@ -266,11 +267,11 @@ def test_the_end_is_told_with_the_last_evaluation_and_the_folder() -> None:
     stopping.phase = "stopping"
     stopping.evaluations.add(number=0, seconds=9.5, version=server.version, metrics={"accuracy": 0.5})
     observer.take(stopping)
-    assert json.loads(observer._whole())["ended"] is None, "the last version is being evaluated"
+    assert json.loads(whole_page(observer))["ended"] is None, "the last version is being evaluated"
     stopped = server.ask(len(server.lines))
     stopped.phase, stopped.folder = "stopped", "/runs/x"
     observer.take(stopped)
-    ended = json.loads(observer._whole())["ended"]
+    ended = json.loads(whole_page(observer))["ended"]
     assert ended == {**stop, "metrics": {"accuracy": 0.5}, "folder": "/runs/x"}
 
 

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pslab.dashboard.words import sentence
 
 from pslab.compare.measure import first_grant
 from pslab.compare.timeline import timeline
 from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Recorder, recorded
 from pslab.dashboard.runs import PRINTED, RunPages
 from pslab.runs.folder import Run, RunError
-from pswire.decisions.entries import KINDS as ENTRIES
 from pswire.decisions.entries import Join, Leave
 from tests.comparing import same
 from tests.replay.simulated import simulate
@@ -87,16 +85,11 @@ def test_the_end_is_the_stop(run: Run) -> None:
 def test_every_kind_of_entry_has_words(run: Run) -> None:
     seen = set()
     for entry in run.decisions():
-        assert sentence(entry.fact), entry.kind
+        assert entry.fact.sentence(), entry.kind
         seen.add(entry.kind)
     assert seen >= {"job", "join", "grant", "commit", "apply", "drop", "lost", "leave", "stop"}
-    from pslab.dashboard import words
-
-    assert set(words.WORDS) == set(ENTRIES.values())
-    assert (
-        sentence(Join("w1", 2, 1)) == "joins as incarnation 2"
-        and sentence(Leave("w1", "tired")) == "leaves: tired"
-    )
+    assert Join("w1", 2, 1).sentence() == "joins as incarnation 2"
+    assert Leave("w1", "tired").sentence() == "leaves: tired"
 
 
 def test_a_long_run_comes_in_parts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from psworker.servers import EmbeddedServerError
 from tests.keras.in_process import servers
-from tests.probes import distributed_models
+from tests.probes import distributed_models, embedded_server, pretend_strategy
 from tests.service.serving import wait_until
 
 pytestmark = [
@@ -118,7 +118,7 @@ def test_a_server_of_its_own_ends_with_its_model() -> None:
     model = build()
     job = pk.distribute(model)
     model.fit(**FIT)
-    server = job._membership._server
+    server = embedded_server(job)
     assert server.code is None
     del model, job
     keras.utils.clear_session()
@@ -163,6 +163,6 @@ def test_a_wrong_policy_is_refused_where_it_was_said() -> None:
 
 def test_a_model_of_a_strategy_is_refused() -> None:
     model = build()
-    model._distribute_strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    pretend_strategy(model, tf.distribute.OneDeviceStrategy("/cpu:0"))
     with pytest.raises(pk.FitError, match="OneDeviceStrategy"):
         pk.distribute(model)

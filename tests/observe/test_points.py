@@ -109,7 +109,7 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     log.write_text("{}\n", encoding="utf-8")
     follower = Follower(tmp_path)
     assert list(follower.rest()) == []
-    for behind, stopped in (('{"i":1,"t":0.0,"kind":"start"}\n', False), ("", True)):
+    for behind, stopped in (('{"i":1,"t":0.0,"kind":"start","workers":1}\n', False), ("", True)):
         with log.open("a", encoding="utf-8") as file:
             file.write(behind)
         if stopped:

@@ -43,7 +43,7 @@ def test_order_of_each_kind(entry: entries.Entry, order: orders.Order) -> None:
 
 def test_no_kind_is_left_out() -> None:
     declared = {kind for kind in vars(entries).values() if isinstance(kind, type) and hasattr(kind, "order")}
-    declared -= {entries._Entry}
+    declared -= {entries.LogEntry}
     assert declared == set(entries.KINDS.values()) == {type(entry) for entry, _ in MEANING}
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from pslab.compare.groups import Group, Spread
 from pslab.compare.measure import MEASURES, Goals, Measured
 from pslab.display.status import finite_or_none
+from pslab.runs.folder import DECISIONS
 from pswire.decisions.entries import Drop
 
 FAILED, UNFINISHED = "failed", "unfinished"
@@ -178,12 +179,12 @@ def starving(groups: Sequence[Group], below: float = 0.25) -> list[str]:
 
 
 def drops(groups: Sequence[Group]) -> list[str]:
-    """For each group of which something was dropped, why: of its first run. Raises RunError."""
+    """Say for each group of which something was dropped why: of its first run, if that has a log. Raises RunError."""
     lines = []
     for group in groups:
-        if not group.spread("dropped_share").mean > 0:
-            continue
         run = group.runs[0].run
+        if not (group.spread("dropped_share").mean > 0 and (run.path / DECISIONS).is_file()):
+            continue
         reasons = [entry.fact.reason for entry in run.decisions() if isinstance(entry.fact, Drop)]
         # One sentence for all versions and tickets.
         counted = Counter(re.sub(r"\d+", "N", reason) for reason in reasons)

@@ -115,7 +115,7 @@ def order_from_wire(decision: shard_pb2.Decision) -> orders.Order:
     """Raises ValueError for a decision of a kind that this version does not know."""
     name = decision.WhichOneof("decision")
     if name is None:
-        raise ValueError(f"decision {decision.index} is of a kind that this server does not know")
+        raise ValueError(f"decision {decision.index} is of kind {name!r}, which this server does not know")
     kind = _ORDERS[name]
     codec = _CODECS.get(kind)
     made: orders.Order = kind() if codec is None else codec.from_wire(getattr(decision, name))
