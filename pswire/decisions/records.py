@@ -37,8 +37,8 @@ def about(
 ) -> Any:
     """Declare a field; `text` says in a line what it is, with its unit.
 
-    `default`: None, or what is empty or 0. `always`: write it even where it has its default. `null`: JSON may hold null,
-    which is NaN here. `digits`: decimals of a number in JSON; 0 for all.
+    `default`: None, or what is empty or 0. `always`: write it even where it has its default. `null`: JSON may hold
+    null, which is NaN here. `digits`: decimals of a number in JSON; 0 for all.
     """
     return field(default=default, metadata={"text": text, "always": always, "null": null, "digits": digits})
 

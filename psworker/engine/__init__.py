@@ -1,8 +1,8 @@
 """The client's half of the session protocol, without I/O: what a worker may send, what it must send again.
 
-Rules of this package: standard library, `psworker.errors`, `pswire.protocol` and `pswire.records` only; no clock, no thread, no
-protobuf. Three programs drive it: the session stream of a real worker (`psworker.control`), the simulated worker
-(`pslab.simulator`) and the schedules of `ps-lab verify-policy` (`pslab.verify`).
+Rules of this package: standard library, `psworker.errors`, `pswire.protocol` and `pswire.records` only; no clock, no
+thread, no protobuf. Three programs drive it: the session stream of a real worker (`psworker.control`), the simulated
+worker (`pslab.simulator`) and the schedules of `ps-lab verify-policy` (`pslab.verify`).
 
     legal       what the training loop may do when
     client      the state machine
