@@ -299,6 +299,29 @@ def test_what_was_trained_makes_room_for_nobody(tmp_path: Path) -> None:
             psworker.connect(cluster.hosts, OTHER)
 
 
+def test_trials_of_a_script_one_behind_the_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a tuner makes them, on two servers that end by themselves: each trial has a folder, and nothing of another."""
+    trials, sessions = [MODEL, OTHER, OTHER, MODEL], list[psworker.Session]()
+    with staying(tmp_path, 2, stays=False) as cluster:
+        for model in trials:
+            phase = Phase(stays=True, after=sessions[-1].job if sessions else "")
+            sessions.append(psworker.connect(cluster.hosts, model, name="w0", phase=phase))
+            for before in sessions[-2:-1]:
+                before.close("begins another phase")
+            grant = sessions[-1].ready()
+            assert grant is not None
+            sessions[-1].push(grant, {name: np.ones_like(value) for name, value in model.items()})
+            sessions[-1].commit(grant, samples=1)
+            assert sessions[-1].done().success
+        sessions[-1].close()
+        assert [server.ended() for server in cluster.servers] == [ExitCode.OK] * 2
+    for number, model in enumerate(trials, 1):
+        found = weights(numbered(tmp_path, number))
+        assert {name: float(value[0]) for name, value in found.items()} == dict.fromkeys(model, -1.0)
+        checked(numbered(tmp_path, number))
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 def test_a_script_that_is_started_again_does_not_join_a_later_job_with_its_first_data() -> None:
     """Servers that do not stay; the jobs of one script have the same model, as K folds have."""
 
