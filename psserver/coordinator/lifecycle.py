@@ -99,12 +99,9 @@ class Lifecycle:
         finished_before = not present and (ledger.resting or not roster.unfinished)
         if not finished_before and (not present or any(m.state != "done" for m in present)):
             return
-        since = max((m.since for m in present), default=now)
-        if not self.phase_ends:
-            if roster.unfinished and present and now - since < ledger.terms.worker_timeout:
-                return
-            if any(now - left_at < ledger.rejoin_limit for left_at in roster.unfinished.values()):
-                return
+        waited = any(now - left_at < ledger.rejoin_limit for left_at in roster.unfinished.values())
+        if waited and not self.phase_ends:
+            return
         if ledger.work is not None and ledger.work.complete:
             self.finish_work(now)
         else:

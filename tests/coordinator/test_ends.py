@@ -139,6 +139,16 @@ def test_the_work_of_one_who_vanished_is_waited_for_but_not_for_ever() -> None:
     assert harness.stopped == "done: all workers are done; w0 left before its data ended"
 
 
+def test_one_that_is_gone_for_good_costs_the_others_no_wait_at_the_end() -> None:
+    """Its time to come back began with its loss."""
+    harness = CoordinatorHarness("async", workers=2).starts()
+    harness.leaves("w0", "killed")
+    harness.passes(9.1)
+    assert harness.stopped == ""
+    finishes(harness, "w1")
+    assert harness.stopped == "done: all workers are done; w0 left before its data ended"
+
+
 def test_it_is_waited_for_as_long_as_its_start_takes() -> None:
     harness = CoordinatorHarness(workers=2)
     harness.passes(30)
