@@ -1,11 +1,39 @@
 """Servers of this very process, whose optimizer is the job's: cheaper than a process for each test."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeVar
 
 from psserver.settings import Options
 from tests.service.serving import PATIENCE, Served
+
+Found = TypeVar("Found")
+
+
+def in_threads(work: Callable[[int], Found], count: int) -> list[Found]:
+    """What each of so many workers comes to. Fails at once when one raises: the others would wait for it until the
+    servers, which the test holds, have ended."""
+    found: dict[int, Found] = {}
+    # None from a worker that has trained, or why it could not.
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def run(index: int) -> None:
+        try:
+            found[index] = work(index)
+        except BaseException as error:
+            ended.put(error)
+        else:
+            ended.put(None)
+
+    for index in range(count):
+        threading.Thread(target=run, args=(index,), daemon=True).start()
+    for _ in range(count):
+        if (error := ended.get()) is not None:
+            raise error
+    return [found[index] for index in range(count)]
 
 
 @contextmanager

@@ -1,9 +1,7 @@
 """Workers with unequal data under `sync`: the update of a round is the mean over samples, and an epoch's logs are over
 all samples, the same in all workers."""
 
-import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any
 
 import keras
@@ -14,7 +12,7 @@ import tensorflow as tf
 import psworker.keras as pk
 from psworker import WorkUnits
 from psworker.keras.fit.data.cut import cut
-from tests.keras.in_process import servers
+from tests.keras.in_process import in_threads, servers
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
@@ -33,31 +31,18 @@ def model(**clip: float) -> keras.Model:
     return made
 
 
-def in_threads(
+def fits_in_threads(
     hosts: str, fits: list[dict[str, Any]], make: Callable[[], keras.Model] = model, **more: Any
 ) -> list[tuple[dict[str, Any], list[Any], int]]:
     """What each worker's history and weights came to, and the samples of its last epoch."""
-    models, found = [make() for _ in fits], {}
-    # None from a worker that has trained, or why it could not.
-    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+    models = [make() for _ in fits]
 
-    def work(index: int) -> None:
-        try:
-            with pk.distribute(models[index], hosts, task_index=index, **more):
-                history = models[index].fit(batch_size=BATCH, epochs=EPOCHS, verbose=0, **fits[index])
-                found[index] = history.history, models[index].get_weights(), history.epoch
-        except BaseException as error:
-            ended.put(error)
-        else:
-            ended.put(None)
+    def work(index: int) -> tuple[dict[str, Any], list[Any], int]:
+        with pk.distribute(models[index], hosts, task_index=index, **more):
+            history = models[index].fit(batch_size=BATCH, epochs=EPOCHS, verbose=0, **fits[index])
+            return history.history, models[index].get_weights(), history.epoch
 
-    for index in range(len(fits)):
-        threading.Thread(target=work, args=(index,), daemon=True).start()
-    for _ in fits:
-        # The others would wait for one that raised until the servers, which the test holds, have ended.
-        if (error := ended.get()) is not None:
-            raise error
-    return [found[index] for index in range(len(fits))]
+    return in_threads(work, len(fits))
 
 
 class Rounds(keras.utils.PyDataset):  # type: ignore[misc]
@@ -98,7 +83,7 @@ def test_the_last_batch_of_one_worker_is_an_update_of_its_own(
             for i in range(WORKERS)
         ]
         more = {"shuffle": False, "validation_data": (X, Y)}
-        workers = in_threads(hosts, [{**each, **more} for each in fits], sharding=sharding)
+        workers = fits_in_threads(hosts, [{**each, **more} for each in fits], sharding=sharding)
     assert not [each for each in caplog.records if getattr(each, "event", "") == "same_data"]
     rows = np.arange(SAMPLES)
     parts = [rows[i::WORKERS] for i in range(WORKERS)]
@@ -117,7 +102,7 @@ def test_the_mean_gradient_is_clipped() -> None:
     parts = [rows[i::WORKERS] for i in range(WORKERS)]
     with servers(workers=WORKERS) as hosts:
         more = {"shuffle": False, "validation_data": (X, Y)}
-        workers = in_threads(hosts, [{"x": X[part], "y": Y[part], **more} for part in parts], make)
+        workers = fits_in_threads(hosts, [{"x": X[part], "y": Y[part], **more} for part in parts], make)
     rounds = [np.concatenate([part[k * BATCH : (k + 1) * BATCH] for part in parts]) for k in range(11)]
     history, weights = alone(lambda epoch: rounds, make)
     same(workers, history, weights)
@@ -130,7 +115,7 @@ def test_dealt_epochs_end_together(policy: str) -> None:
     """31 batches of three workers: worker 0 has the last one for itself, and the others wait for it."""
     with servers(workers=WORKERS, policy=policy) as hosts:
         fits = [{"x": X, "y": Y, "validation_data": (X, Y)} for _ in range(WORKERS)]
-        workers = in_threads(hosts, fits, sharding="units")
+        workers = fits_in_threads(hosts, fits, sharding="units")
     if policy == "sync":
         work = WorkUnits(samples=SAMPLES, batch_size=BATCH)
 
@@ -158,7 +143,7 @@ def same(workers: list[Any], history: dict[str, Any], weights: list[Any]) -> Non
 def test_workers_that_were_all_given_the_same_data_say_so_once(caplog: pytest.LogCaptureFixture) -> None:
     """Each shuffles it in an order of its own."""
     with servers(workers=2) as hosts:
-        in_threads(hosts, [{"x": X[:64], "y": Y[:64]} for _ in range(2)])
+        fits_in_threads(hosts, [{"x": X[:64], "y": Y[:64]} for _ in range(2)])
     found = [each for each in caplog.records if getattr(each, "event", "") == "same_data"]
     assert len(found) == 2 and 'sharding="auto"' in found[0].getMessage()
 
@@ -190,7 +175,7 @@ def test_a_worker_without_samples_takes_the_last_version() -> None:
     expected = plain.fit(X[:64], Y[:64], batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0)
     with servers(workers=2) as hosts:
         fits = [{"x": X[rows], "y": Y[rows], "shuffle": False} for rows in (slice(64), slice(0))]
-        (history, weights, _), (none, others, _) = in_threads(hosts, fits)
+        (history, weights, _), (none, others, _) = fits_in_threads(hosts, fits)
     assert history == expected.history and none == {}
     for one, other, alone in zip(weights, others, plain.get_weights(), strict=True):
         np.testing.assert_array_equal(one, alone)

@@ -134,13 +134,23 @@ class EpochMetrics:
     def _results(self, sums: np.ndarray[Any, Any], logs: Mapping[str, Any]) -> dict[str, float]:
         """The metrics' values where they have counted `sums`. They are as they were afterwards."""
         before = [variable.numpy() for variable in self._variables]
-        start = 0
+        start, counting = 0, set()
         for variable, array in zip(self._variables, self._counted, strict=True):
+            if sums[start : start + array.size].any():
+                counting.add(id(variable))
             variable.assign(sums[start : start + array.size].reshape(array.shape).astype(array.dtype))
             start += array.size
+        # A train_step of one's own may return a loss, say, that the metric of that name has never seen.
+        unused = {
+            metric.name
+            for metric in self.sums.metrics()
+            if not any(id(variable) in counting for variable in metric.variables)
+        }
         # A result may be a variable itself: it is read before that is as it was.
         found = {
-            name: _plain(value) for name, value in self._model.get_metrics_result().items() if name in logs
+            name: _plain(value)
+            for name, value in self._model.get_metrics_result().items()
+            if name in logs and name not in unused
         }
         for variable, value in zip(self._variables, before, strict=True):
             variable.assign(value)
