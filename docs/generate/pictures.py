@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pslab.compare.measure import first_grant
-from pslab.compare.timeline import COMPUTING, WAITING, WASTED, timeline
+from pslab.compare.timeline import timeline
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
+from pslab.runs.work import COMPUTING, WAITING, WASTED
 from psserver.policies.builtin import BUILTIN, PolicySpec
 from pswire.config.experiment import parse_experiment
 from pswire.decisions import entries as facts

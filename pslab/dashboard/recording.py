@@ -8,10 +8,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED
-from pslab.observe.work import Work, WorkReader
 from pslab.runs.folder import Metric
 from pslab.runs.log import Line
+from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED, Work, WorkReader
 from pswire.decisions import entries as facts
 
 # A stretch's kind as the page has it.

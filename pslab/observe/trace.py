@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, TURN, WAITING, WASTED, Stretch
 from pslab.display.status import finite_or_none
-from pslab.observe.work import Work, WorkReader
 from pslab.runs.folder import SIMULATED
 from pslab.runs.log import Line
+from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, WAITING, WASTED, Stretch, Work, WorkReader
 from pswire.decisions import entries as facts
 from pswire.own_files import new_file
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, WAITING, timeline
+from pslab.compare.timeline import timeline
+from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WAITING
 from tests.cluster.cluster import Cluster, entries_of
 
 pytestmark = pytest.mark.cluster

@@ -17,22 +17,9 @@ from pslab.compare.charts.timeline import ROWS, timeline_chart
 from pslab.compare.groups import Group, grouped
 from pslab.compare.html import page
 from pslab.compare.measure import Goals, measured
-from pslab.compare.timeline import (
-    COMPUTING,
-    KEPT,
-    RECEIVING,
-    SENDING,
-    TURN,
-    UNREPORTED,
-    WAITING,
-    WASTED,
-    Lane,
-    Timeline,
-    share_head,
-    share_rows,
-    timeline,
-)
+from pslab.compare.timeline import KEPT, Lane, Timeline, share_head, share_rows, timeline
 from pslab.runs.folder import Run
+from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED
 from tests.lab.logs import Record, write_run
 from tests.replay.simulated import simulate
 

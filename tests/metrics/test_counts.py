@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
-from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, WASTED, timeline
-from pslab.observe.work import WorkReader
+from pslab.compare.timeline import timeline
 from pslab.runs.folder import Run
+from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkReader
 from psserver.metrics import collector
 from psserver.metrics.counts import Counts
 from psserver.metrics.snapshot import MOST_WORKERS, OTHERS, JobNumbers, numbers_from

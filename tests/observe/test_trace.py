@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from pslab.cli import cli
 from pslab.compare.measure import first_grant
-from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, WASTED, timeline
+from pslab.compare.timeline import timeline
 from pslab.observe.trace import NAMES
-from pslab.observe.work import WorkReader
 from pslab.runs.folder import TRACE, Run
 from pslab.runs.log import Line
+from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkReader
 from pswire.decisions import entries as facts
 from tests.cluster.cluster import Cluster
 from tests.compare.test_timeline import three_commits

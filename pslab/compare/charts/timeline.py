@@ -7,18 +7,19 @@ from pslab.compare import timeline as tl
 from pslab.compare.charts.figures import dress, figure_of
 from pslab.compare.curves import spans
 from pslab.compare.groups import Group
+from pslab.runs import work
 from pslab.runs.folder import Run
 from pslab.runs.table import worker_order
 
 # Okabe and Ito's palette: told apart with any kind of colour vision. What is wasted is hatched as well.
 PALETTE = {
-    tl.COMPUTING: "#0072B2",
-    tl.RECEIVING: "#56B4E9",
-    tl.SENDING: "#E69F00",
-    tl.WAITING: "#E4E4E4",
-    tl.TURN: "#C4C4C4",
-    tl.WASTED: "#FFFFFF",
-    tl.UNREPORTED: "#999999",
+    work.COMPUTING: "#0072B2",
+    work.RECEIVING: "#56B4E9",
+    work.SENDING: "#E69F00",
+    work.WAITING: "#E4E4E4",
+    work.TURN: "#C4C4C4",
+    work.WASTED: "#FFFFFF",
+    work.UNREPORTED: "#999999",
 }
 # For a run whose workers did not report what they did: a bar from grant to commit.
 FATES = {"applied": "#009E73", "dropped": "#D55E00", "lost": "#BBBBBB"}
@@ -111,7 +112,7 @@ def _reported(axes: Any, lanes: Sequence[tl.Lane], until: float) -> None:
 
 
 def _look(kind: str, paint: str) -> dict[str, Any]:
-    if kind == tl.WASTED:
+    if kind == work.WASTED:
         return {"facecolors": paint, "edgecolor": "#999999", "hatch": "/////", "linewidth": 0.6}
     return {"facecolors": paint, "linewidth": 0}
 
