@@ -11,9 +11,9 @@ from pslab.replay import schedule
 from pslab.replay.log_entries import Step, job_of
 from pslab.replay.whatif import Counterfactual
 from psserver.coordinator import Coordinator, JobTerms
-from psserver.coordinator.members.roster import Member
-from psserver.policies import Waiting, check_trusted
+from psserver.coordinator.status import waited_for
 from psserver.policies import build as build_policy
+from psserver.policies import check_trusted
 from pswire.decisions import entries
 
 # [worker, begin, end, event, releasers]: the event completes "waits for ...".
@@ -42,7 +42,7 @@ class WaitLog:
         for worker in [worker for worker in self._open if worker not in waiting]:
             self._close(worker, now)
         for worker, member in waiting.items():
-            event, releasers = _reason(coordinator, member)
+            event, releasers = waited_for(coordinator, member)
             former = self._open.get(worker)
             if former is not None and (former.event, former.releasers) == (event, releasers):
                 continue
@@ -58,21 +58,6 @@ class WaitLog:
         found = self._open.pop(worker)
         if now > found.begin:
             self.waits.append([worker, found.begin, now, found.event, list(found.releasers)])
-
-
-def _reason(coordinator: Coordinator, member: Member) -> tuple[str, tuple[str, ...]]:
-    if not coordinator.initialised:
-        holders = tuple(t.worker for t in coordinator.tickets.in_state("open") if t.initialise)
-        return "the initial values of the variables", holders
-    if not coordinator.started:
-        return f"{coordinator.missing} more of {coordinator.terms.quorum} workers to be ready", ()
-    try:
-        reason = coordinator.policy.explain(member.worker)
-    except Exception as error:  # anybody's code; the page shows what it said
-        return f"the policy, whose explain failed with {type(error).__name__}: {error}", ()
-    if not isinstance(reason, Waiting):
-        return "the policy, which gives no reason", ()
-    return reason.event, tuple(reason.releasers)
 
 
 def waits_of(steps: Sequence[Step], *, trusted: bool) -> list[Wait]:

@@ -107,34 +107,36 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
     The sentence completes "it waits for ..."; it says of each releaser what it
     is doing and since when.
     """
-    event: str
-    releasers: tuple[str, ...]
+    event, releasers = waited_for(coordinator, member)
+    said = [_doing(coordinator, name, now) for name in releasers[:MOST_NAMED]]
+    if len(releasers) > MOST_NAMED:
+        said.append(f"and {len(releasers) - MOST_NAMED} more")
+    return (f"{event} ({'; '.join(said)})" if said else event), releasers[:MOST_NAMED]
+
+
+def waited_for(coordinator: Coordinator, member: Member) -> tuple[str, tuple[str, ...]]:
+    """Return what a waiting member waits for ("it waits for ..."), and whose move it is."""
     if not coordinator.initialised:
         holders = [t.worker for t in coordinator.tickets.in_state("open") if t.initialise]
-        event, releasers = "the initial values of the variables", tuple(holders)
-    elif not coordinator.started:
+        return "the initial values of the variables", tuple(holders)
+    if not coordinator.started:
         present = coordinator.roster.by_rank()
         releasers = tuple(
             m.worker for m in present if m.requested is None and (m.state != "done" or coordinator.resting)
         )
         wanted = len(coordinator.roster.expected()) if coordinator.resting else coordinator.terms.quorum
-        event = f"{coordinator.missing} more of {wanted} workers to be ready"
-    else:
-        try:
-            waiting = coordinator.policy.explain(member.worker)
-        # What somebody else's explain does must not end the server, which asks for it at every tick.
-        except (Exception, SystemExit) as error:
-            return f"the policy, whose explain failed with {type(error).__name__}: {error}", ()
-        if waiting is None:
-            return "the policy, which gives no reason", ()
-        if not _is_reason(waiting):
-            expected = "Waiting(event, releasers), a text and a tuple of workers' names, or None"
-            return f"the policy, whose explain returned {waiting!r}; expected {expected}", ()
-        event, releasers = waiting.event, waiting.releasers
-    said = [_doing(coordinator, name, now) for name in releasers[:MOST_NAMED]]
-    if len(releasers) > MOST_NAMED:
-        said.append(f"and {len(releasers) - MOST_NAMED} more")
-    return (f"{event} ({'; '.join(said)})" if said else event), releasers[:MOST_NAMED]
+        return f"{coordinator.missing} more of {wanted} workers to be ready", releasers
+    try:
+        waiting = coordinator.policy.explain(member.worker)
+    # What somebody else's explain does must not end the server, which asks for it at every tick.
+    except (Exception, SystemExit) as error:
+        return f"the policy, whose explain failed with {type(error).__name__}: {error}", ()
+    if waiting is None:
+        return "the policy, which gives no reason", ()
+    if not _is_reason(waiting):
+        expected = "Waiting(event, releasers), a text and a tuple of workers' names, or None"
+        return f"the policy, whose explain returned {waiting!r}; expected {expected}", ()
+    return waiting.event, waiting.releasers
 
 
 def _is_reason(waiting: object) -> bool:
