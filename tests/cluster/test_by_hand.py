@@ -155,7 +155,10 @@ def test_batch_normalisation_trains_in_parallel(cluster: Cluster, tmp_path: Path
     address = (folder / "address").read_text().strip()
     asks = f"servers are ready at {address}; ps-lab status {folder} asks them"
     assert any(line.startswith(asks) for line in lab.lines)
-    assert lab.lines[-1] == f"model: {model}" and zipfile.is_zipfile(model)
+    # Without checkpoints nothing has the optimizer's state of the last version.
+    assert lab.lines[-1].startswith(f"model: {model}, without the optimizer's state") and zipfile.is_zipfile(
+        model
+    )
 
 
 def test_a_loop_of_ones_own(cluster: Cluster) -> None:
