@@ -26,12 +26,13 @@ from benchmarks.measures.samples import Samples, collected, each
 from benchmarks.peers.child import Child
 from benchmarks.report.tables import number
 from benchmarks.stage import Stage
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms
+from psserver.coordinator import Coordinator, JobTerms
 from psserver.fast import FastBackend
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.settings import usual_threads
 from psserver.shard import arithmetic
+from pswire import protocol
 from pswire.transport import frames
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.channels import CHANNEL_OPTIONS
@@ -138,11 +139,12 @@ def _deciding() -> Callable[[], object]:
     coordinator.connect("w0", 0, "session", 0.0)
     coordinator.ready("w0", 0, 0.0)
     (first,) = coordinator.tickets.live
-    coordinator.commit("w0", 0, first, 0.0, ready=True)
+    coordinator.commit("w0", 0, protocol.Commit(first, ready=True), 0.0)
 
     def step() -> None:
         (ticket,) = coordinator.tickets.live
-        coordinator.commit("w0", 0, ticket, 0.0, CommitFacts(0, samples=1, loss=0.1, norm=1.0), ready=True)
+        commit = protocol.Commit(ticket, samples=1, loss=0.1, ready=True)
+        coordinator.commit("w0", 0, commit, 0.0, norm=1.0)
 
     return step
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Send
+from psserver.coordinator import Coordinator, JobTerms, Output, Send
 from psserver.policies import build
 from pswire import protocol
 
 # Commits between two looks at the clock.
 ROUND = 120
-FACTS = CommitFacts(0, samples=1, loss=1.0, norm=1.0)
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,11 @@ class _Workers:
         """Of the worker that has held its ticket the longest."""
         worker, ticket = self._holding.popleft()
         self._now += 1e-4
-        self._take(self.coordinator.commit(worker, 0, ticket, self._now, FACTS, ready=True))
+        self._take(
+            self.coordinator.commit(
+                worker, 0, protocol.Commit(ticket, samples=1, loss=1.0, ready=True), self._now, norm=1.0
+            )
+        )
 
     def _take(self, outputs: list[Output]) -> None:
         for output in outputs:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from pslab.replay import schedule as s
 from pslab.replay.log_entries import Step, job_of
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send
+from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send
 from psserver.policies import Policy, PolicyError
 from psserver.policies import build as build_policy
 from pswire import protocol
@@ -169,7 +169,8 @@ class Counterfactual:
             case s.Done():
                 self._take(coordinator.done(worker, incarnation, now))
             case s.Initialised():
-                self._take(coordinator.commit(worker, incarnation, self._tickets[worker].popleft(), now))
+                commit = protocol.Commit(self._tickets[worker].popleft())
+                self._take(coordinator.commit(worker, incarnation, commit, now))
             case s.Finish() | s.GiveUp():
                 ticket = self._tickets[worker].popleft()
                 if isinstance(move, s.GiveUp) or ticket not in coordinator.tickets.live:
@@ -193,9 +194,10 @@ class Counterfactual:
     def _commit(self, move: s.Finish, incarnation: int, ticket: int) -> None:
         # No worker sets it for all where the policy tolerates bad ones.
         rate = move.learning_rate if self.policy.tensors.aggregator == "mean" else None
-        told = (move.batch, move.samples, move.loss, move.norm, move.times, rate)
-        facts = CommitFacts(*told)
-        self._take(self.coordinator.commit(move.worker, incarnation, ticket, move.t, facts))
+        times = protocol.Times(*move.times)
+        told = (ticket, move.batch, move.samples, move.loss, False, times, (), rate)
+        commit = protocol.Commit(*told)
+        self._take(self.coordinator.commit(move.worker, incarnation, commit, move.t, norm=move.norm))
 
     def _take(self, outputs: list[Output]) -> None:
         for output in outputs:

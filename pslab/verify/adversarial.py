@@ -6,7 +6,7 @@ from pslab.verify.invariants import Guard
 from pslab.verify.schedules.choices import ChoiceSource
 from pslab.verify.schedules.time_limit import TimeLimitedPolicy
 from pslab.verify.violation import expect
-from psserver.coordinator import CommitFacts, Coordinator, Send
+from psserver.coordinator import Coordinator, Send
 from pswire import protocol
 
 NOBODY = "w9"
@@ -44,8 +44,7 @@ class Adversary:
         before = coordinator.entries
         who, now = (worker, member.incarnation), self.now
         if self.choices.pick(2):
-            facts = CommitFacts(samples=5, loss=9.0)
-            outputs = coordinator.commit(*who, ticket.number, now, facts)
+            outputs = coordinator.commit(*who, protocol.Commit(ticket.number, samples=5, loss=9.0), now)
             sent = [o.notice for o in outputs if isinstance(o, Send)]
             expect(sent == [ticket.fate], f"{worker} commits {ticket.number} again and receives {sent}")
         else:
@@ -76,7 +75,7 @@ class Adversary:
             case 2:
                 outputs = coordinator.abandon(worker, incarnation, ticket, "lie", now)
             case _:
-                outputs = coordinator.commit(worker, incarnation, ticket, now, CommitFacts(samples=10**6))
+                outputs = coordinator.commit(worker, incarnation, protocol.Commit(ticket, samples=10**6), now)
         refusals = [
             o.notice for o in outputs if isinstance(o, Send) and isinstance(o.notice, protocol.Refusal)
         ]

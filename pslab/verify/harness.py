@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pslab.check.checker import CheckResult, check_log
 from pslab.runs.log import read_log
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send, Trial
+from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send, Trial
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.state import CoordinatorState, reopened
 from psserver.coordinator.work.units import WorkTerms
@@ -117,11 +117,13 @@ class CoordinatorHarness:
     def commits(self, worker: str, ticket: int | None = None, **facts: Any) -> list[Output]:
         """What it holds, unless told which ticket; asks for more unless told `ready=False`."""
         ready = facts.pop("ready", True)
-        facts = {"samples": 8, "loss": 0.5, "norm": 1.0} | facts
+        facts = {"samples": 8, "loss": 0.5} | facts
+        found = {"ordinary": facts.pop("ordinary", True), "norm": facts.pop("norm", 1.0)}
         ticket = self.holds(worker) if ticket is None else ticket
         assert ticket is not None, f"{worker} holds nothing"
         who, now = (worker, self.incarnation(worker)), self.now
-        return self.take(self.coordinator.commit(*who, ticket, now, CommitFacts(**facts), ready=ready))
+        commit = protocol.Commit(ticket, ready=ready, **facts)
+        return self.take(self.coordinator.commit(*who, commit, now, **found))
 
     def shards_answer(self, *, finite: bool, largest: float = 1.0) -> list[Output]:
         """To what they were asked last."""

@@ -6,7 +6,6 @@ time is an argument; no I/O, no threads, no tensors. Each input answers with out
 """
 
 from psserver.coordinator.coordinator import Coordinator, JobTerms
-from psserver.coordinator.facts import CommitFacts
 from psserver.coordinator.outputs import (
     JobOver,
     JobStopped,
@@ -20,7 +19,6 @@ from psserver.coordinator.outputs import (
 from psserver.coordinator.state import CoordinatorState
 
 __all__ = [
-    "CommitFacts",
     "Coordinator",
     "CoordinatorState",
     "JobStopped",

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import ParamSpec, assert_never
 
 from psserver.coordinator.assurance import Assurance, Certain
-from psserver.coordinator.facts import NO_FACTS, CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.membership import Membership
@@ -289,10 +288,7 @@ class Coordinator(CoordinatorView):
         """
         match request:
             case protocol.Commit():
-                told = (request.batch, request.samples, request.loss, norm)
-                times = request.times or protocol.UNTOLD
-                facts = CommitFacts(*told, times, request.learning_rate, ordinary, request.unit_ends)
-                return self.commit(worker, incarnation, request.ticket, now, facts, ready=request.ready)
+                return self.commit(worker, incarnation, request, now, ordinary=ordinary, norm=norm)
             case protocol.Ready(holding):
                 return self.ready(worker, incarnation, now, holding=holding)
             case protocol.Abandon(ticket, reason, ends):
@@ -323,20 +319,21 @@ class Coordinator(CoordinatorView):
         self,
         worker: str,
         incarnation: int,
-        ticket: int,
+        commit: protocol.Commit,
         now: float,
-        facts: CommitFacts = NO_FACTS,
         *,
-        ready: bool = False,
+        ordinary: bool = True,
+        norm: float = math.nan,
     ) -> list[Output]:
         """The ticket's payload is on every shard. Sent twice, it is answered twice and counted once.
 
-        `ready`: the worker asks for its next ticket as well.
+        By the receipts of the shards, `ordinary`: no number of the payload is beyond what `Assurance` takes for
+        ordinary; `norm`: the L2 norm of the gradient.
         """
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
-        self._contributions.commit(member, ticket, facts, ready, now)
+        self._contributions.commit(member, commit, ordinary, norm, now)
         return self._emit(now)
 
     @_after_trial

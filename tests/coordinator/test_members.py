@@ -108,7 +108,7 @@ def test_unknown_and_former_incarnations_are_refused_and_change_nothing(incarnat
     for worker in ("w0", "nobody"):
         answers = [
             c.ready(worker, incarnation, now),
-            c.commit(worker, incarnation, ticket, now),
+            c.commit(worker, incarnation, protocol.Commit(ticket), now),
             c.abandon(worker, incarnation, ticket, "lie", now),
             c.done(worker, incarnation, now),
             c.connect(worker, incarnation, "A", now),

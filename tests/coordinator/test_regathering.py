@@ -6,6 +6,7 @@ import pytest
 
 from psserver.coordinator import Coordinator, JobTerms, Output, Record
 from psserver.policies import build
+from pswire import protocol
 from pswire.decisions import entries
 
 TERMS = JobTerms("job", {"name": "sgd"}, workers=2, worker_timeout=3.0, checkpoint_versions=1, generation=0)
@@ -22,8 +23,9 @@ def going_on(regather: float, expected: tuple[str, ...] = ()) -> Coordinator:
     first = Coordinator(TERMS, build("async", {}, 2), 0.0)
     outputs = [*first.opening(), *join(first, "a", 0, 0.0), *join(first, "b", 1, 0.0)]
     # Initial values.
-    outputs += first.commit("a", 0, 1, 1.0, ready=True)
-    outputs += first.commit("a", 0, next(g.ticket for g in granted(outputs) if g.worker == "a"), 1.0)
+    outputs += first.commit("a", 0, protocol.Commit(1, ready=True), 1.0)
+    ticket = next(g.ticket for g in granted(outputs) if g.worker == "a")
+    outputs += first.commit("a", 0, protocol.Commit(ticket), 1.0)
     assert isinstance(outputs[-1], Record) and isinstance(outputs[-1].entry, entries.Checkpoint)
     again = Coordinator(replace(TERMS, generation=1, regather=regather), build("async", {}, 2), 100.0)
     again.restore(first.state())

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import CommitFacts
 from psserver.coordinator.tickets.reported_times import plausible
+from pswire import protocol
 from pswire.decisions.entries import Commit
 from pswire.protocol import UNTOLD, Times
 
@@ -65,7 +65,7 @@ class Training:
         (ticket,) = harness.coordinator.tickets.open_of("w0")
         harness.take(
             harness.coordinator.commit(
-                "w0", 0, ticket.number, harness.now, CommitFacts(times=Times(*times)), ready=True
+                "w0", 0, protocol.Commit(ticket.number, ready=True, times=Times(*times)), harness.now
             )
         )
         entry = [record.entry for record in harness.log if isinstance(record.entry, Commit)][-1]

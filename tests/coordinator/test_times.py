@@ -8,8 +8,9 @@ import pytest
 
 from pslab.verify.schedules.choices import Seeded
 from pslab.verify.schedules.schedule import Schedule
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Record
+from psserver.coordinator import Coordinator, JobTerms, Record
 from psserver.policies import build
+from pswire import protocol
 from pswire.decisions.entries import Commit
 from pswire.protocol import UNTOLD, Times
 
@@ -33,10 +34,10 @@ def test_a_commit_that_is_repeated_with_other_times_changes_nothing() -> None:
     coordinator.join("w0", "s", 0, 0.0)
     coordinator.connect("w0", 0, "s", 0.0)
     coordinator.ready("w0", 0, 0.0)
-    coordinator.commit("w0", 0, 1, 0.0, ready=True)
+    coordinator.commit("w0", 0, protocol.Commit(1, ready=True), 0.0)
     (ticket,) = [found.number for found in coordinator.tickets.open_of("w0")]
-    first = coordinator.commit("w0", 0, ticket, 1.0, CommitFacts(samples=8, times=Times(0.25, 0.5)))
-    again = coordinator.commit("w0", 0, ticket, 2.0, CommitFacts(samples=8, times=Times(7.0, 7.0)))
+    first = coordinator.commit("w0", 0, protocol.Commit(ticket, samples=8, times=Times(0.25, 0.5)), 1.0)
+    again = coordinator.commit("w0", 0, protocol.Commit(ticket, samples=8, times=Times(7.0, 7.0)), 2.0)
     (told,) = [o.entry for o in first if isinstance(o, Record) and isinstance(o.entry, Commit)]
     assert (told.pull, told.compute, told.before) == (0.25, 0.5, None)
     assert not [o for o in again if isinstance(o, Record)]
@@ -52,11 +53,17 @@ def tell_times(patch: pytest.MonkeyPatch, seed: int) -> None:
     """Workers tell times from now on, of which some fit between grant and commit, and others are left out."""
     chance, commit = Random(seed), Coordinator.commit
 
-    def told(*args: Any, ready: bool = False) -> Any:
-        *others, facts = args
+    def told(
+        coordinator: Coordinator,
+        worker: str,
+        incarnation: int,
+        said: protocol.Commit,
+        *args: Any,
+        **facts: Any,
+    ) -> Any:
         size = chance.choice((0.0, 1e-7, 1.0, 1e300))
         times = Times(size * chance.random(), 9 * size * chance.random(), size * chance.random())
-        return commit(*others, replace(facts, times=times), ready=ready)
+        return commit(coordinator, worker, incarnation, replace(said, times=times), *args, **facts)
 
     patch.setattr(Coordinator, "commit", told)
 

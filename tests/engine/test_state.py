@@ -45,7 +45,7 @@ EVENTS = st.one_of(
     st.builds(Disposition, TICKETS, st.sampled_from(["applied", "dropped", "pending"])),
 )
 LAST = st.one_of(
-    st.builds(Stop, REASONS, st.integers(0, 9), st.booleans(), st.booleans(), st.integers(0, 9)),
+    st.builds(Stop, REASONS, st.integers(0, 9), st.booleans(), st.integers(0, 9), st.booleans()),
     st.builds(Refusal, REASONS, st.booleans(), TICKETS),
 )
 # (method, its arguments); legal or not.

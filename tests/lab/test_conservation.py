@@ -9,8 +9,9 @@ import pytest
 from pslab.check.checker import check_log
 from pslab.check.conservation import StalenessGroup, conservation
 from pslab.runs.log import read_log
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record
+from psserver.coordinator import Coordinator, JobTerms, Output, Record
 from psserver.policies import build
+from pswire import protocol
 from tests.lab.logs import async_log, bounded_log, sync_log, text
 
 
@@ -101,8 +102,8 @@ class Playground:
 
     def commit(self, worker: str, incarnation: int, ticket: int) -> None:
         for _ in range(self.dice.choice((1, 1, 2))):  # resent now and then
-            facts = CommitFacts(samples=8, loss=1.0)
-            outputs = self.coordinator.commit(worker, incarnation, ticket, self.now, facts, ready=True)
+            commit = protocol.Commit(ticket, samples=8, loss=1.0, ready=True)
+            outputs = self.coordinator.commit(worker, incarnation, commit, self.now, norm=0.0)
             self.take(outputs)
 
     def run(self) -> list[dict[str, object]]:

@@ -434,8 +434,8 @@ def test_what_a_worker_says_is_escaped_and_cut(caplog: pytest.LogCaptureFixture)
         assert told.reason.isprintable() and len(told.reason) < 300
         one.send(leave=pb.Leave(reason="\x1b[2J\nERROR forged"))
         one.stream.close()
-        wait_until(lambda: "a left:" in caplog.text, "the leave")
-    (line,) = [record.getMessage() for record in caplog.records if "a left:" in record.getMessage()]
+        wait_until(lambda: "a leaves:" in caplog.text, "the leave")
+    (line,) = [record.getMessage() for record in caplog.records if "a leaves:" in record.getMessage()]
     assert line == r"a leaves: \x1b[2J\nERROR forged"
 
 

@@ -112,7 +112,7 @@ class Barrier:
     def commit(self, worker: Worker) -> None:
         assert worker.grant is not None
         ticket, worker.grant = worker.grant.ticket, None
-        self.route(self.coordinator.commit(worker.name, 0, ticket, 0.0, ready=True))
+        self.route(self.coordinator.commit(worker.name, 0, protocol.Commit(ticket, ready=True), 0.0))
 
     def die(self, worker: Worker) -> None:
         for server, slot in worker.streams.items():

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import CommitFacts, Coordinator, CoordinatorState, JobTerms
+from psserver.coordinator import Coordinator, CoordinatorState, JobTerms
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, TensorParts, build
 from psserver.shard import Apply, Fold, Pin, Seal, Shard, ShardError, ShardState, reshard
+from pswire import protocol
 from pswire.model.plan import make_plan
 from pswire.records import StateError
 from tests.coordinator.faulty_policies import Honest
@@ -111,9 +112,9 @@ def test_another_process_has_another_clock() -> None:
     shifted.restore(CoordinatorState.from_json(state.to_json()), shift=4900.0)
     harness.coordinator, before = shifted, harness.coordinator
     ticket = harness.holds("w0") or 0
-    facts = CommitFacts(batch=0, samples=8, loss=0.5, norm=1.0)
-    expected = before.commit("w0", 0, ticket, 103.0, facts, ready=True)
-    assert shifted.commit("w0", 0, ticket, 5003.0, facts, ready=True) == expected
+    commit = protocol.Commit(ticket, samples=8, loss=0.5, ready=True)
+    expected = before.commit("w0", 0, commit, 103.0, norm=1.0)
+    assert shifted.commit("w0", 0, commit, 5003.0, norm=1.0) == expected
     # w1's connection is lost in both at the same time of the job, and given up after the same wait.
     assert shifted.disconnect("w1", 0, 5004.0) == before.disconnect("w1", 0, 104.0)
     assert shifted.tick(5006.5) == before.tick(106.5) == []

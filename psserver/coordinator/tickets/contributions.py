@@ -2,7 +2,6 @@
 
 import math
 
-from psserver.coordinator.facts import CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
@@ -64,30 +63,34 @@ class Contributions:
             self._driver.request(member, now)
         self._driver.watch(now)
 
-    def commit(self, member: Member, number: int, facts: CommitFacts, ready: bool, now: float) -> None:
-        """The payload of a ticket is on every shard. `ready`: it asks for the next one with it."""
-        ledger = self._ledger
+    def commit(
+        self, member: Member, commit: protocol.Commit, ordinary: bool, norm: float, now: float
+    ) -> None:
+        """The payload of a ticket is on every shard."""
+        ledger, number = self._ledger, commit.ticket
         ticket = ledger.own(member, number, "commit")
         if ticket is not None:
             if ticket.state != "open":
                 ledger.notify(member, ticket.fate or protocol.Disposition(number, "pending"))
             elif ticket.initialise:
-                ticket.ordinary = facts.ordinary
+                ticket.ordinary = ordinary
                 self._lifecycle.install(member, ticket, now)
             else:
-                refusal = rate_refusal(ledger.terms.optimizer, facts.learning_rate, self._driver.aggregator)
+                refusal = rate_refusal(ledger.terms.optimizer, commit.learning_rate, self._driver.aggregator)
                 if refusal is not None:
                     ledger.refuse(member, refusal, number)
                     return
-                ticket.ordinary = facts.ordinary
-                self._contribute(member, ticket, facts, now)
-            if ready and member.requested is None and member.state != "done":
+                ticket.ordinary = ordinary
+                self._contribute(member, ticket, commit, norm, now)
+            if commit.ready and member.requested is None and member.state != "done":
                 self.ready(member, number, now)
                 return
         self._driver.watch(now)
 
-    def _contribute(self, member: Member, ticket: Ticket, facts: CommitFacts, now: float) -> None:
-        ledger, entry = self._ledger, _entry(ticket, facts, now)
+    def _contribute(
+        self, member: Member, ticket: Ticket, commit: protocol.Commit, norm: float, now: float
+    ) -> None:
+        ledger, entry = self._ledger, _entry(ticket, commit, norm, now)
         ledger.tickets.commit(ticket)
         ticket.samples, ticket.loss = entry.samples, entry.loss
         took, usual = now - ticket.granted_at, ledger.usual_step
@@ -96,8 +99,8 @@ class Contributions:
         ledger.record(entry, now)
         if entry.ends and ledger.work is not None and ticket.part is not None:
             ledger.work.end(member.worker, ticket.part)
-        if facts.learning_rate is not None:
-            self._set_rate(member, facts.learning_rate, now)
+        if commit.learning_rate is not None:
+            self._set_rate(member, commit.learning_rate, now)
         if member.requested is not None:
             ledger.rest(member, now)
         # The time as the log has it, which is written in whole microseconds.
@@ -222,8 +225,8 @@ class Contributions:
         self._lifecycle.finish_when_done(now)
 
 
-def _entry(ticket: Ticket, facts: CommitFacts, now: float) -> entries.Commit:
-    times = plausible(facts.times, ticket.granted_at, ticket.former, now)
-    ends = facts.unit_ends and ticket.part is not None
-    told = (facts.batch, facts.samples, facts.loss, facts.norm)
+def _entry(ticket: Ticket, commit: protocol.Commit, norm: float, now: float) -> entries.Commit:
+    times = plausible(commit.times or protocol.UNTOLD, ticket.granted_at, ticket.former, now)
+    ends = commit.unit_ends and ticket.part is not None
+    told = (commit.batch, commit.samples, commit.loss, norm)
     return entries.Commit(ticket.worker, ticket.number, *told, *times, ends)

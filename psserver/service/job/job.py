@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from psserver.checkpoint import Checkpoint
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Record
+from psserver.coordinator import Coordinator, JobTerms, Record
 from psserver.coordinator.status import JobReport, holdup, report
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
@@ -182,29 +182,24 @@ class Job:
 
     # Work
 
-    def ready(self, worker: str, incarnation: int, holding: int = 0) -> None:
-        self.decider.input(lambda c, now: c.ready(worker, incarnation, now, holding=holding))
-
-    def commit(self, worker: str, incarnation: int, ticket: int, facts: CommitFacts, *, ready: bool) -> None:
-        self.decider.input(lambda c, now: c.commit(worker, incarnation, ticket, now, facts, ready=ready))
+    def handle(
+        self,
+        worker: str,
+        incarnation: int,
+        request: protocol.Request,
+        *,
+        ordinary: bool = True,
+        norm: float = math.nan,
+    ) -> None:
+        """Take a request of that incarnation of a worker, as `Coordinator.handle`."""
+        self.decider.input(
+            lambda c, now: c.handle(worker, incarnation, request, now, ordinary=ordinary, norm=norm)
+        )
 
     def repeated(self, worker: str, ticket: int) -> bool:
         """The worker's ticket is no longer open: a commit of it is a repeated one and changes nothing."""
         found = self.coordinator.tickets.find(ticket, worker)
         return found is not None and found.state != "open"
-
-    def abandon(
-        self, worker: str, incarnation: int, ticket: int, reason: str, *, unit_ends: bool = False
-    ) -> None:
-        self.decider.input(
-            lambda c, now: c.abandon(worker, incarnation, ticket, reason, now, unit_ends=unit_ends)
-        )
-
-    def done(self, worker: str, incarnation: int, ends: str = "") -> None:
-        self.decider.input(lambda c, now: c.done(worker, incarnation, now, ends=ends))
-
-    def leave(self, worker: str, incarnation: int, reason: str) -> None:
-        self.decider.input(lambda c, now: c.leave(worker, incarnation, reason, now))
 
     def tell_extent(self, worker: str, incarnation: int, extent: Extent) -> None:
         """How much data a member has. Nobody else's is taken."""

@@ -5,7 +5,6 @@ from typing import Any, get_args
 
 from google.protobuf import message_factory
 
-from psserver.coordinator.facts import CommitFacts
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkTerms
 from psserver.service.job.progress import HowFar as Progress
@@ -14,7 +13,6 @@ from pswire import protocol
 from pswire.decisions import orders
 from pswire.logs.texts import escaped
 from pswire.message_codec import MessageCodec
-from pswire.protocol import UNTOLD, Times
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2, shard_pb2
 
@@ -74,13 +72,13 @@ def event_to_wire(notice: protocol.Event) -> pb.SessionEvent:
             )
 
 
-def facts_from_wire(commit: pb.Commit, *, ordinary: bool, norm: float) -> CommitFacts:
-    """`ordinary`, `norm`: of the payload that the servers hold; nobody's word is taken for it."""
+def commit_from_wire(commit: pb.Commit) -> protocol.Commit:
+    """All of it but the receipts, which are looked at before."""
     sent = commit.times
-    times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
+    times = protocol.Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else None
     rate = commit.learning_rate if commit.HasField("learning_rate") else None
-    told = (commit.batch, commit.samples, commit.loss, norm)
-    return CommitFacts(*told, times, rate, ordinary, commit.unit_ends)
+    told = (commit.ticket, commit.batch, commit.samples, commit.loss, commit.ready)
+    return protocol.Commit(*told, times, (), rate, commit.unit_ends)
 
 
 def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:

@@ -8,7 +8,7 @@ import grpc
 
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.job import Job
-from psserver.service.rpc.adapters import add_events, facts_from_wire
+from psserver.service.rpc.adapters import add_events, commit_from_wire
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import Outgoing, claim_of
@@ -122,10 +122,10 @@ async def committed(
     if (hello.worker, hello.incarnation) != (request.push.worker, request.push.incarnation):
         raise invalid("expected a hello of the worker that pushed")
     # The job has no other server, of which a receipt would be needed.
-    facts = facts_from_wire(commit, ordinary=slot.ordinary, norm=norm_of([slot.squares]))
+    told, norm = commit_from_wire(commit), norm_of([slot.squares])
     outbox, reply = job.begin_inline(hello.worker, hello.incarnation, hello.session)
     try:
-        job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
+        job.handle(hello.worker, hello.incarnation, told, ordinary=slot.ordinary, norm=norm)
         notices = await reply.take(wait_for_grant=commit.ready)
         if not await job.flushing.written():
             reply.forget()

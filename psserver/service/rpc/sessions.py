@@ -11,7 +11,7 @@ from psserver.service.job.job import Job
 from psserver.service.job.progress import Extent
 from psserver.service.limits.rates import Arrivals, TokenBucket
 from psserver.service.outbox import Outbox
-from psserver.service.rpc.adapters import add_events, facts_from_wire
+from psserver.service.rpc.adapters import add_events, commit_from_wire
 from psserver.service.rpc.registration import Call, bounded, parsed
 from pswire import protocol
 from pswire.bounds import BoundError, check
@@ -110,17 +110,17 @@ class SessionRpc:
             return
         match request.WhichOneof("message"):
             case "ready":
-                job.ready(worker, incarnation, request.ready.holding)
+                job.handle(worker, incarnation, protocol.Ready(request.ready.holding))
             case "commit":
                 self._commit(request.commit, hello, outbox)
             case "abandon":
-                reason = escaped(request.abandon.reason, REASON_LIMIT)
-                abandon = request.abandon
-                job.abandon(worker, incarnation, abandon.ticket, reason, unit_ends=abandon.unit_ends)
+                abandon, reason = request.abandon, escaped(request.abandon.reason, REASON_LIMIT)
+                job.handle(worker, incarnation, protocol.Abandon(abandon.ticket, reason, abandon.unit_ends))
             case "done":
-                job.done(worker, incarnation, escaped(request.done.ends, REASON_LIMIT))
+                job.handle(worker, incarnation, protocol.Done(escaped(request.done.ends, REASON_LIMIT)))
             case "leave":
-                job.leave(worker, incarnation, escaped(request.leave.reason, REASON_LIMIT) or "left")
+                reason = escaped(request.leave.reason, REASON_LIMIT) or "left"
+                job.handle(worker, incarnation, protocol.Leave(reason))
             case "extent":
                 extent = Extent(request.extent.epochs, request.extent.batches)
                 job.tell_extent(worker, incarnation, extent)
@@ -146,8 +146,8 @@ class SessionRpc:
             )
             outbox.put(protocol.Refusal(message, ticket=commit.ticket))
             return
-        facts = facts_from_wire(commit, ordinary=found.ordinary, norm=found.norm)
-        self._job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
+        told = commit_from_wire(commit)
+        self._job.handle(hello.worker, hello.incarnation, told, ordinary=found.ordinary, norm=found.norm)
 
     def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:
         metrics = {str(name): float(value) for name, value in message.metrics.items()}

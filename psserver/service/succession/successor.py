@@ -24,6 +24,7 @@ from psserver.service.job.agreement import Variables, agreed, planned
 from psserver.service.job.job import Job
 from psserver.service.job.joining import REPLACED
 from psserver.service.saving.resume_point import complete
+from pswire import protocol
 from pswire.generations import follows
 
 
@@ -92,7 +93,7 @@ class Succession:
             job.stop(f"a phase is over, and {worker} begins another job", success=True, cause=REPLACED)
         member = roster.present.get(worker)
         if member is not None:
-            job.leave(worker, member.incarnation, "begins another job")
+            job.handle(worker, member.incarnation, protocol.Leave("begins another job"))
 
     def check_came(self, after: str) -> None:
         """A worker that belongs to no job yet comes to this one, which trains. Raises Refused where it is not behind
