@@ -19,11 +19,9 @@ from psserver.checkpoint import CheckpointError, UnwritableError
 from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import RewindError
 from psserver.command.announcements import announce_json, announce_text
-from psserver.command.choices import chosen_options
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
-from psserver.service.job.agreement import FROM_JOB
 from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import FolderError
@@ -34,20 +32,22 @@ from psserver.service.serving.making import Announce
 from psserver.service.serving.settings import ServerSettings
 from psserver.service.succession.servers import Servers
 from psserver.service.transport.listening import BindError
-from psserver.settings import Options, SettingsError, UntrustedError, resolve
+from psserver.settings import Options, SettingsError, UntrustedError, chosen_options, resolve
 from pswire.addresses import AddressError
 from pswire.command.options import (
     CONTEXT,
-    completed_by,
     config_option,
+    hosts_option,
     json_lines_option,
+    key_options,
     log_format_option,
-    number_option,
     overrides_option,
     parent_option,
+    section_options,
 )
 from pswire.command.process import die_with, keep_large_blocks
 from pswire.config.experiment import ExperimentError
+from pswire.config.flags import SERVER
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import event, last_words, set_up
 from pswire.security.options import insecure_option, security_options
@@ -63,177 +63,27 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 
 @click.command(epilog=EPILOG, context_settings=CONTEXT)
 @click.version_option(package_name="paramserver", prog_name="ps-server")
-@click.option("--ps-hosts", metavar="HOST:PORT,...", help="All servers, in task order. Default: TF_CONFIG.")
+@hosts_option
 @click.option(
     "--task-index",
     metavar="N|auto",
-    help="Which of them this is; 0 is the coordinator too. auto: from TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or "
-    "VC_TASK_INDEX.",
+    help="Which of them this is; 0 is the coordinator too. auto: from TF_CONFIG, SLURM_PROCID, "
+    "JOB_COMPLETION_INDEX or VC_TASK_INDEX.",
 )
-@click.option(
-    "--bind",
-    metavar="ADDRESS",
-    help="Interface to listen on. Default: loopback only. Any other needs TLS (--tls-ca) or --insecure.",
-)
+@section_options(SERVER, Options)
+@click.option("--no-out", is_flag=True, help="Keep nothing: no log, and no trained model.")
 @insecure_option
 @security_options
-@click.option(
-    "--data-port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    help="TCP port for payloads, beside gRPC; workers that cannot reach it send them over gRPC.  [default: a free one]",
-)
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    help="Serve /metrics for Prometheus on this port of the --bind address; 0: a free one. Default: no metrics.",
-)
 @config_option
-@click.option(
-    "--policy",
-    metavar="NAME",
-    shell_complete=completed_by(policies.names),
-    help=f"{' | '.join(policies.names())}, or module:Class. Default: sync.",
-)
-@click.option(
-    "--optimizer",
-    metavar="NAME",
-    shell_complete=completed_by(optimizer_names),
-    help=f"{' | '.join(optimizer_names())}, or {FROM_JOB}: that of the first worker, which names it. Its knobs: "
-    "ps-lab optimizers NAME lists them, --set optimizer.KNOB=VALUE sets one. Default: sgd.",
-)
-@click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
-@click.option(
-    "--workers",
-    type=int,
-    help="How many the data is divided among; training starts when so many are ready. Default: 1.",
-)
-@click.option(
-    "--min-workers",
-    type=int,
-    help="Training starts when so many are ready; the others may come later. Default: all.",
-)
-@click.option("--max-workers", type=int, help="Names of workers that may ever join. Default: no limit.")
-@click.option(
-    "--allow-worker",
-    "allowed_workers",
-    multiple=True,
-    metavar="NAME",
-    help="Only workers of these names may join. Repeatable. Default: any. With certificates or tokens a name is "
-    "that of one of them; without, it is no proof of who uses it.",
-)
-@click.option(
-    "--allow-missing",
-    is_flag=True,
-    default=None,
-    help="A job in which a worker has left for good before its data ended, or batches were lost with a server, is a "
-    "success. Default: exit code 13.",
-)
-@click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
-@click.option(
-    "--transport",
-    type=click.Choice(["auto", "grpc", "socket", "shared-memory"]),
-    help="How payloads may travel. auto: in memory shared with workers of this machine, over a plain socket to others, "
-    "over gRPC where neither is available. Default: auto.",
-)
-@click.option(
-    "--seed",
-    type=int,
-    help="The job's seed: order of the data, dropout and what other layers draw. A worker draws initial values "
-    "before it joins: start every ps-worker with the same --set run.seed=N. Default: 0.",
-)
-@click.option("--worker-timeout", type=float, help="Longest wait for a silent worker, seconds. Default: 10.")
-@click.option(
-    "--ticket-timeout",
-    metavar="SECONDS",
-    help="Give up a worker that keeps a ticket for so long; 0: never. Default: auto, twenty usual steps, and only "
-    "while another worker waits for it.",
-)
-@click.option(
-    "--nonfinite-limit",
-    type=int,
-    help="End after so many updates in a row that would not be finite, and are refused. Default: 10.",
-)
-@click.option(
-    "--idle-timeout",
-    type=float,
-    help="Give up after this long without workers, or, another server than 0, without that one (60 at least), seconds. "
-    "Default: 600.",
+@key_options(
+    SERVER,
+    names={"policy.name": policies.names, "optimizer.name": optimizer_names},
+    more={
+        "policy.name": f"Built in: {' | '.join(policies.names())}. --set policy.KNOB=VALUE sets a knob.",
+        "optimizer.name": f"Built in: {' | '.join(optimizer_names())}. --set optimizer.KNOB=VALUE sets a knob.",
+    },
 )
 @overrides_option("Any key of an experiment file, e.g. policy.max_staleness=2. Repeatable.")
-@click.option(
-    "--stay",
-    is_flag=True,
-    help="Do not exit when a job ends (task 0): a worker that joins then begins the next one, in a folder of its own, "
-    "OUT/job-2. With --checkpoint-every a worker of the same model goes on in the same folder, with more epochs.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Run folder for the decision log, metrics, summary and weights (task 0). None of a former run. Default: a new "
-    "folder runs/TIME-JOB in the current directory.",
-)
-@click.option("--no-out", is_flag=True, help="Keep nothing: no log, and no trained model.")
-@click.option(
-    "--checkpoint-every",
-    metavar="1000v|60s",
-    help="Save everything after so many versions or seconds, and at the end, in --out (the same for all servers).",
-)
-@click.option("--keep", type=click.IntRange(min=1), help="Checkpoints that are kept. Default: 3.")
-@click.option(
-    "--rescue",
-    metavar="DIR",
-    help="Write the final weights there if --out does not take them: the disk is full, say (task 0). Default: the "
-    "system's temporary folder.",
-)
-@click.option(
-    "--resume",
-    metavar="auto|latest|NAME",
-    help="Go on in --out from this checkpoint (task 0), also with another number of servers. auto: from the latest, "
-    "and begin where there is none; so a server that was killed can be started with the same command.",
-)
-@click.option(
-    "--recover-timeout",
-    metavar="SECONDS",
-    help="When a server is lost, go back to the newest checkpoint, and wait so long for it to come back; 0: the job "
-    "ends. Default: 60 where checkpoints are taken.",
-)
-@click.option(
-    "--log-flush",
-    metavar="SECONDS|wake-up|disk",
-    default="0.2",
-    show_default=True,
-    help="When lines of the decision log leave this process (task 0). SECONDS: so often; killed, the process takes the "
-    "decisions of the last SECONDS with it, of which workers may know. wake-up: before a worker is told, in one write "
-    "for all that came at once; a killed process takes nothing that a worker knows, a machine that loses power takes "
-    "what its system had not written yet. disk: on the disk (fsync) before a worker is told; not even that is lost.",
-)
-@number_option(
-    "--arena-versions",
-    2,
-    3,
-    "Copies of the model that this server may hold. With 2 an update waits until granted versions are read, and "
-    "workers of this machine copy them rather than read them in place.",
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    help="Threads that an update of this server may use.  [default: one per core, at most 4]",
-)
-@number_option("--staging-limit", 1, 4, "Gradients held out of order under a barrier.")
-@click.option(
-    "--memory-limit",
-    metavar="SIZE",
-    help="What the model and its workers may take of this server, e.g. 1GiB; a model that cannot fit is refused. "
-    "Default: four fifths of what the machine or its container has.",
-)
-@click.option(
-    "--wait-warning",
-    type=float,
-    default=10.0,
-    show_default=True,
-    help="Log why a worker waits, after this many seconds.",
-)
 @log_format_option("standard error")
 @json_lines_option
 @parent_option
@@ -287,7 +137,7 @@ def main(
 
 def nothing_to_do(settings: ServerSettings, resume: str | None, announce: Announce) -> bool:
     """A server was started again by a supervisor, and its job has succeeded: say so, and leave the folder as it is."""
-    if resume != AUTO or settings.out is None or settings.stay:
+    if resume != AUTO or settings.out is None or settings.process.stay:
         return False
     ended = succeeded(settings.out)
     if ended is not None:

@@ -3,10 +3,11 @@
 import ipaddress
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, SkipValidation, ValidationError
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
@@ -14,13 +15,16 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.service.job.agreement import FROM_JOB
 from psserver.service.log.flushing import LogFlush, parse_flush
-from psserver.service.serving.settings import ServerSettings, new_job_name
+from psserver.service.serving.settings import ProcessSection, ServerSettings, new_job_name
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address, parse_hosts
+from pswire.command.task_index import chosen_task_index
 from pswire.command.tf_config import cluster_from_tf_config
 from pswire.config.checkpoints import Every, parse_every
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-from pswire.config.overrides import OverrideError, apply_overrides
+from pswire.config.flags import SERVER, Flag
+from pswire.config.overrides import OverrideError, apply_overrides, overrides_of
+from pswire.config.problems import describe_problems
 from pswire.config.run_sections import RECOVER
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
@@ -39,33 +43,62 @@ class UntrustedError(ValueError):
     """A certificate that nobody would believe; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(ProcessSection):
     """The command line as it came in; None where an option was not given."""
 
     ps_hosts: str | None = None
     task_index: int | None = None
-    bind: str | None = None
-    data_port: int = 0
-    metrics_port: int | None = None
+
+    bind: Annotated[str | None, Flag((SERVER,), metavar="ADDRESS")] = None
+    """interface to listen on; not given: loopback only. Any other needs TLS (`--tls-ca`) or `--insecure`"""
+
+    metrics_port: Annotated[int | None, Field(ge=0, le=65535), Flag((SERVER,))] = None
+    """serve /metrics for Prometheus on this port of the `--bind` address; 0: a free one; not given: no metrics"""
+
+    threads: Annotated[int | None, Field(ge=1), Flag((SERVER,))] = None
+    """threads that an update of this server may use; not given: one per core that the process may use, at most 4"""
+
+    memory_limit: Annotated[str | None, Flag((SERVER,), metavar="SIZE")] = None
+    """what the model and its workers may take of this server, e.g. 1GiB; a model that cannot fit is refused. Not given:
+    four fifths of what the machine or its container has"""
+
+    out: Annotated[Path | None, Flag((SERVER,))] = None
+    """run folder for the decision log, metrics, summary and weights (task 0), none of a former run; not given: a new
+    folder runs/TIME-JOB in the current directory"""
+
+    resume: Annotated[str | None, Flag((SERVER,), metavar="auto|latest|NAME")] = None
+    """go on in `--out` from this checkpoint (task 0), also with another number of servers. auto: from the latest, and
+    begin where there is none; so a server that was killed can be started with the same command"""
+
+    log_flush: Annotated[str, Flag((SERVER,), metavar="SECONDS|wake-up|disk")] = "0.2"
+    """when lines of the decision log leave this process (task 0). SECONDS: so often; killed, the process takes the
+    decisions of the last SECONDS with it, of which workers may know. wake-up: before a worker is told, in one write for
+    all that came at once; a killed process takes nothing that a worker knows, a machine that loses power takes what its
+    system had not written yet. disk: on the disk (fsync) before a worker is told; not even that is lost"""
+
     config: Path | None = None
     overrides: Sequence[str] = ()
-    out: Path | None = None
-    resume: str | None = None
-    log_flush: str = "0.2"
-    stay: bool = False
-    arena_versions: int = 3
-    staging_limit: int = 4
-    # None: as many as this machine's cores that the process may use, up to MOST_THREADS.
-    threads: int | None = None
-    wait_warning: float = 10.0
-    # A size such as "1GiB"; None: a share of what the machine has.
-    memory_limit: str | None = None
     # From PS_JOB_SECRET: never an option, which every user of the machine could read.
-    job_secret: str = field(default="", repr=False)
+    job_secret: str = Field(default="", repr=False)
     security: SecurityOptions = SecurityOptions()
     # Where PS_TLS_CA, PS_TOKEN and the like may stand.
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    environment: Annotated[Mapping[str, str], SkipValidation] = Field(default_factory=dict, repr=False)
+
+
+def chosen_options(given: Mapping[str, Any], overrides: Sequence[str], no_out: bool) -> Options:
+    """From the command line, by parameter, and the environment. Raises SettingsError, AddressError."""
+    own = {name: value for name, value in given.items() if name in Options.model_fields and value is not None}
+    keys = overrides_of({name: value for name, value in given.items() if name not in Options.model_fields})
+    own["task_index"] = chosen_task_index(given["task_index"], "ps-server")
+    secret = os.environ.get("PS_JOB_SECRET", "")
+    try:
+        options = Options(overrides=(*keys, *overrides), job_secret=secret, environment=os.environ, **own)
+    except ValidationError as error:
+        name, _, problem = describe_problems(error, {})[0].partition(":")
+        raise SettingsError(f"--{name.replace('_', '-')}:{problem}") from error
+    if no_out and options.out is not None:
+        raise SettingsError("--out and --no-out exclude each other")
+    return options
 
 
 def usual_threads() -> int:
@@ -122,16 +155,14 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             worker_timeout=cluster.worker_timeout,
             memory_limit=_memory_limit(options.memory_limit),
         ),
-        data_port=options.data_port,
+        process=options,
         metrics_port=_metrics_port(options.metrics_port, experiment),
         out=options.out,
-        wait_warning=options.wait_warning,
         job_secret=options.job_secret.encode(),
         keep=run.keep if every != Every() else 0,
         rescue=Path(run.rescue) if run.rescue else None,
         recover=_recover(cluster.recover_timeout, taken=every != Every() and options.out is not None),
         resume=options.resume if index == 0 else None,
-        stay=options.stay,
         log_flush=_log_flush(options.log_flush),
         credentials=credentials,
         exposure=exposed,

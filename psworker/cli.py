@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,7 +12,9 @@ from pswire.addresses import AddressError
 from pswire.command.options import (
     CONTEXT,
     config_option,
+    hosts_option,
     json_lines_option,
+    key_options,
     log_format_option,
     overrides_option,
     parent_option,
@@ -19,6 +22,7 @@ from pswire.command.options import (
 from pswire.command.process import die_with, exit_on_sigterm, keep_large_blocks
 from pswire.command.task_index import chosen_task_index
 from pswire.config.experiment import ExperimentError
+from pswire.config.flags import WORKER
 from pswire.config.overrides import overrides_of
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import set_up
@@ -35,8 +39,7 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
 @click.command(epilog=EPILOG, context_settings=CONTEXT)
 @click.version_option(package_name="paramserver", prog_name="ps-worker")
-@click.option("--ps-hosts", metavar="HOST:PORT,...", help="All servers, in task order. Default: TF_CONFIG.")
-@click.option("--job", metavar="MODULE:NAME", help="What to train: package.module:name or path/file.py:name.")
+@hosts_option
 @click.option(
     "--task-index",
     metavar="N|auto",
@@ -44,21 +47,8 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
     "Default: TF_CONFIG's if that is in use, else the servers choose.",
 )
 @click.option("--name", help="This worker's name in logs. Default: w<task index>.")
-@click.option("--epochs", type=int, help="Passes over this worker's data. Default: 1.")
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the job. Repeatable."
-)
-@click.option(
-    "--initial",
-    metavar="FILE",
-    help="Begin with the weights in FILE.keras or FILE.safetensors, without an optimizer's state; the same for all "
-    "workers, of which the first gives them to the servers.",
-)
-@click.option(
-    "--deterministic",
-    is_flag=True,
-    help="Compute on one thread, with TensorFlow's deterministic operations, so that the run repeats and replays to "
-    "the bit. Costs the other cores.",
 )
 @click.option(
     "--save",
@@ -73,30 +63,10 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
     help="Write the model of the best evaluation here, each time there is a better one (worker 0; job.monitor says "
     "which is better, job.evaluate_every how often): FILE.keras.",
 )
-@click.option(
-    "--evaluate-every",
-    metavar="N UNIT",
-    help="Measure the held-out data while training, too: '1 epoch', '200 versions', '30 s' (worker 0).",
-)
 @click.option("--device", help="auto | cpu | gpu:N. Default: auto.")
 @config_option
+@key_options(WORKER)
 @overrides_option("Any key of an experiment file. Repeatable.")
-@click.option(
-    "--wire-dtype",
-    help="How numbers travel outside shared memory: float32 | bfloat16 | float16. Default: float32.",
-)
-@click.option(
-    "--transport",
-    type=click.Choice(["auto", "grpc", "socket", "shared-memory"]),
-    help="How payloads travel. auto: in memory shared with servers of this machine (numbers as float32 only), else "
-    "over a plain socket, else by gRPC. Any other: that, or an error. Default: auto.",
-)
-@click.option(
-    "--prefetch/--no-prefetch",
-    default=None,
-    help="Fetch the next weights while the gradient is computed, where the policy permits: hides the time of the "
-    "transfer; costs a staleness of one more, and memory for one more version. Default: no.",
-)
 @click.option(
     "--server-timeout",
     type=float,
@@ -110,27 +80,20 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 @parent_option
 def main(
     ps_hosts: str | None,
-    job: str | None,
     task_index: str | None,
     name: str | None,
-    epochs: int | None,
     options: tuple[str, ...],
-    initial: str | None,
-    deterministic: bool,
     save: Path | None,
     save_best: Path | None,
-    evaluate_every: str | None,
     device: str | None,
     config: Path | None,
     overrides: tuple[str, ...],
-    wire_dtype: str | None,
-    transport: str | None,
-    prefetch: bool | None,
     server_timeout: float,
     as_json: bool,
     log_format: str,
     parent: int | None,
     security: SecurityOptions,
+    **keys: Any,
 ) -> None:
     """Compute gradients of a job's model and push them to the parameter servers.
 
@@ -148,17 +111,7 @@ def main(
     if parent is not None:
         # Without a Leave, behind which the others would go on: they end with this one.
         die_with(parent, signal.SIGKILL)
-    shortcuts = {
-        "job.module": job,
-        "job.epochs": epochs,
-        "job.initial": initial,
-        "cluster.wire_dtype": wire_dtype,
-        "cluster.transport": transport,
-        "cluster.prefetch": prefetch,
-        "run.deterministic": True if deterministic else None,
-        "job.evaluate_every": evaluate_every,
-    }
-    given = [*overrides_of(shortcuts), *(f"job.options.{option}" for option in options)]
+    given = [*overrides_of(keys), *(f"job.options.{option}" for option in options)]
     try:
         check_new("--save", save)
         check_new("--save-best", save_best)

@@ -64,7 +64,9 @@ RULES = (
         "pswire",
         never=PYDANTIC,
         but=(
+            "pswire.command.options",
             "pswire.config.experiment",
+            "pswire.config.flags",
             "pswire.config.places",
             "pswire.config.problems",
             "pswire.config.run_sections",

@@ -3,10 +3,9 @@
 A page asks for a section's table with the line ``<!-- keys: simulation -->``.
 """
 
-import ast
 import inspect
 import re
-import textwrap
+from html import escape
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -15,6 +14,7 @@ from pydantic.fields import FieldInfo
 from docs.generate.docstrings import escaped
 from docs.generate.table import code, table, toml
 from pswire.config.experiment import Experiment
+from pswire.config.flags import bounds_of, meanings_of
 
 _ASKED = re.compile(r"^<!-- keys: ([\w.]+) -->$", re.M)
 
@@ -55,21 +55,6 @@ def keys(section: str) -> str:
     return table(("key", "type", "default", "meaning"), rows)
 
 
-def meanings_of(model: type[BaseModel]) -> dict[str, str]:
-    """The text under each field, also of the classes that `model` is made of."""
-    found: dict[str, str] = {}
-    for base in reversed(model.__mro__):
-        if not _is_model(base) or base is BaseModel:
-            continue
-        [tree] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, text in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                    found[field.target.id] = inspect.cleandoc(str(text.value.value))
-    return found
-
-
 def _type(schema: dict[str, Any], field: FieldInfo) -> str:
     if "enum" in schema:
         return ", ".join(code(toml(each)) for each in schema["enum"])
@@ -81,11 +66,9 @@ def _type(schema: dict[str, Any], field: FieldInfo) -> str:
         "array": "list of tables",
         "object": "table",
     }.get(schema.get("type", ""), "number or table")
-    signs = {"minimum": "≥", "exclusiveMinimum": "&gt;", "maximum": "≤", "exclusiveMaximum": "&lt;"}
-    bounds = [
-        f"{sign} {schema[key]:g}" for key, sign in signs.items() if key in schema and abs(schema[key]) < 1e18
-    ]
-    return ", ".join([kind, *bounds])
+    return ", ".join(
+        [kind, *(escape(each.replace(">=", "≥").replace("<=", "≤")) for each in bounds_of(field))]
+    )
 
 
 def _default(field: FieldInfo) -> str | None:

@@ -1,7 +1,7 @@
 """From an experiment file to a finished run folder."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,15 +65,12 @@ def checked(experiment: Experiment, path: Path) -> Experiment:
     return experiment
 
 
-def of_script(
-    script: Path, arguments: Sequence[str], settings: Mapping[str, object], overrides: Sequence[str]
-) -> Experiment:
-    """The experiment whose workers run a training script of the user's; `settings`: keys with dots, such as
-    "cluster.workers". Raises ExperimentError, as `load`."""
+def of_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]) -> Experiment:
+    """The experiment whose workers run a training script of the user's. Raises ExperimentError, as `load`."""
     if not script.is_file():
         raise ExperimentError(f"{script}: expected a training script, and there is no such file")
     document: dict[str, Any] = {"run": {"name": script.stem}}
-    said = {"job.script": str(script), "job.arguments": list(arguments), **settings}
+    said = {"job.script": str(script), "job.arguments": list(arguments)}
     try:
         apply_overrides(document, [f"{key}={json.dumps(value)}" for key, value in said.items()])
         apply_overrides(document, overrides)

@@ -1,18 +1,28 @@
-"""Options that several commands have, declared once."""
+"""Options of commands: those that several have, and those that fields of a section declare (`pswire.config.flags`)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from pswire.config.experiment import Experiment
+from pswire.config.flags import bounds_of, flag_of, kind_of, meanings_of, number
+from pswire.config.sections import Section
 from pswire.logs.events import FORMATS
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Of every command's help.
 CONTEXT: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+hosts_option = click.option(
+    "--ps-hosts", metavar="HOST:PORT,...", help="All servers, in task order. Default: TF_CONFIG."
+)
 config_option = click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML)."
 )
@@ -50,3 +60,91 @@ def number_option(
     """A number of at least `least`; a whole one where `default` is."""
     kind = click.IntRange(min=int(least)) if isinstance(default, int) else click.FloatRange(min=least)
     return click.option(name, type=kind, default=default, show_default=True, metavar=metavar, help=about)
+
+
+def key_options(
+    command: str,
+    names: Mapping[str, Callable[[], Iterable[str]]] = MappingProxyType({}),
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Callable[[Command], Command]:
+    """An option for every key of an experiment file that `command` has as one; its parameter has the key's name, such
+    as "cluster.workers". `names`: values of a key, for completion. `more`: what ``--help`` says behind its meaning."""
+
+    def with_options(function: Command) -> Command:
+        for section, field in reversed(Experiment.model_fields.items()):
+            model = field.annotation
+            if isinstance(model, type) and issubclass(model, Section):
+                function = section_options(command, model, f"{section}.", names, more)(function)
+        return function
+
+    return with_options
+
+
+def section_options(
+    command: str,
+    model: type[Section],
+    prefix: str = "",
+    names: Mapping[str, Callable[[], Iterable[str]]] = MappingProxyType({}),
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Callable[[Command], Command]:
+    """An option for every field of `model` that declares one of `command`; not given it is None, so that the field's
+    own default counts. Its parameter has the field's name behind `prefix`."""
+
+    def with_options(function: Command) -> Command:
+        meanings = meanings_of(model)
+        for name, field in reversed(model.model_fields.items()):
+            flag, key = flag_of(field, command), prefix + name
+            if flag is not None:
+                function = click.option(
+                    f"--{flag.name or name.replace('_', '-')}",
+                    cls=_KeyOption,
+                    key=key,
+                    metavar=flag.metavar,
+                    shell_complete=completed_by(names[key]) if key in names else None,
+                    help=_about(meanings.get(name, name), field, more.get(key, "")),
+                    **_kind(field),
+                )(function)
+        return function
+
+    return with_options
+
+
+class _KeyOption(click.Option):
+    """Has the name of a key, with dots, as no argument of a function could."""
+
+    def __init__(self, *arguments: Any, key: str, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.name = key
+
+
+def _kind(field: "FieldInfo") -> dict[str, Any]:
+    """What click makes of a text; whether the value is within the field's bounds the section says."""
+    kind, words = kind_of(field)
+    if kind is bool:
+        return {"is_flag": True, "default": None}
+    if words and kind is not str:
+        return {"type": _number_or_word}
+    if words:
+        return {"type": click.Choice(words)}
+    if kind is Path:
+        return {"type": click.Path(path_type=Path, file_okay=False)}
+    return {"multiple": kind is list, "type": {int: int, float: float, Any: float}.get(kind, str)}
+
+
+def _number_or_word(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _about(meaning: str, field: "FieldInfo", more: str) -> str:
+    """The meaning as a sentence without Markdown, then the default and the bounds."""
+    text = " ".join(meaning.replace("`", "").split())
+    default = field.get_default(call_default_factory=True, validated_data={})
+    shown = number(default) if isinstance(default, float) else str(default)
+    known = [] if isinstance(default, bool) or default in (None, "", []) else [f"default: {shown}"]
+    told = "; ".join([*known, *filter(None, [", ".join(bounds_of(field))])])
+    repeats = "Repeatable." if kind_of(field)[0] is list else ""
+    sentences = (f"{text[0].upper()}{text[1:].rstrip('.')}.", more, repeats, told and f" [{told}]")
+    return " ".join(filter(None, sentences))

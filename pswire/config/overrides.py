@@ -16,12 +16,12 @@ class OverrideError(ValueError):
 
 
 def overrides_of(settings: Mapping[str, object]) -> list[str]:
-    """`section.key=value` of each setting that is given, which is not None."""
+    """`section.key=value` of each setting that is given, which is not None and, of a list, not empty."""
     # Strings, numbers and lists are TOML as JSON writes them; but not its escapes of a character by two others.
     return [
         f"{key}={json.dumps(value, ensure_ascii=False)}"
         for key, value in settings.items()
-        if value is not None
+        if value is not None and value != ()
     ]
 
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from pswire.config.checkpoints import EveryError, parse_every
+from pswire.config.flags import RUN, SERVER, WORKER, Flag
 from pswire.config.places import PlaceSection
 from pswire.config.sections import DelayText, Section, Time
 from pswire.model.plan import MAX_SERVERS
@@ -62,81 +63,89 @@ class RunSection(Section):
     name: Annotated[Name, AfterValidator(_folder_name)] = "run"
     """of the run; its folder is `runs/NAME` unless `--out` names one"""
 
-    engine: Name = "local"
-    """where `ps-lab run` starts the processes: see [Clusters](guides/clusters.md); `--engine` overrides it"""
+    engine: Annotated[Name, Flag((RUN,), metavar="NAME")] = "local"
+    """where `ps-lab run` starts the processes"""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """of data, initial values and delays"""
+    seed: Annotated[int, Field(ge=0, lt=2**63), Flag((SERVER,))] = 0
+    """the seed of the data's order, initial values, dropout, what other layers draw, and delays. A worker draws initial
+    values before it joins: without a file, start every `ps-worker` with the same `--set run.seed=N`"""
 
-    versions: Annotated[int, Field(ge=0)] = 0
+    versions: Annotated[int, Field(ge=0), Flag((SERVER,))] = 0
     """stop at this version; 0: when the data ends"""
 
-    deterministic: bool = False
+    deterministic: Annotated[bool, Flag((WORKER, RUN))] = False
     """each worker computes on one thread, with TensorFlow's deterministic operations: the run repeats (under a barrier)
     and replays to the bit, at the price of the other cores. A simulated run computes so always"""
 
-    checkpoint_every: EveryText = ""
-    """take a checkpoint after so many versions (`"1000v"`) or seconds (`"60s"`), and at the end; `""`: none"""
+    checkpoint_every: Annotated[EveryText, Flag((SERVER,), metavar="1000v|60s")] = ""
+    """take a checkpoint into the run folder after so many versions (`"1000v"`) or seconds (`"60s"`), and at the end;
+    `""`: none. It is the same for all servers"""
 
-    keep: Annotated[int, Field(ge=1)] = 3
-    """of complete checkpoints, the newest so many; older ones are removed, and earlier where the disk has no room for
-    another one"""
+    keep: Annotated[int, Field(ge=1), Flag((SERVER,))] = 3
+    """complete checkpoints that are kept, the newest ones; older ones are removed, and earlier where the disk has no
+    room for another one"""
 
-    rescue: str = ""
-    """a folder for the final weights, if the run folder does not take them; `""`: the system's temporary folder"""
+    rescue: Annotated[str, Flag((SERVER,), metavar="DIR")] = ""
+    """a folder for the final weights if the run folder does not take them: the disk is full, say; `""`: the system's
+    temporary folder"""
 
 
 class ClusterSection(Section):
     """[cluster]"""
 
-    servers: Annotated[int, Field(ge=1, le=MAX_SERVERS)] = 1
+    servers: Annotated[int, Field(ge=1, le=MAX_SERVERS), Flag((RUN,), metavar="N")] = 1
     """server processes"""
 
-    workers: Annotated[int, Field(ge=1, le=65536)] = 1
+    workers: Annotated[int, Field(ge=1, le=65536), Flag((SERVER, RUN), metavar="N")] = 1
     """workers that the data is divided among, and that the start waits for"""
 
-    worker_timeout: Seconds = 10.0
+    worker_timeout: Annotated[Seconds, Flag((SERVER,))] = 10.0
     """seconds that the others wait for a silent worker at most"""
 
-    idle_timeout: Seconds = 600.0
+    idle_timeout: Annotated[Seconds, Flag((SERVER,))] = 600.0
     """seconds that servers wait without any worker, and others than server 0 without that one (60 at least)"""
 
-    ticket_timeout: Literal["auto"] | Time = "auto"
+    ticket_timeout: Annotated[Literal["auto"] | Time, Flag((SERVER,), metavar="SECONDS")] = "auto"
     """seconds after which a worker that keeps a ticket is given up; 0: never; `auto`: twenty usual steps, at least six
     times `worker_timeout`, and only while another worker waits for it, which none does under `async`"""
 
-    recover_timeout: Literal["auto"] | Time = "auto"
+    recover_timeout: Annotated[Literal["auto"] | Time, Flag((SERVER,), metavar="SECONDS")] = "auto"
     """seconds that a lost server has to come back, while the job goes back to its newest checkpoint; 0: its loss ends
     the job; `auto`: 60 where checkpoints are taken"""
 
-    nonfinite_limit: Annotated[int, Field(ge=1, le=2**31)] = 10
+    nonfinite_limit: Annotated[int, Field(ge=1, le=2**31), Flag((SERVER,))] = 10
     """updates in a row that are refused, because they would not be finite, after which the job ends (exit code 8)"""
 
-    wire_dtype: Name = "float32"
+    wire_dtype: Annotated[Name, Flag((WORKER,))] = "float32"
     """how numbers travel outside shared memory: `float32`, `bfloat16` or `float16`; servers add in float32"""
 
-    transport: Literal["auto", "grpc", "socket", "shared-memory"] = "auto"
-    """how payloads travel: `auto` is shared memory on one machine (float32 only), else a socket, else gRPC; any other:
-    that, or an error"""
+    transport: Annotated[Literal["auto", "grpc", "socket", "shared-memory"], Flag((SERVER, WORKER))] = "auto"
+    """how payloads travel: `auto` is memory that server and worker share on one machine (numbers as float32 only), else
+    a plain socket, else gRPC; any other: that, or an error"""
 
     metrics: bool = False
     """every server has `/metrics` for Prometheus, on a free port unless `--metrics-port` names one"""
 
-    prefetch: bool = False
-    """fetch the next weights while computing, where the policy permits, for a staleness of one more"""
+    prefetch: Annotated[bool, Flag((WORKER,), name="prefetch/--no-prefetch")] = False
+    """fetch the next weights while the gradient is computed, where the policy permits: hides the time of the transfer;
+    costs a staleness of one more, and memory for one more version"""
 
-    min_workers: Annotated[int, Field(ge=0, le=65536)] = 0
+    min_workers: Annotated[int, Field(ge=0, le=65536), Flag((SERVER,))] = 0
     """the start waits for so many workers only, and the others may come later; 0: for all `workers`"""
 
-    allow_missing: bool = False
-    """a job in which data was not trained on, of workers that left or that a server took along, is a success; else the
-    exit code is 13"""
+    allow_missing: Annotated[bool, Flag((SERVER, RUN))] = False
+    """a job is a success although a worker has left for good before its data ended, or batches were lost with a server;
+    otherwise the exit code is 13"""
 
-    max_workers: Annotated[int, Field(ge=0, le=65536)] = 0
-    """names of workers that may ever join, at most; 0: no limit"""
+    max_workers: Annotated[int, Field(ge=0, le=65536), Flag((SERVER,))] = 0
+    """at most so many names of workers may ever join; 0: no limit"""
 
-    allowed_workers: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(default_factory=list)
-    """the only names that may join; empty: any. A name is no proof of who uses it"""
+    allowed_workers: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=64)]],
+        Flag((SERVER,), name="allow-worker", metavar="NAME"),
+    ] = Field(default_factory=list)
+    """the only names of workers that may join; none: any may. With certificates or tokens a name is that of one of
+    them; without, it is no proof of who uses it"""
 
     hosts: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """engine `ssh`: machines, each `NAME` for one worker or `NAME:N` for N; the servers are on the first"""
@@ -174,7 +183,7 @@ class PolicySection(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    name: Name = "sync"
+    name: Annotated[Name, Flag((SERVER, RUN), name="policy", metavar="NAME")] = "sync"
     """a built-in policy, or `module:Class`; every other key is one of its knobs"""
 
     @property
@@ -188,11 +197,12 @@ class OptimizerSection(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    name: Name = "sgd"
-    """of the optimizer; every other key is one of its knobs"""
+    name: Annotated[Name, Flag((SERVER,), name="optimizer", metavar="NAME")] = "sgd"
+    """the optimizer, or `from-job`: that of the first worker, which names it; every other key is one of its knobs,
+    which `ps-lab optimizers NAME` lists"""
 
-    learning_rate: Any = 0.01
-    """a number, or a table with a schedule"""
+    learning_rate: Annotated[Any, Flag((SERVER,))] = 0.01
+    """a number, or in a file also a table with a schedule"""
 
     @field_validator("learning_rate")
     @classmethod
@@ -210,14 +220,16 @@ class OptimizerSection(Section):
 class JobSection(Section):
     """[job]: where the user's code is. Without `module` and `script` (a simulated problem) it has `epochs` only."""
 
-    module: str = ""
-    """where the job is: `package.module:attribute` or `path/file.py:attribute`"""
+    module: Annotated[str, Flag((WORKER,), name="job", metavar="MODULE:NAME")] = ""
+    """what to train: `package.module:attribute` or `path/file.py:attribute`"""
 
-    epochs: Annotated[int, Field(ge=1)] = 1
+    epochs: Annotated[int, Field(ge=1), Flag((WORKER,))] = 1
     """passes over the data"""
 
     evaluate_every: Annotated[
-        str, _like(r"[1-9][0-9]{0,8} ?(epochs?|versions?|s)", "1 epoch, 200 versions, 30 s or the like")
+        str,
+        _like(r"[1-9][0-9]{0,8} ?(epochs?|versions?|s)", "1 epoch, 200 versions, 30 s or the like"),
+        Flag((WORKER,), metavar="N UNIT"),
     ] = ""
     """measure the held-out data while training: `1 epoch`, `200 versions` or `30 s`; empty: at the end only. Worker 0
     does it between two steps, into metrics.jsonl; under a barrier the others wait meanwhile. Real runs only"""
@@ -245,7 +257,11 @@ class JobSection(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """the job's own options"""
 
-    initial: Annotated[str, _like(r".+\.(keras|safetensors)", "a file .keras or .safetensors")] = ""
+    initial: Annotated[
+        str,
+        _like(r".+\.(keras|safetensors)", "a file .keras or .safetensors"),
+        Flag((WORKER, RUN), metavar="FILE"),
+    ] = ""
     """begin with the weights in this `.keras` or `.safetensors` file, without an optimizer's state; empty: with those
     of the job's `model()`. Every worker reads it, and the first gives them to the servers"""
 

@@ -10,6 +10,7 @@ from docs.generate import api, commands, experiments, optimizers, pictures, poli
 from psserver import optimizers as rules
 from psserver import policies as built_in
 from psserver.policies.builtin import BUILTIN
+from pswire.config.flags import meanings_of
 from pswire.exits import ExitCode
 from tests.docs.markdown import ROOT, text_of
 
@@ -74,7 +75,7 @@ def test_every_option_of_every_command_is_on_a_page() -> None:
 
 def test_every_key_of_an_experiment_file_has_a_meaning() -> None:
     for name, section in experiments.sections().items():
-        assert set(experiments.meanings_of(section)) == set(section.model_fields), name
+        assert set(meanings_of(section)) == set(section.model_fields), name
 
 
 def test_every_section_of_an_experiment_file_is_on_the_page() -> None:

@@ -124,14 +124,14 @@ def test_a_script_that_distributes_nothing_says_so_and_the_run_fails(tmp_path: P
 
 
 def test_settings_of_a_script_are_an_experiment_file(tmp_path: Path) -> None:
-    made = of_script(SCRIPT, ["--epochs", "3"], {"cluster.workers": 3}, ["run.seed=4"])
+    made = of_script(SCRIPT, ["--epochs", "3"], ["cluster.workers=3", "run.seed=4"])
     assert (made.cluster.workers, made.run.seed, made.run.name) == (3, 4, "lab_script")
     assert made.job.arguments == ["--epochs", "3"]
     assert made.optimizer.name == "from-job"
     file = tmp_path / "experiment.toml"
     file.write_text(made.to_toml())
     assert load_experiment(file).to_toml() == made.to_toml()
-    named = of_script(SCRIPT, [], {}, ["optimizer.name=adam"])
+    named = of_script(SCRIPT, [], ["optimizer.name=adam"])
     assert named.optimizer.name == "adam"
 
 
@@ -154,7 +154,7 @@ def test_what_would_do_nothing_for_a_script_is_refused(document: dict[str, Any],
 
 def test_a_script_that_is_not_there_is_refused() -> None:
     with pytest.raises(ExperimentError, match="no such file"):
-        of_script(Path("no.py"), [], {}, [])
+        of_script(Path("no.py"), [], [])
 
 
 def test_the_command_line_takes_an_experiment_or_a_script() -> None:

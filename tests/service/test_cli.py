@@ -165,7 +165,7 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
     "no file": ([*ALONE, "--config", "no/such.toml"], ["no/such.toml"]),
     "no checkpoint to keep": (
         [*ALONE, "--keep", "0"],
-        ["Invalid value for '--keep': 0 is not in the range x>=1"],
+        ["run.keep: expected at least 1, got 0"],
     ),
     "so many": ([*ALONE, "--keep", "few"], ["Invalid value for '--keep': 'few' is not a valid"]),
     "none by a file's key": ([*ALONE, "--set", "run.keep=0"], ["run.keep: expected at least 1, got 0"]),

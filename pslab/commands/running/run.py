@@ -1,7 +1,8 @@
 """``ps-lab run``"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,15 +12,16 @@ from pslab.display.progress import print_json
 from pslab.export import target
 from pslab.export.exporting import exported
 from pslab.launch.engines.launcher import EngineError
-from pslab.launch.engines.registry import Options, engine_named, engines_text
+from pslab.launch.engines.registry import ENGINES, Options, engine_named, engines_text
 from pslab.launch.experiments import FinishedRun, checked, of_script
 from pslab.launch.outcome import outcome_json, outcome_text
 from pslab.observe.trackers import TrackerError
 from pslab.runs.folder import Run, RunError
 from psserver.optimizers import OptimizerError
 from psserver.policies import names
-from pswire.command.options import completed_by, log_format_option, overrides_option
+from pswire.command.options import key_options, log_format_option, overrides_option
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
+from pswire.config.flags import RUN
 from pswire.config.overrides import overrides_of
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
@@ -34,20 +36,20 @@ from psworker.job.errors import JobError
     help="Every worker runs this training script, which calls model.fit with psworker.keras.distribute, instead of an "
     "EXPERIMENT; what stands behind -- is its command line.",
 )
-@click.option("--workers", type=click.IntRange(1, 65536), metavar="N", help="cluster.workers.")
-@click.option("--servers", type=click.IntRange(1), metavar="N", help="cluster.servers.")
-@click.option("--policy", metavar="NAME", shell_complete=completed_by(names), help="policy.name.")
+@key_options(
+    RUN,
+    names={"policy.name": names, "run.engine": ENGINES.keys},
+    more={
+        "policy.name": f"Built in: {' | '.join(names())}. --set policy.KNOB=VALUE sets a knob.",
+        "run.engine": engines_text(),
+    },
+)
 @overrides_option("Override a key: policy.name=async. Repeatable.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Run folder [default: runs/NAME, or runs/NAME-2, ...].",
-)
-@click.option(
-    "--engine",
-    metavar="NAME",
-    help=f"Where processes are started: run.engine.  [default: local] {engines_text()}",
 )
 @click.option(
     "--hosts",
@@ -86,26 +88,10 @@ from psworker.job.errors import JobError
     "taken.  [default: 6 on engines with nodes, 3 where checkpoints are taken, else 0]",
 )
 @click.option(
-    "--initial",
-    metavar="FILE",
-    help="job.initial: begin with the weights in FILE.keras or FILE.safetensors, without an optimizer's state.",
-)
-@click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Export the trained model at the end, too: model.keras, or what else ps-lab export --to takes.",
-)
-@click.option(
-    "--deterministic",
-    is_flag=True,
-    help="Workers compute on one thread each, so that the run repeats and replays to the bit; costs the other cores.",
-)
-@click.option(
-    "--allow-missing",
-    is_flag=True,
-    help="cluster.allow_missing: a run in which a worker has left for good before its data ended, or batches were lost "
-    "with a server, is a success.",
 )
 @click.option("--tensorboard", is_flag=True, help="Write event files into the run folder's tensorboard/.")
 @click.option(
@@ -122,30 +108,25 @@ from psworker.job.errors import JobError
 @click.pass_context
 def run(
     context: click.Context,
+    /,
     arguments: tuple[str, ...],
     script: Path | None,
-    workers: int | None,
-    servers: int | None,
-    policy: str | None,
     overrides: tuple[str, ...],
     out: Path | None,
-    engine: str | None,
     hosts: str | None,
     address: str,
     nodes: int | None,
     submit: bool,
     resume: str | None,
     restarts: int | None,
-    initial: str | None,
     save: Path | None,
-    deterministic: bool,
-    allow_missing: bool,
     tensorboard: bool,
     trackers: tuple[str, ...],
     log_format: str,
     force: bool,
     as_json: bool,
     quiet: bool,
+    **keys: Any,
 ) -> None:
     """Train EXPERIMENT with its servers and workers as processes, or simulate it.
 
@@ -166,17 +147,7 @@ def run(
     and --tracker (docs/observe.md) other tools get the metrics: while a local run goes on, and
     at the end of a simulated one.
     """
-    said = {
-        "cluster.workers": workers,
-        "cluster.servers": servers,
-        "policy.name": policy,
-        "run.engine": engine,
-        "job.initial": initial,
-        "run.deterministic": True if deterministic else None,
-        "cluster.allow_missing": True if allow_missing else None,
-    }
-    settings = {key: value for key, value in said.items() if value is not None}
-    overrides = (*overrides_of(settings), *overrides)
+    overrides = (*overrides_of(keys), *overrides)
     if resume is not None and (out is None or force or script is not None):
         raise Failure(
             "--resume goes on in the folder of an experiment's run: expected --out RUN, without --force"
@@ -192,7 +163,7 @@ def run(
         if script is None:
             loaded = _experiment(arguments, overrides)
         else:
-            loaded = _of_script(script, arguments, settings, overrides)
+            loaded = _of_script(script, arguments, overrides)
         if submit:
             submitted(loaded, how)
             return
@@ -225,11 +196,9 @@ def _experiment(arguments: Sequence[str], overrides: Sequence[str]) -> Experimen
     return loaded
 
 
-def _of_script(
-    script: Path, arguments: Sequence[str], settings: Mapping[str, object], overrides: Sequence[str]
-) -> Experiment:
+def _of_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]) -> Experiment:
     """Raises ExperimentError, EngineError."""
-    loaded = of_script(script, arguments, settings, overrides)
+    loaded = of_script(script, arguments, overrides)
     if engine_named(loaded.run.engine).make is None:
         raise ExperimentError(
             f"--engine {loaded.run.engine}: expected an EXPERIMENT, a script runs for real only"

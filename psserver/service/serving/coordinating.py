@@ -45,7 +45,7 @@ class Coordinating:
         self._announce = announce
         hosts, wake = continuation.hosts, continuation.wake.set
         self.job = job = make_job(settings, hosts, host, announce, wake, continuation.begin_again)
-        self._succession = Succession(job, settings.stay, out, folder, wake, settings.behind)
+        self._succession = Succession(job, settings.process.stay, out, folder, wake, settings.behind)
         tokens = settings.credentials.tokens
         names = Names(tokens.names if tokens else frozenset())
         recovers = bool(settings.recover) and job.decider.checkpoints is not None
@@ -62,7 +62,7 @@ class Coordinating:
         results = Results(job)
         life = JobLoop(
             job,
-            self._settings.wait_warning,
+            self._settings.process.wait_warning,
             going.wake,
             lambda: going.signal,
             lambda: going.again is not None,

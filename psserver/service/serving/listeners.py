@@ -43,7 +43,7 @@ class Listeners:
             exchange,
             host.owner,
             settings.bind,
-            settings.data_port,
+            settings.process.data_port,
             host.watch,
             self.patience,
             settings.credentials.server_contexts,
@@ -68,7 +68,7 @@ class Listeners:
 
     def open_data_port(self) -> None:
         """One that was asked for is opened at once, or there is no server; any other when a worker first needs it."""
-        if self._settings.data_port:
+        if self._settings.process.data_port:
             try:
                 self.sockets.open_port()
             except SocketError as error:

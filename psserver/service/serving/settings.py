@@ -3,6 +3,9 @@
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
@@ -10,12 +13,35 @@ from psserver.policies import Policy
 from psserver.service.log.flushing import LogFlush
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address
+from pswire.config.flags import SERVER, Flag
+from pswire.config.sections import Section
 from pswire.security.credentials import NO_TLS, Credentials
+
+
+class ProcessSection(Section):
+    """What one server process is told beside the experiment, and reads as it stands."""
+
+    data_port: Annotated[int, Field(ge=0, le=65535), Flag((SERVER,))] = 0
+    """TCP port for payloads, beside gRPC; workers that cannot reach it send them over gRPC; 0: a free one"""
+
+    arena_versions: Annotated[int, Field(ge=2), Flag((SERVER,))] = 3
+    """copies of the model that this server may hold. With 2 an update waits until granted versions are read, and
+    workers of this machine copy them rather than read them in place"""
+
+    staging_limit: Annotated[int, Field(ge=1), Flag((SERVER,))] = 4
+    """gradients held out of order under a barrier"""
+
+    wait_warning: Annotated[float, Flag((SERVER,))] = 10.0
+    """log why a worker waits, after this many seconds"""
+
+    stay: Annotated[bool, Flag((SERVER,))] = False
+    """do not exit when a job ends (task 0): a worker that joins then begins the next one, in a folder of its own,
+    OUT/job-2. With `--checkpoint-every` a worker of the same model goes on in the same folder, with more epochs"""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Everything a server needs to know. `wait_warning`: seconds after which a wait is logged."""
+    """Everything a server needs to know."""
 
     hosts: tuple[Address, ...]
     task_index: int
@@ -25,9 +51,8 @@ class ServerSettings:
     # None: the first worker's.
     optimizer: Optimizer | None
     host: HostOptions
-    data_port: int
+    process: ProcessSection
     out: Path | None
-    wait_warning: float
     # None: no metrics; 0: a free port.
     metrics_port: int | None = None
     # Shared by all servers of the job: a coordinator proves to a shard that it knows this. Empty: it need not.
@@ -48,8 +73,6 @@ class ServerSettings:
     behind: str = ""
     # Servers that came back on other addresses than those that workers were told.
     moved: frozenset[int] = frozenset()
-    # Another job may follow (`psserver.service.succession`).
-    stay: bool = False
     log_flush: LogFlush = LogFlush()
     # Of all that it listens on and connects to.
     credentials: Credentials = NO_TLS

@@ -1,0 +1,87 @@
+"""Fields of a section that are options of command lines, too: the one declaration of an option.
+
+A field has the type, the range and the default; the text under it is its meaning in the documents and in ``--help``; a
+`Flag` among its annotations names the commands. `pswire.command.options` makes the options.
+"""
+
+import ast
+import inspect
+import sys
+from dataclasses import dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
+SERVER: Final = "ps-server"
+WORKER: Final = "ps-worker"
+RUN: Final = "ps-lab run"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """`commands` that have the option. `name`: without the leading dashes; empty: the field's. `metavar`: stands for
+    the value in ``--help``."""
+
+    commands: tuple[str, ...]
+    name: str = ""
+    metavar: str | None = None
+
+
+def flag_of(field: "FieldInfo", command: str) -> Flag | None:
+    """None: the command has no such option."""
+    return next(
+        (each for each in field.metadata if isinstance(each, Flag) and command in each.commands), None
+    )
+
+
+def bounds_of(field: "FieldInfo") -> list[str]:
+    """Such as [">= 1", "<= 65536"]; one that no user meets is left out."""
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    found = ((sign, getattr(each, key, None)) for each in field.metadata for key, sign in signs.items())
+    return [f"{sign} {number(bound)}" for sign, bound in found if bound is not None and abs(bound) < 1e9]
+
+
+def number(value: float) -> str:
+    """Without a decimal point where none is needed: 10 of 10.0."""
+    return str(int(value)) if value == int(value) else f"{value:g}"
+
+
+def kind_of(field: "FieldInfo") -> tuple[Any, tuple[str, ...]]:
+    """The type of a value, and the words that may stand for one: (float, ("auto",)), say."""
+    said = field.annotation
+    parts = get_args(said) if get_origin(said) in (Union, UnionType) else (said,)
+    words = tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
+    kinds = [part for part in parts if get_origin(part) is not Literal and part is not NoneType]
+    kind = kinds[0] if kinds else str
+    return get_args(kind)[0] if get_origin(kind) is Annotated else get_origin(kind) or kind, words
+
+
+def meanings_of(model: "type[BaseModel]") -> dict[str, str]:
+    """The text under each field, also of the classes that `model` is made of."""
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if hasattr(base, "model_fields") and not base.__module__.startswith("pydantic"):
+            found |= _texts(base.__module__).get(base.__qualname__, {})
+    return found
+
+
+@cache
+def _texts(module: str) -> dict[str, dict[str, str]]:
+    """By class and field, of a module. None where the source is not installed: an option then has no help."""
+    try:
+        classes = ast.parse(inspect.getsource(sys.modules[module])).body
+    except OSError:
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    for made in classes:
+        if isinstance(made, ast.ClassDef):
+            for field, text in zip(made.body, made.body[1:], strict=False):
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                        said = inspect.cleandoc(str(text.value.value))
+                        found.setdefault(made.name, {})[field.target.id] = said
+    return found

@@ -1,0 +1,96 @@
+"""Options that a section's fields declare: what the command gets, what --help says, and that no text is missing."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+from click.testing import CliRunner
+from pydantic import Field
+
+from psserver.settings import Options
+from pswire.command.options import key_options, section_options
+from pswire.config.experiment import Experiment, parse_experiment
+from pswire.config.flags import RUN, SERVER, WORKER, Flag, meanings_of
+from pswire.config.overrides import apply_overrides, overrides_of
+from pswire.config.sections import Section
+
+
+class Own(Section):
+    size: Annotated[int, Field(ge=2, le=9), Flag((SERVER,))] = 3
+    """pieces of `cake`"""
+
+    pause: Annotated[Literal["auto"] | float, Flag((SERVER,), metavar="SECONDS")] = "auto"
+    """seconds"""
+
+    folder: Annotated[Path | None, Flag((SERVER,))] = None
+    """where"""
+
+    guests: Annotated[list[str], Flag((SERVER,), name="guest")] = Field(default_factory=list)
+    """who comes"""
+
+    late: Annotated[bool, Flag((WORKER,))] = False
+    """another command's"""
+
+    secret: str = ""
+
+
+def given(arguments: list[str]) -> dict[str, Any]:
+    @click.command()
+    @section_options(SERVER, Own)
+    def command(**given: Any) -> None:
+        found.update({name: value for name, value in given.items() if value not in (None, ())})
+
+    found: dict[str, Any] = {}
+    said = CliRunner().invoke(command, arguments)
+    assert said.exit_code == 0, said.output
+    return found | {"output": said.output}
+
+
+def test_a_field_is_an_option_of_its_commands_only() -> None:
+    said = given(["--help"])["output"]
+    assert "Pieces of cake.  [default: 3; >= 2, <= 9]" in said
+    assert "--pause SECONDS" in said and "[default: auto]" in said
+    assert "Who comes. Repeatable." in said
+    assert "--late" not in said and "--secret" not in said
+
+
+def test_what_is_not_given_is_left_to_the_section() -> None:
+    assert given([]) == {"output": ""}
+    chosen = ["--size", "4", "--pause", "0.5", "--folder", "x", "--guest", "a", "--guest", "b"]
+    assert given(chosen) == {
+        "output": "",
+        "size": 4,
+        "pause": 0.5,
+        "folder": Path("x"),
+        "guests": ("a", "b"),
+    }
+    assert given(["--pause", "auto"])["pause"] == "auto"
+
+
+def test_a_key_of_an_experiment_file_goes_from_the_command_line_into_the_experiment() -> None:
+    @click.command()
+    @key_options(SERVER)
+    def command(**keys: Any) -> None:
+        apply_overrides(document, overrides_of(keys))
+
+    document: dict[str, Any] = {}
+    chosen = ["--workers", "2", "--allow-worker", "w0", "--allow-worker", "w1", "--ticket-timeout", "3"]
+    said = CliRunner().invoke(command, [*chosen, "--allow-missing", "--policy", "async"])
+    assert said.exit_code == 0, said.output
+    found = parse_experiment(document)
+    assert found.cluster.allowed_workers == ["w0", "w1"] and found.cluster.ticket_timeout == 3.0
+    assert found.cluster.allow_missing and found.policy.name == "async"
+    assert found.model_fields_set == {"cluster", "policy"}
+
+
+def test_every_option_has_a_meaning() -> None:
+    sections = [field.annotation for field in Experiment.model_fields.values()]
+    flagged = 0
+    for model in (Options, *sections):
+        if isinstance(model, type) and issubclass(model, Section):
+            for name, field in model.model_fields.items():
+                flags = [each for each in field.metadata if isinstance(each, Flag)]
+                assert not flags or meanings_of(model).get(name), (model, name)
+                assert all(set(each.commands) <= {SERVER, WORKER, RUN} for each in flags)
+                flagged += len(flags)
+    assert flagged > 30
