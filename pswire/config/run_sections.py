@@ -223,7 +223,7 @@ class JobSection(Section):
     module: Annotated[str, Flag((WORKER,), name="job", metavar="MODULE:NAME")] = ""
     """what to train: `package.module:attribute` or `path/file.py:attribute`"""
 
-    epochs: Annotated[int, Field(ge=1), Flag((WORKER,))] = 1
+    epochs: Annotated[int, Field(ge=1), Flag((WORKER, RUN), metavar="N")] = 1
     """passes over the data"""
 
     evaluate_every: Annotated[

@@ -7,12 +7,14 @@ import click
 from click.testing import CliRunner
 from pydantic import Field
 
+from pslab.commands.running.run import run
 from psserver.settings import Options
 from pswire.command.options import key_options, section_options
 from pswire.config.experiment import Experiment, parse_experiment
 from pswire.config.flags import RUN, SERVER, WORKER, Flag, meanings_of
 from pswire.config.overrides import apply_overrides, overrides_of
 from pswire.config.sections import Section
+from psworker.cli import main as worker
 
 
 class Own(Section):
@@ -81,6 +83,12 @@ def test_a_key_of_an_experiment_file_goes_from_the_command_line_into_the_experim
     assert found.cluster.allowed_workers == ["w0", "w1"] and found.cluster.ticket_timeout == 3.0
     assert found.cluster.allow_missing and found.policy.name == "async"
     assert found.model_fields_set == {"cluster", "policy"}
+
+
+def test_one_field_is_an_option_of_several_commands() -> None:
+    for name, command in (("ps-worker", worker), ("ps-lab run", run)):
+        (option,) = [each for each in command.params if each.name == "job.epochs"]
+        assert option.opts == ["--epochs"], name
 
 
 def test_every_option_has_a_meaning() -> None:
