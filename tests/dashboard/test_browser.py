@@ -48,7 +48,7 @@ class Tab:
     ) -> None:
         self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(60_000)
+        self.page.set_default_timeout(180_000)
         self.wrong: list[str] = []
         self.page.on(
             "console", lambda m: self.wrong.append(m.text) if m.type in ("error", "warning") else None
@@ -280,13 +280,13 @@ def test_a_run_that_grows(long: Run, browser: Any, tmp_path: Path) -> None:
 @pytest.mark.cluster
 def test_a_live_cluster_and_a_killed_worker(browser: Any, tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
-        cluster.start_servers(1, "--workers", "2", timeout=30.0)
+        cluster.start_servers(1, "--workers", "2", timeout=120.0)
         for index in ("0", "1"):
             cluster.start_worker("--task-index", index, "--seconds", "0.02")
         cluster.wait_version(5)
         with Page(tmp_path, cluster.addresses[0]) as served:
             tab = Tab(browser, f"{served.url}#/now")
-            tab.page.wait_for_selector('#workers li[data-worker="w1"]', timeout=60_000)
+            tab.page.wait_for_selector('#workers li[data-worker="w1"]', timeout=180_000)
             for name in PAGES[1:7]:
                 tab.page.goto(f"{served.url}#/{name}")
                 tab.page.wait_for_selector(".card")
@@ -376,7 +376,7 @@ THIRTY_FRAMES = """() => new Promise(done => {
 def test_the_end_of_a_live_cluster(browser: Any, tmp_path: Path) -> None:
     """On a page that is open then, and on one that is opened later."""
     with Cluster(tmp_path) as cluster:
-        cluster.start_servers(1, "--workers", "2", timeout=30.0)
+        cluster.start_servers(1, "--workers", "2", timeout=120.0)
         gate = tmp_path / "gate"
         for index in ("0", "1"):
             flags = ("--task-index", index, "--seconds", "0.01", "--batches", "40")

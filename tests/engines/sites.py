@@ -92,7 +92,7 @@ class Running:
         inner = [child for child in me.children(recursive=True) if "pslab" in child.cmdline()]
         return inner[-1] if inner else me
 
-    def until(self, process: str, event: str, seconds: float = 2 * PATIENCE) -> Mapping[str, Any]:
+    def until(self, process: str, event: str, seconds: float = 4 * PATIENCE) -> Mapping[str, Any]:
         """What that process said in that event, not counting what was returned before."""
         assert self.process.stdout is not None
         late = threading.Timer(seconds, self.process.kill)
@@ -112,7 +112,7 @@ class Running:
         mine = [each["said"] for each in self.said if each["event"] == "process" and each["name"] == process]
         return [said for said in mine if said["event"] == event]
 
-    def end(self, seconds: float = 2 * PATIENCE) -> Mapping[str, Any]:
+    def end(self, seconds: float = 4 * PATIENCE) -> Mapping[str, Any]:
         """The last line, once it has ended."""
         late = threading.Timer(seconds, self.process.kill)
         late.start()
