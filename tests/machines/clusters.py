@@ -173,6 +173,8 @@ def _ray(machines: Machines) -> Iterator[tuple[str, dict[str, str]]]:
             said = (
                 f"--num-cpus={CPUS if place else 0}",
                 f"--object-store-memory={STORE}",
+                # Any port: those that Ray sets aside for workers could have the head's among them.
+                *("--min-worker-port=0", "--max-worker-port=0"),
                 "--disable-usage-stats",
             )
             command = ("-m", "ray.scripts.scripts", "start", *where, f"--node-ip-address={machine.address}")

@@ -142,13 +142,19 @@ def test_who_started_a_run_shows_what_it_was_started_with(planted: Path) -> None
     assert not shown(observer_credentials(SecurityOptions(), planted))
 
 
-@pytest.mark.parametrize("command", ["status", "watch", "dashboard"])
+@pytest.mark.parametrize("command", ["status", "watch", "dashboard", "note"])
 def test_each_command_that_asks_a_running_server_takes_trust(
     planted: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[bool] = []
 
-    def noted(options: SecurityOptions, run: Path | None = None, *, trusted: bool = False) -> Credentials:
+    def noted(
+        options: SecurityOptions,
+        run: Path | None = None,
+        *,
+        trusted: bool = False,
+        role: Role = Role.OBSERVER,
+    ) -> Credentials:
         if run is not None:
             said.append(trusted)
             raise Failure("enough")
@@ -157,7 +163,8 @@ def test_each_command_that_asks_a_running_server_takes_trust(
     monkeypatch.setattr(observing, "observer_credentials", noted)
     monkeypatch.setattr(dashboard, "observer_credentials", noted)
     for trust in ((), ("--trust",)):
-        CliRunner().invoke(cli, [command, str(planted), *trust])
+        more = ("hot",) if command == "note" else ()
+        CliRunner().invoke(cli, [command, str(planted), *more, *trust])
     assert said == [False, True]
 
 
