@@ -91,9 +91,11 @@ def test_one_that_a_run_removes_meanwhile_is_said_or_exported_whole(
     def removed() -> None:
         assert name in store.prune(1)
 
-    def after_removal(folder: Path, real=exporting.weights_of_checkpoint) -> Weights:  # type: ignore[no-untyped-def]
+    def after_removal(  # type: ignore[no-untyped-def]
+        folder: Path, real=exporting.weights_of_checkpoint, **how: bool
+    ) -> Weights:
         removed()
-        return real(folder)
+        return real(folder, **how)
 
     def arrays(self: Store, other: str, file: str, *rest: object, real=Store.arrays) -> object:  # type: ignore[no-untyped-def]
         found = real(self, other, file, *rest)

@@ -98,7 +98,7 @@ class FakeSession:
         self.held, self.asked = None, False
         self.abandoned.append((grant.ticket, reason))
 
-    def dispositions(self) -> list[Disposition]:
+    def dispositions(self, grant: Grant | None = None) -> list[Disposition]:
         return []
 
     def done(self, ends: str = "") -> Stop:

@@ -83,10 +83,10 @@ def test_a_fault_of_the_server_ends_the_session_in_words(
         job = cluster.servers[0].server.job
         assert job is not None
 
-        def fails(*_: object) -> None:
+        def fails(*_: object, **__: object) -> None:
             raise KeyError("what nobody thought of")
 
-        monkeypatch.setattr(job, "ready", fails)
+        monkeypatch.setattr(job, "handle", fails)
         peer.send(ready=pb.Ready())
         refusal = peer.receive("refusal")
         assert refusal.fatal and "the server failed" in refusal.message and "KeyError" in refusal.message
