@@ -55,4 +55,4 @@ def pages() -> dict[str, str]:
 
 def _keys(kind: type[Record]) -> Iterator[tuple[str, str, str]]:
     for each in declared(kind):
-        yield code(each.name), each.noun, each.text + (f"; left out: {each.absent}" if each.omits else "")
+        yield code(each.name), each.noun, each.text + (f"; {each.absent} if absent" if each.omits else "")

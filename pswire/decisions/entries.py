@@ -74,7 +74,7 @@ class Join(LogEntry):
     """A worker becomes a member."""
 
     worker: str = about("its name")
-    incarnation: int = about("its life, counted from 1")
+    incarnation: int = about("its life, counted from 0")
     rank: int = about("its number among the workers, from 0")
     forgets: tuple[str, ...] = about(
         "what only its former process had and begins anew: `local rule`, `codec`; it had committed before",
