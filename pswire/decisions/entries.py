@@ -6,6 +6,7 @@ new kind: a class here, in `Entry`; the part of the coordinator that records it;
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, get_args
 
@@ -23,7 +24,7 @@ LOCAL_RULE: Final = "local rule"
 CODEC: Final = "codec"
 
 
-class LogEntry(Record):
+class LogEntry(Record, ABC):
     """What every entry says besides its fields."""
 
     __slots__ = ()
@@ -31,9 +32,9 @@ class LogEntry(Record):
     # A server's own log has the entry too, as the event of this name (`pswire.logs.events`); "": it has not.
     event: ClassVar[str] = ""
 
+    @abstractmethod
     def sentence(self) -> str:
         """Say what happened, without the time and, where there is one, the worker in front."""
-        raise NotImplementedError
 
     def order(self, folded: set[int]) -> orders.Order:
         """Return what a shard does; here nothing. `folded`: tickets summed since the last update, kept up to date."""

@@ -13,6 +13,7 @@ from pslab.compare.timeline import timeline
 from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Recorder, recorded
 from pslab.dashboard.runs import PRINTED, RunPages
 from pslab.runs.folder import Run, RunError
+from pswire.decisions.entries import KINDS as ENTRIES
 from pswire.decisions.entries import Join, Leave
 from tests.comparing import same
 from tests.replay.simulated import simulate
@@ -88,6 +89,7 @@ def test_every_kind_of_entry_has_words(run: Run) -> None:
         assert entry.fact.sentence(), entry.kind
         seen.add(entry.kind)
     assert seen >= {"job", "join", "grant", "commit", "apply", "drop", "lost", "leave", "stop"}
+    assert all("sentence" in vars(kind) for kind in ENTRIES.values())
     assert Join("w1", 2, 1).sentence() == "joins as incarnation 2"
     assert Leave("w1", "tired").sentence() == "leaves: tired"
 

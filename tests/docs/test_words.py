@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterable
 from typing import get_args
 
-from pswire.decisions import orders
+from docs.generate import logs, protocol
+from psserver.service.access.roles import ROLES
+from pswire.decisions import entries, orders
 from tests.docs.markdown import ROOT
 
 DOCS = ROOT / "docs"
@@ -23,6 +25,13 @@ def row(page: str, first: str) -> str:
 
 def test_a_missing_word_is_found() -> None:
     assert missing(("Push", "Pull"), "| `Push`, `Puller` |") == ["Pull"]
+
+
+def test_the_generated_pages_have_every_kind_of_entry_and_every_method() -> None:
+    made = logs.pages()["log-entries.md"] + protocol.pages()["protocol.md"]
+    headings = {line.removeprefix("## ") for line in made.splitlines() if line.startswith("## ")}
+    assert set(entries.KINDS) <= headings
+    assert not missing((path.lstrip("/") for path in ROLES if path.startswith("/pswire.v1.")), made)
 
 
 def test_the_vocabulary_has_every_order() -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import psworker
+from pslab.dashboard.recording import recorded
+from pslab.runs.folder import Run
 from psserver.service.limits.rates import NOTES
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
@@ -39,6 +41,11 @@ def test_a_note_stands_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [line["text"] for line in lines if line["kind"] == "note"] == [
         "the rate looks too large",
         "said twice",
+    ]
+    page = recorded(Run(tmp_path / "run").decisions())
+    assert [row[4] for row in page["log"] if row[2] == "note"] == [
+        "note: the rate looks too large",
+        "note: said twice",
     ]
     assert ps_lab(monkeypatch, "check", tmp_path / "run") == 0
     assert ps_lab(monkeypatch, "report", tmp_path / "run", "--out", tmp_path / "picture.svg") == 0

@@ -47,6 +47,15 @@ def test_no_kind_is_left_out() -> None:
     assert declared == set(entries.KINDS.values()) == {type(entry) for entry, _ in MEANING}
 
 
+def test_a_kind_without_a_sentence_and_a_part_are_no_entries() -> None:
+    class Forgotten(entries.LogEntry):
+        pass
+
+    with pytest.raises(TypeError, match="sentence"):
+        Forgotten()  # type: ignore[abstract]
+    assert not hasattr(PART, "order")
+
+
 def test_what_was_folded_is_not_ordered_twice() -> None:
     apply = entries.Apply(1, 0.5, 1.0, (PART,))
     folded: set[int] = set()
