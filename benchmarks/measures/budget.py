@@ -137,14 +137,14 @@ def _deciding() -> Callable[[], object]:
     coordinator.opening()
     coordinator.join("w0", "session", None, 0.0)
     coordinator.connect("w0", 0, "session", 0.0)
-    coordinator.ready("w0", 0, 0.0)
+    coordinator.handle("w0", 0, protocol.Ready(), 0.0)
     (first,) = coordinator.tickets.live
-    coordinator.commit("w0", 0, protocol.Commit(first, ready=True), 0.0)
+    coordinator.handle("w0", 0, protocol.Commit(first, ready=True), 0.0)
 
     def step() -> None:
         (ticket,) = coordinator.tickets.live
         commit = protocol.Commit(ticket, samples=1, loss=0.1, ready=True)
-        coordinator.commit("w0", 0, commit, 0.0, norm=1.0)
+        coordinator.handle("w0", 0, commit, 0.0, norm=1.0)
 
     return step
 

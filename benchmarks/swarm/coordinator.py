@@ -42,7 +42,7 @@ class _Workers:
             self._take(self.coordinator.join(name, name, None, 0.0)[1])
             self._take(self.coordinator.connect(name, 0, name, 0.0))
         for name in names:
-            self._take(self.coordinator.ready(name, 0, 0.0))
+            self._take(self.coordinator.handle(name, 0, protocol.Ready(), 0.0))
         # The initial values.
         self.commit()
 
@@ -50,11 +50,8 @@ class _Workers:
         """Of the worker that has held its ticket the longest."""
         worker, ticket = self._holding.popleft()
         self._now += 1e-4
-        self._take(
-            self.coordinator.commit(
-                worker, 0, protocol.Commit(ticket, samples=1, loss=1.0, ready=True), self._now, norm=1.0
-            )
-        )
+        commit = protocol.Commit(ticket, samples=1, loss=1.0, ready=True)
+        self._take(self.coordinator.handle(worker, 0, commit, self._now, norm=1.0))
 
     def _take(self, outputs: list[Output]) -> None:
         for output in outputs:

@@ -11,12 +11,13 @@ from typing import Protocol
 
 import grpc
 
+from pswire.messages import EVENTS, REQUESTS
 from pswire.model.plan import Plan
+from pswire.protocol import received
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from psworker.control.conversions import commit_to_wire, event_from_wire, request_to_wire
 from psworker.engine import ClientEngine, Commit, Grant, Request
 
 ABORTED = grpc.StatusCode.ABORTED.value[0]
@@ -158,7 +159,7 @@ class Member:
         header.bytes = 4 * self._model.plan.shards[server].elements
         request = shard_pb2.ExchangeRequest(
             push=header,
-            commit=None if commit is None else commit_to_wire(commit),
+            commit=None if commit is None else REQUESTS.codecs[Commit].to_wire(commit),
             hello=None if commit is None else self._hello,
         )
         first, *others = chunks or [b""]
@@ -177,7 +178,7 @@ class Member:
 
     def _tell(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            self._say(request_to_wire(request))
+            self._say(REQUESTS.to_wire(request))
 
     # What it hears
 
@@ -185,9 +186,9 @@ class Member:
         """Events of the session, or of an answer."""
         now = self._host.now()
         for message in events:
-            event = event_from_wire(message, now)
+            event = EVENTS.from_wire(message)
             if event is not None:
-                self.engine.receive(event)
+                self.engine.receive(received(event, now))
         if self.engine.refusal is not None:
             self.end(f"refused: {self.engine.refusal.message}")
         elif self.engine.stop is not None:

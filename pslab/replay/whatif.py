@@ -143,7 +143,7 @@ class Counterfactual:
         del self._requested[worker]
         if isinstance(move, s.Depart):
             incarnation = self._incarnations.pop(worker)
-            self._take(self.coordinator.leave(worker, incarnation, move.reason, move.t))
+            self._take(self.coordinator.handle(worker, incarnation, protocol.Leave(move.reason), move.t))
         elif self.coordinator.stopped is None:
             session = f"{worker}/{move.incarnation}"
             member, outputs = self.coordinator.join(worker, session, move.rank, move.t)
@@ -167,15 +167,15 @@ class Counterfactual:
             case s.Ask():
                 self._ask(move)
             case s.Done():
-                self._take(coordinator.done(worker, incarnation, now))
+                self._take(coordinator.handle(worker, incarnation, protocol.Done(), now))
             case s.Initialised():
                 commit = protocol.Commit(self._tickets[worker].popleft())
-                self._take(coordinator.commit(worker, incarnation, commit, now))
+                self._take(coordinator.handle(worker, incarnation, commit, now))
             case s.Finish() | s.GiveUp():
                 ticket = self._tickets[worker].popleft()
                 if isinstance(move, s.GiveUp) or ticket not in coordinator.tickets.live:
                     reason = move.reason if isinstance(move, s.GiveUp) else "cancelled"
-                    self._take(coordinator.abandon(worker, incarnation, ticket, reason, now))
+                    self._take(coordinator.handle(worker, incarnation, protocol.Abandon(ticket, reason), now))
                 else:
                     self._commit(move, incarnation, ticket)
                 self._send_ready(worker, now)
@@ -189,7 +189,9 @@ class Counterfactual:
         if self._requested[worker] > 0:
             held = self._tickets[worker]
             holding = held[-1] if held else 0
-            self._take(self.coordinator.ready(worker, self._incarnations[worker], now, holding=holding))
+            self._take(
+                self.coordinator.handle(worker, self._incarnations[worker], protocol.Ready(holding), now)
+            )
 
     def _commit(self, move: s.Finish, incarnation: int, ticket: int) -> None:
         # No worker sets it for all where the policy tolerates bad ones.
@@ -197,7 +199,7 @@ class Counterfactual:
         times = protocol.Times(*move.times)
         told = (ticket, move.batch, move.samples, move.loss, False, times, (), rate)
         commit = protocol.Commit(*told)
-        self._take(self.coordinator.commit(move.worker, incarnation, commit, move.t, norm=move.norm))
+        self._take(self.coordinator.handle(move.worker, incarnation, commit, move.t, norm=move.norm))
 
     def _take(self, outputs: list[Output]) -> None:
         for output in outputs:

@@ -44,11 +44,11 @@ class Adversary:
         before = coordinator.entries
         who, now = (worker, member.incarnation), self.now
         if self.choices.pick(2):
-            outputs = coordinator.commit(*who, protocol.Commit(ticket.number, samples=5, loss=9.0), now)
+            outputs = coordinator.handle(*who, protocol.Commit(ticket.number, samples=5, loss=9.0), now)
             sent = [o.notice for o in outputs if isinstance(o, Send)]
             expect(sent == [ticket.fate], f"{worker} commits {ticket.number} again and receives {sent}")
         else:
-            outputs = coordinator.abandon(*who, ticket.number, "late", now)
+            outputs = coordinator.handle(*who, protocol.Abandon(ticket.number, "late"), now)
             expect(outputs == [], f"{worker} abandons {ticket.number}, which is settled: {outputs}")
         expect(coordinator.entries == before, "what is settled is decided upon again")
         self.guard.compare(coordinator)
@@ -69,13 +69,13 @@ class Adversary:
         before = state(coordinator)
         match pick(4):
             case 0 if worker == NOBODY or member is None or incarnation != member.incarnation:
-                outputs = coordinator.ready(worker, incarnation, now)
+                outputs = coordinator.handle(worker, incarnation, protocol.Ready(), now)
             case 1 if worker == NOBODY or member is None or incarnation != member.incarnation:
-                outputs = coordinator.done(worker, incarnation, now)
+                outputs = coordinator.handle(worker, incarnation, protocol.Done(), now)
             case 2:
-                outputs = coordinator.abandon(worker, incarnation, ticket, "lie", now)
+                outputs = coordinator.handle(worker, incarnation, protocol.Abandon(ticket, "lie"), now)
             case _:
-                outputs = coordinator.commit(worker, incarnation, protocol.Commit(ticket, samples=10**6), now)
+                outputs = coordinator.handle(worker, incarnation, protocol.Commit(ticket, samples=10**6), now)
         refusals = [
             o.notice for o in outputs if isinstance(o, Send) and isinstance(o.notice, protocol.Refusal)
         ]

@@ -106,12 +106,16 @@ class CoordinatorHarness:
         return self.take(self.coordinator.disconnect(worker, self.incarnation(worker), self.now))
 
     def leaves(self, worker: str, reason: str = "finished") -> list[Output]:
-        return self.take(self.coordinator.leave(worker, self.incarnation(worker), reason, self.now))
+        return self.take(
+            self.coordinator.handle(worker, self.incarnation(worker), protocol.Leave(reason), self.now)
+        )
 
     def ready(self, *workers: str) -> list[Output]:
         outputs: list[Output] = []
         for worker in workers:
-            outputs += self.take(self.coordinator.ready(worker, self.incarnation(worker), self.now))
+            outputs += self.take(
+                self.coordinator.handle(worker, self.incarnation(worker), protocol.Ready(), self.now)
+            )
         return outputs
 
     def commits(self, worker: str, ticket: int | None = None, **facts: Any) -> list[Output]:
@@ -123,7 +127,7 @@ class CoordinatorHarness:
         assert ticket is not None, f"{worker} holds nothing"
         who, now = (worker, self.incarnation(worker)), self.now
         commit = protocol.Commit(ticket, ready=ready, **facts)
-        return self.take(self.coordinator.commit(*who, commit, now, **found))
+        return self.take(self.coordinator.handle(*who, commit, now, **found))
 
     def shards_answer(self, *, finite: bool, largest: float = 1.0) -> list[Output]:
         """To what they were asked last."""
@@ -135,10 +139,12 @@ class CoordinatorHarness:
         ticket = self.holds(worker) if ticket is None else ticket
         assert ticket is not None, f"{worker} holds nothing"
         who = (worker, self.incarnation(worker))
-        return self.take(self.coordinator.abandon(*who, ticket, reason, self.now, unit_ends=unit_ends))
+        return self.take(self.coordinator.handle(*who, protocol.Abandon(ticket, reason, unit_ends), self.now))
 
     def done(self, worker: str, ends: str = "") -> list[Output]:
-        return self.take(self.coordinator.done(worker, self.incarnation(worker), self.now, ends=ends))
+        return self.take(
+            self.coordinator.handle(worker, self.incarnation(worker), protocol.Done(ends), self.now)
+        )
 
     def passes(self, seconds: float) -> list[Output]:
         self.now += seconds

@@ -261,17 +261,9 @@ class Coordinator(CoordinatorView):
             self._lifecycle.start_when_complete(now)
         return self._emit(now)
 
-    @_after_trial
-    def leave(self, worker: str, incarnation: int, reason: str, now: float) -> list[Output]:
-        """The worker leaves of its own will."""
-        member = self._ledger.member(worker, incarnation)
-        if member is not None:
-            self._membership.depart(member, reason, now)
-            self._lifecycle.start_when_complete(now)
-        return self._emit(now)
-
     # Work
 
+    @_after_trial
     def handle(
         self,
         worker: str,
@@ -282,86 +274,44 @@ class Coordinator(CoordinatorView):
         ordinary: bool = True,
         norm: float = math.nan,
     ) -> list[Output]:
-        """Take a request of this incarnation of a worker. A report changes nothing here.
+        """Take a request of this incarnation of a worker. Sent twice, it is answered twice and counts once.
 
-        `ordinary`, `norm`: what receipts say of the payload that a commit is about; NaN where nothing is computed.
+        `ordinary`, `norm`: of a commit, what receipts say of its payload: no number is beyond what `Assurance` takes
+        for ordinary; the L2 norm of the gradient, NaN where nothing is computed.
+        A ready asks for the next ticket: the worker is idle, or works on ticket `holding` and wants the one after it
+        ahead; while it holds such a one, it is sent that one again. Where the policy grants nothing ahead, nothing
+        follows from it. To abandon a settled ticket (a cancelled one, say) changes nothing. A done worker has no more
+        data: barriers shrink, and the job ends when all are done, or at once where `ends` says why; a ticket that the
+        worker still holds is abandoned, for a ready that it repeated may have brought one that it never wanted. A
+        report changes nothing here.
         """
+        member = self._ledger.member(worker, incarnation)
+        if member is None and not isinstance(request, protocol.Leave):
+            return self._ledger.refuse_unknown_session(worker, incarnation)
+        if member is not None:
+            self._take(member, request, ordinary, norm, now)
+        return self._emit(now)
+
+    def _take(
+        self, member: Member, request: protocol.Request, ordinary: bool, norm: float, now: float
+    ) -> None:
+        contributions = self._contributions
         match request:
             case protocol.Commit():
-                return self.commit(worker, incarnation, request, now, ordinary=ordinary, norm=norm)
+                contributions.commit(member, request, ordinary, norm, now)
             case protocol.Ready(holding):
-                return self.ready(worker, incarnation, now, holding=holding)
+                contributions.ready(member, holding, now)
             case protocol.Abandon(ticket, reason, ends):
-                return self.abandon(worker, incarnation, ticket, reason, now, unit_ends=ends)
+                contributions.abandon(member, ticket, reason, now, ends=ends)
             case protocol.Done(ends):
-                return self.done(worker, incarnation, now, ends=ends)
+                contributions.done(member, now, ends)
             case protocol.Leave(reason):
-                return self.leave(worker, incarnation, reason, now)
+                self._membership.depart(member, reason or "left", now)
+                self._lifecycle.start_when_complete(now)
             case protocol.Report():
-                return []
+                pass
             case _:
                 assert_never(request)
-
-    @_after_trial
-    def ready(self, worker: str, incarnation: int, now: float, *, holding: int = 0) -> list[Output]:
-        """The worker asks for its next ticket: it is idle, or works on ticket `holding` and wants the one
-        after it ahead. While it holds such a one, it is sent that one again. Where the policy grants nothing
-        ahead, nothing follows from it: the worker asks again with its commit.
-        """
-        member = self._ledger.member(worker, incarnation)
-        if member is None:
-            return self._ledger.refuse_unknown_session(worker, incarnation)
-        self._contributions.ready(member, holding, now)
-        return self._emit(now)
-
-    @_after_trial
-    def commit(
-        self,
-        worker: str,
-        incarnation: int,
-        commit: protocol.Commit,
-        now: float,
-        *,
-        ordinary: bool = True,
-        norm: float = math.nan,
-    ) -> list[Output]:
-        """The ticket's payload is on every shard. Sent twice, it is answered twice and counted once.
-
-        By the receipts of the shards, `ordinary`: no number of the payload is beyond what `Assurance` takes for
-        ordinary; `norm`: the L2 norm of the gradient.
-        """
-        member = self._ledger.member(worker, incarnation)
-        if member is None:
-            return self._ledger.refuse_unknown_session(worker, incarnation)
-        self._contributions.commit(member, commit, ordinary, norm, now)
-        return self._emit(now)
-
-    @_after_trial
-    def abandon(
-        self, worker: str, incarnation: int, ticket: int, reason: str, now: float, *, unit_ends: bool = False
-    ) -> list[Output]:
-        """The worker will not use the ticket. Abandoning a settled one (a cancelled one, say) is a no-op.
-
-        `unit_ends`: because the work unit that it takes a part of had ended before that part.
-        """
-        member = self._ledger.member(worker, incarnation)
-        if member is None:
-            return self._ledger.refuse_unknown_session(worker, incarnation)
-        self._contributions.abandon(member, ticket, reason, now, ends=unit_ends)
-        return self._emit(now)
-
-    @_after_trial
-    def done(self, worker: str, incarnation: int, now: float, *, ends: str = "") -> list[Output]:
-        """The worker has no more data. Barriers shrink; when all are done the job is, or at once where `ends` says why.
-
-        A ticket that it still holds is abandoned: a ready that it repeated after
-        a reconnection may have brought one that it never wanted.
-        """
-        member = self._ledger.member(worker, incarnation)
-        if member is None:
-            return self._ledger.refuse_unknown_session(worker, incarnation)
-        self._contributions.done(member, now, ends)
-        return self._emit(now)
 
     # Time and the outside world
 

@@ -24,7 +24,7 @@ class WorkerReport:
     waiting_for: str = ""
     releasers: tuple[str, ...] = ()
     ticket: int = 0
-    base: int = 0
+    base_version: int = 0
     committed: int = 0
     applied: int = 0
     dropped: int = 0
@@ -237,7 +237,7 @@ def _tallied(
     waiting_for: str = "",
     releasers: tuple[str, ...] = (),
     ticket: int = 0,
-    base: int = 0,
+    base_version: int = 0,
 ) -> WorkerReport:
     tally = coordinator.roster.tally(name)
     mean = sum(s * n for s, n in tally.staleness.items()) / tally.applied if tally.applied else 0.0
@@ -249,7 +249,7 @@ def _tallied(
         waiting_for,
         releasers,
         ticket,
-        base,
+        base_version,
         tally.committed,
         tally.applied,
         tally.dropped,

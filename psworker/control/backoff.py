@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from pswire.addresses import Address
+from pswire.bounds import BoundError, check
 from pswire.logs.events import event
 from pswire.transport.failures import may_pass, reason
 from psworker.control.contact import Contact
@@ -28,6 +30,7 @@ from psworker.errors import (
 log = logging.getLogger("ps-worker")
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 MEANING: dict[grpc.StatusCode, type[SessionError]] = {
     grpc.StatusCode.ABORTED: Voided,
@@ -130,6 +133,20 @@ def translated(error: grpc.RpcError, where: str) -> SessionError:
     if kind is SessionError:
         return SessionError(f"{where}: {error.code().name}: {reason(error)}")
     return kind(f"{where}: {error.details()}")
+
+
+def bounded(reply: M) -> M:
+    """The server's message itself. Raises SessionError when a field is beyond its bound, as no server of ours sends."""
+    try:
+        check(reply)
+    except BoundError as error:
+        raise beyond(error) from error
+    return reply
+
+
+def beyond(error: BoundError) -> SessionError:
+    """What a message stands for that no server of ours sends."""
+    return SessionError(f"the server sent what no ps-server sends: {error}")
 
 
 def insist(call: Callable[[], T], backoff: Backoff) -> T:

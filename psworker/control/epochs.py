@@ -8,8 +8,7 @@ import grpc
 
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
-from psworker.control.backoff import Backoff, insist
-from psworker.control.conversions import bounded
+from psworker.control.backoff import Backoff, bounded, insist
 from psworker.control.stream import Control
 from psworker.errors import Unreachable
 

@@ -11,8 +11,7 @@ from pswire.model.specs import specs_to_wire
 from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
-from psworker.control.backoff import Backoff, insist
-from psworker.control.conversions import bounded, work_to_wire
+from psworker.control.backoff import Backoff, bounded, insist
 from psworker.errors import Refused
 from psworker.work import WorkUnits
 
@@ -56,7 +55,7 @@ class Registration:
         self._name, self._task_index = name, task_index
         self._optimizer = optimizer
         self._backoff = backoff
-        self._work = None if work is None else work_to_wire(work, epochs)
+        self._work = None if work is None else _dealt(work, epochs)
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
         # Of the newest answer: other servers on this address are none of ours.
         self._job, self._phase = phase.of, phase
@@ -87,3 +86,9 @@ class Registration:
         self._job = reply.job
         self._name, self._task_index = reply.worker, reply.worker_index
         return reply
+
+
+def _dealt(work: WorkUnits, epochs: int) -> pb.WorkUnits:
+    return pb.WorkUnits(
+        units=work.count, epochs=epochs, batches=work.batches_each, data=str(work), apart=work.apart
+    )

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import grpc
 
 from pswire.logs.events import event
+from pswire.messages import EVENTS, REQUESTS
+from pswire.protocol import received
 from pswire.transport.failures import may_pass, method_failed
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
-from psworker.control.backoff import Backoff, translated
-from psworker.control.conversions import bounded, event_from_wire, request_to_wire
+from psworker.control.backoff import Backoff, bounded, translated
 from psworker.control.joined import Joined
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
 from psworker.errors import RolledBack, SessionError, Unreachable, Voided
@@ -267,7 +268,7 @@ class Control:
         # Without a stream nothing is lost: what is owed is sent when there is one.
         if self._sender is not None:
             for request in requests:
-                self._sender.put(request_to_wire(request))
+                self._sender.put(REQUESTS.to_wire(request))
             if self._leaving:
                 self._sender.put(None)
 
@@ -334,13 +335,13 @@ class Control:
 
     def _receive_all(self, messages: Iterable[pb.SessionEvent], sender: Sender, received_at: float) -> None:
         for message in messages:
-            event = event_from_wire(message, received_at)
-            if event is not None:
-                self._engine.receive(event)
+            told = EVENTS.from_wire(message)
+            if told is not None:
+                self._engine.receive(received(told, received_at))
             elif message.HasField("welcome"):
                 self._sender = sender
-                for told in self._told.values():
-                    sender.put(told)
+                for request in self._told.values():
+                    sender.put(request)
                 self._backoff.reset()
                 self._send(self._engine.owed())
         self._after_events()

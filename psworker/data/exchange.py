@@ -14,7 +14,7 @@ from pswire.transport.failures import CallEnded
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
-from psworker.control.conversions import beyond
+from psworker.control.backoff import beyond
 from psworker.data.streams import Stream
 from psworker.errors import SessionError
 

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from pswire.messages import REQUESTS
 from pswire.transport.codecs import Encoder
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from psworker.control.conversions import fill_commit
 from psworker.engine import Commit
+
+_FILL = REQUESTS.codecs[Commit].fill
 
 
 @dataclass(slots=True)
@@ -46,5 +48,5 @@ class Membership:
         if self.hello is not hello:
             request.hello.CopyFrom(hello)
             self.hello = hello
-        fill_commit(request.commit, commit)
+        _FILL(request.commit, commit)
         return request

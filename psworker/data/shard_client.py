@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from pswire.addresses import Address
 from pswire.logs.events import event
+from pswire.messages import EVENTS
 from pswire.model.plan import Plan
 from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
+from pswire.protocol import received
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Codec
@@ -22,7 +24,6 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, insist, translated
 from psworker.control.contact import Contact
-from psworker.control.conversions import event_from_wire
 from psworker.data.membership import MemberId, Membership
 from psworker.data.payloads import Payload, Pieces, array_of
 from psworker.data.shared_memory import Received
@@ -262,15 +263,15 @@ class ShardClient:
             if error.code() in MEANING:
                 raise translated(error, f"server {self.server} at {self.address}") from error
             raise
-        received, granted, events = time.monotonic(), None, []
+        now, granted, events = time.monotonic(), None, []
         for message in reply.events:
-            told = event_from_wire(message, received)
+            told = EVENTS.from_wire(message)
             if told is not None:
-                events.append(told)
+                events.append(received(told, now))
                 if granted is None and type(told) is Grant:
                     granted = told.ticket
         version = None if granted is None else self._version(reply, chunk, granted, narrow)
-        return Answer(events, received, granted, version)
+        return Answer(events, now, granted, version)
 
     def keep(self, ticket: int) -> None:
         """What was pushed under `ticket` is committed."""

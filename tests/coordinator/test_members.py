@@ -107,18 +107,22 @@ def test_unknown_and_former_incarnations_are_refused_and_change_nothing(incarnat
     assert ticket is not None
     for worker in ("w0", "nobody"):
         answers = [
-            c.ready(worker, incarnation, now),
-            c.commit(worker, incarnation, protocol.Commit(ticket), now),
-            c.abandon(worker, incarnation, ticket, "lie", now),
-            c.done(worker, incarnation, now),
+            c.handle(worker, incarnation, protocol.Ready(), now),
+            c.handle(worker, incarnation, protocol.Commit(ticket), now),
+            c.handle(worker, incarnation, protocol.Abandon(ticket, "lie"), now),
+            c.handle(worker, incarnation, protocol.Done(), now),
             c.connect(worker, incarnation, "A", now),
         ]
         for outputs in answers:
             (told,) = notices(outputs, protocol.Refusal)
             assert told.fatal
             assert told.message.startswith(f"worker {worker!r}, incarnation {incarnation}, is not a member")
-        assert c.leave(worker, incarnation, "bye", now) == c.disconnect(worker, incarnation, now) == []
-    assert "; incarnation 1 is; join again" in refusals(c.ready("w0", incarnation, now))[0]
+        assert (
+            c.handle(worker, incarnation, protocol.Leave("bye"), now)
+            == c.disconnect(worker, incarnation, now)
+            == []
+        )
+    assert "; incarnation 1 is; join again" in refusals(c.handle("w0", incarnation, protocol.Ready(), now))[0]
     assert harness.state() == before
 
 

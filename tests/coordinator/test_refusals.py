@@ -93,7 +93,9 @@ INPUTS: Mapping[str, Callable[[CoordinatorHarness], object]] = {
     "disconnect": lambda harness: harness.disconnects("w1"),
     "give_up": lambda harness: harness.take(harness.coordinator.give_up("w1", "idle", harness.now)),
     "leave": lambda harness: harness.leaves("w1", "its own reason"),
-    "ready ahead": lambda harness: harness.take(harness.coordinator.ready("w0", 0, harness.now, holding=2)),
+    "ready ahead": lambda harness: harness.take(
+        harness.coordinator.handle("w0", 0, protocol.Ready(2), harness.now)
+    ),
     "commit": lambda harness: harness.commits("w1", samples=3, loss=2.0, norm=7.0),
     "commit without a request": lambda harness: harness.commits("w1", ready=False, batch=5),
     "abandon": lambda harness: harness.abandons("w1", reason="its own reason"),

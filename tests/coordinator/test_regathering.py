@@ -15,7 +15,7 @@ TERMS = JobTerms("job", {"name": "sgd"}, workers=2, worker_timeout=3.0, checkpoi
 def join(coordinator: Coordinator, worker: str, rank: int, now: float) -> list[Output]:
     member, outputs = coordinator.join(worker, f"session of {worker} at {now}", rank, now)
     outputs += coordinator.connect(worker, member.incarnation, member.session, now)
-    return outputs + coordinator.ready(worker, member.incarnation, now)
+    return outputs + coordinator.handle(worker, member.incarnation, protocol.Ready(), now)
 
 
 def going_on(regather: float, expected: tuple[str, ...] = ()) -> Coordinator:
@@ -23,9 +23,9 @@ def going_on(regather: float, expected: tuple[str, ...] = ()) -> Coordinator:
     first = Coordinator(TERMS, build("async", {}, 2), 0.0)
     outputs = [*first.opening(), *join(first, "a", 0, 0.0), *join(first, "b", 1, 0.0)]
     # Initial values.
-    outputs += first.commit("a", 0, protocol.Commit(1, ready=True), 1.0)
+    outputs += first.handle("a", 0, protocol.Commit(1, ready=True), 1.0)
     ticket = next(g.ticket for g in granted(outputs) if g.worker == "a")
-    outputs += first.commit("a", 0, protocol.Commit(ticket), 1.0)
+    outputs += first.handle("a", 0, protocol.Commit(ticket), 1.0)
     assert isinstance(outputs[-1], Record) and isinstance(outputs[-1].entry, entries.Checkpoint)
     again = Coordinator(replace(TERMS, generation=1, regather=regather), build("async", {}, 2), 100.0)
     again.restore(first.state())

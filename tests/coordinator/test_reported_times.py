@@ -63,11 +63,8 @@ class Training:
         harness = self.harness
         harness.passes(1)
         (ticket,) = harness.coordinator.tickets.open_of("w0")
-        harness.take(
-            harness.coordinator.commit(
-                "w0", 0, protocol.Commit(ticket.number, ready=True, times=Times(*times)), harness.now
-            )
-        )
+        commit = protocol.Commit(ticket.number, ready=True, times=Times(*times))
+        harness.take(harness.coordinator.handle("w0", 0, commit, harness.now))
         entry = [record.entry for record in harness.log if isinstance(record.entry, Commit)][-1]
         assert isinstance(entry, Commit)
         return entry

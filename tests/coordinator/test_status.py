@@ -138,7 +138,7 @@ def test_the_numbers_of_a_report() -> None:
     assert (picture.version, picture.committed, picture.applied, picture.dropped) == (3, 4, 3, 1)
     assert (picture.samples, picture.pending, picture.max_staleness) == (40, 0, 0)
     w0, w1 = picture.workers
-    assert (w0.state, w0.committed, w0.applied, w0.dropped, w0.base) == ("computing", 3, 3, 0, 3)
+    assert (w0.state, w0.committed, w0.applied, w0.dropped, w0.base_version) == ("computing", 3, 3, 0, 3)
     assert (w1.committed, w1.applied, w1.dropped) == (1, 0, 1)
     assert w0.ticket == harness.holds("w0")
 

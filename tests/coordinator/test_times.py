@@ -33,11 +33,11 @@ def test_a_commit_that_is_repeated_with_other_times_changes_nothing() -> None:
     coordinator.opening()
     coordinator.join("w0", "s", 0, 0.0)
     coordinator.connect("w0", 0, "s", 0.0)
-    coordinator.ready("w0", 0, 0.0)
-    coordinator.commit("w0", 0, protocol.Commit(1, ready=True), 0.0)
+    coordinator.handle("w0", 0, protocol.Ready(), 0.0)
+    coordinator.handle("w0", 0, protocol.Commit(1, ready=True), 0.0)
     (ticket,) = [found.number for found in coordinator.tickets.open_of("w0")]
-    first = coordinator.commit("w0", 0, protocol.Commit(ticket, samples=8, times=Times(0.25, 0.5)), 1.0)
-    again = coordinator.commit("w0", 0, protocol.Commit(ticket, samples=8, times=Times(7.0, 7.0)), 2.0)
+    first = coordinator.handle("w0", 0, protocol.Commit(ticket, samples=8, times=Times(0.25, 0.5)), 1.0)
+    again = coordinator.handle("w0", 0, protocol.Commit(ticket, samples=8, times=Times(7.0, 7.0)), 2.0)
     (told,) = [o.entry for o in first if isinstance(o, Record) and isinstance(o.entry, Commit)]
     assert (told.pull, told.compute, told.before) == (0.25, 0.5, None)
     assert not [o for o in again if isinstance(o, Record)]

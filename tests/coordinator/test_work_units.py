@@ -443,15 +443,15 @@ def test_units_for_fewer_than_the_workers_start_all_the_same() -> None:
 
 def test_ahead_a_worker_is_dealt_the_next_part() -> None:
     harness = started(units=3)
-    harness.take(harness.coordinator.ready("w0", 0, harness.now, holding=2))
+    harness.take(harness.coordinator.handle("w0", 0, protocol.Ready(2), harness.now))
     assert dealt(harness)[-1] == ("w0", 0, 2, 0)
     # Nothing is left; w1 works, and does not stand by.
-    assert not harness.take(harness.coordinator.ready("w1", 0, harness.now, holding=3))
+    assert not harness.take(harness.coordinator.handle("w1", 0, protocol.Ready(3), harness.now))
 
 
 def test_a_unit_that_ends_behind_a_part_that_was_granted_ahead() -> None:
     harness = started(units=2, batches=0)
-    harness.take(harness.coordinator.ready("w0", 0, harness.now, holding=2))
+    harness.take(harness.coordinator.handle("w0", 0, protocol.Ready(2), harness.now))
     harness.commits("w0", 2, unit_ends=True, ready=False)
     harness.abandons("w0", reason="the unit has ended", unit_ends=True)
     harness.commits("w1", unit_ends=True)

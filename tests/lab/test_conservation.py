@@ -70,7 +70,7 @@ class Playground:
         member, outputs = self.coordinator.join(worker, session, rank, self.now)
         self.take(outputs)
         self.take(self.coordinator.connect(worker, member.incarnation, session, self.now))
-        self.take(self.coordinator.ready(worker, member.incarnation, self.now))
+        self.take(self.coordinator.handle(worker, member.incarnation, protocol.Ready(), self.now))
 
     def move(self, worker: str) -> None:
         """One thing that this worker may do now."""
@@ -85,16 +85,20 @@ class Playground:
         chance = self.dice.random()
         if member.state == "done" or (chance < 0.01 and len(coordinator.roster.present) > 2):
             if member.state != "done":
-                self.take(coordinator.leave(worker, number, "killed", now))
+                self.take(coordinator.handle(worker, number, protocol.Leave("killed"), now))
         elif not opened:
             if member.requested is None:
-                self.take(coordinator.ready(worker, number, now))
+                self.take(coordinator.handle(worker, number, protocol.Ready(), now))
         elif self.left_to_do[worker] <= 0:
-            self.take(coordinator.abandon(worker, number, opened[0].number, "no more data", now))
-            self.take(coordinator.done(worker, number, now))
+            self.take(
+                coordinator.handle(worker, number, protocol.Abandon(opened[0].number, "no more data"), now)
+            )
+            self.take(coordinator.handle(worker, number, protocol.Done(), now))
         elif chance < 0.05:
-            self.take(coordinator.abandon(worker, number, opened[0].number, "no reason", now))
-            self.take(coordinator.ready(worker, number, now))
+            self.take(
+                coordinator.handle(worker, number, protocol.Abandon(opened[0].number, "no reason"), now)
+            )
+            self.take(coordinator.handle(worker, number, protocol.Ready(), now))
         else:
             if not opened[0].initialise:
                 self.left_to_do[worker] -= 1
@@ -103,7 +107,7 @@ class Playground:
     def commit(self, worker: str, incarnation: int, ticket: int) -> None:
         for _ in range(self.dice.choice((1, 1, 2))):  # resent now and then
             commit = protocol.Commit(ticket, samples=8, loss=1.0, ready=True)
-            outputs = self.coordinator.commit(worker, incarnation, commit, self.now, norm=0.0)
+            outputs = self.coordinator.handle(worker, incarnation, commit, self.now, norm=0.0)
             self.take(outputs)
 
     def run(self) -> list[dict[str, object]]:

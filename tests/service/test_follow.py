@@ -159,7 +159,7 @@ BROKEN: dict[str, tuple[list[pb.FollowRequest], str]] = {
     ),
     "an unknown decision": (
         [decided(pb.Decision(index=0))],
-        "decision 0 is of kind None, which this server does not know",
+        "decision 0: expected one of a kind that this server knows, got another",
     ),
     "a plan that is not ASCII": ([configure(plan="é")], "Configure.plan: expected ASCII characters"),
     "another plan": ([configure(plan="x")], "run the same version of ps-server everywhere"),

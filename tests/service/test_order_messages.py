@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from psserver.service.rpc.adapters import order_from_wire, order_to_wire
+from pswire import messages
 from pswire.decisions import orders
 from tests.shard.test_orders import MEANING
 
@@ -22,6 +22,5 @@ def test_none_is_forgotten() -> None:
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda made: type(made).__name__)
 def test_there_and_back(order: orders.Order) -> None:
-    sent = order_to_wire(17, order)
-    assert sent.index == 17
-    assert order_from_wire(type(sent).FromString(sent.SerializeToString())) == order
+    sent = messages.ORDERS.to_wire(order)
+    assert messages.ORDERS.from_wire(type(sent).FromString(sent.SerializeToString())) == order

@@ -53,7 +53,7 @@ class Barrier:
             self.route(outputs)
             self.route(self.coordinator.connect(worker.name, 0, worker.name, 0.0))
         for worker in self.workers:
-            self.route(self.coordinator.ready(worker.name, 0, 0.0))
+            self.route(self.coordinator.handle(worker.name, 0, protocol.Ready(), 0.0))
 
     def route(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -112,14 +112,14 @@ class Barrier:
     def commit(self, worker: Worker) -> None:
         assert worker.grant is not None
         ticket, worker.grant = worker.grant.ticket, None
-        self.route(self.coordinator.commit(worker.name, 0, protocol.Commit(ticket, ready=True), 0.0))
+        self.route(self.coordinator.handle(worker.name, 0, protocol.Commit(ticket, ready=True), 0.0))
 
     def die(self, worker: Worker) -> None:
         for server, slot in worker.streams.items():
             self.shards[server].staging.give_up(slot)
         worker.streams.clear()
         worker.grant = None
-        self.route(self.coordinator.leave(worker.name, 0, "died", 0.0))
+        self.route(self.coordinator.handle(worker.name, 0, protocol.Leave("died"), 0.0))
 
     # Schedules
 

@@ -113,8 +113,8 @@ def test_another_process_has_another_clock() -> None:
     harness.coordinator, before = shifted, harness.coordinator
     ticket = harness.holds("w0") or 0
     commit = protocol.Commit(ticket, samples=8, loss=0.5, ready=True)
-    expected = before.commit("w0", 0, commit, 103.0, norm=1.0)
-    assert shifted.commit("w0", 0, commit, 5003.0, norm=1.0) == expected
+    expected = before.handle("w0", 0, commit, 103.0, norm=1.0)
+    assert shifted.handle("w0", 0, commit, 5003.0, norm=1.0) == expected
     # w1's connection is lost in both at the same time of the job, and given up after the same wait.
     assert shifted.disconnect("w1", 0, 5004.0) == before.disconnect("w1", 0, 104.0)
     assert shifted.tick(5006.5) == before.tick(106.5) == []

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from pslab.launch.status_poll import StatusClient, StatusError
+from pswire.messages import EVENTS
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from psworker.control.conversions import bounded, event_from_wire
+from psworker.control.backoff import bounded
 from psworker.data.exchange import Exchange
 from psworker.engine import Refusal, Stop
 from psworker.errors import SessionError
@@ -74,9 +75,9 @@ def test_an_answer_that_is_none_closes_the_exchange(answer: bytes) -> None:
 
 
 def test_reasons_are_escaped_where_they_come_in() -> None:
-    stop = event_from_wire(pb.SessionEvent(stop=pb.Stop(reason="\x1b[2Jover\n")), 0.0)
+    stop = EVENTS.from_wire(pb.SessionEvent(stop=pb.Stop(reason="\x1b[2Jover\n")))
     assert isinstance(stop, Stop) and stop.reason == r"\x1b[2Jover\n"
-    refusal = event_from_wire(pb.SessionEvent(refusal=pb.Refusal(message="x" * 4000)), 0.0)
+    refusal = EVENTS.from_wire(pb.SessionEvent(refusal=pb.Refusal(message="x" * 4000)))
     assert isinstance(refusal, Refusal) and len(refusal.message) < 2100
 
 

@@ -2,12 +2,12 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 import psworker
+from pswire.protocol import Event, Grant, received
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control import stream
 from psworker.control.joined import Joined
@@ -38,18 +38,17 @@ def test_a_fault_in_it_ends_the_session(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The training loop, which waits for a grant, is told; so is whoever waits for the end."""
-    received = stream.event_from_wire
 
-    def faulty(message: Any, received_at: float) -> object:
-        if message.HasField("grant"):
+    def faulty(event: Event, at: float) -> Event:
+        if isinstance(event, Grant):
             raise RuntimeError("a fault")
-        return received(message, received_at)
+        return received(event, at)
 
     with serving() as cluster:
         # The installing worker has its grants before the fault is there.
         with psworker.connect(cluster.hosts, {"w": np.zeros(2)}, transport="grpc") as session:
             assert session.ready() is not None
-            monkeypatch.setattr(stream, "event_from_wire", faulty)
+            monkeypatch.setattr(stream, "received", faulty)
             with psworker.connect(cluster.hosts, {"w": np.zeros(2)}, transport="grpc") as other:
                 for call in (other.ready, other.done):
                     error = ends(call)

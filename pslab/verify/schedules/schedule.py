@@ -231,7 +231,11 @@ class Schedule:
             client.hang_up()
             client.gone = True
             self._act(client, "leaves")
-            self.take(self.coordinator.leave(client.worker, client.incarnation, "finished", self.now))
+            self.take(
+                self.coordinator.handle(
+                    client.worker, client.incarnation, protocol.Leave("finished"), self.now
+                )
+            )
 
     def cut(self, client: Client) -> None:
         """The line breaks; the process does not notice at once."""
@@ -254,7 +258,8 @@ class Schedule:
             client.hang_up()
             client.alive = False
             self._act(client, "leaves")
-            self.take(self.coordinator.leave(client.worker, client.incarnation, "had enough", self.now))
+            who, leave = (client.worker, client.incarnation), protocol.Leave("had enough")
+            self.take(self.coordinator.handle(*who, leave, self.now))
 
     def wait(self, seconds: float) -> None:
         self.now += seconds

@@ -10,13 +10,13 @@ import grpc
 from psserver.checkpoint import CheckpointError, FileFacts
 from psserver.service.limits.silence import NAMED_AFTER, Silence
 from psserver.service.loop.waits import Changes
-from psserver.service.rpc.adapters import apply_to_wire, order_to_wire
 from psserver.service.saving.shard_part import PassedOver, passed_over
 from psserver.shard import Apply, Order
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.logs.events import event
+from pswire.messages import ORDERS
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
 from pswire.transport.call_ending import CallEnding
@@ -121,7 +121,7 @@ class Follower:
 
     def try_update(self, trial: int, update: Apply) -> None:
         """Would the update be finite there, behind all that was sent?"""
-        message = shard_pb2.Trial(number=trial, update=apply_to_wire(update))
+        message = shard_pb2.Trial(number=trial, update=ORDERS.codecs[Apply].to_wire(update))
         self._put(shard_pb2.FollowRequest(trial=message))
 
     def ask(self) -> None:
@@ -164,10 +164,10 @@ class Follower:
     def _seal(self) -> None:
         """What was ordered so far becomes messages."""
         for start in range(0, len(self._orders), MOST_AT_ONCE):
-            decisions = [
-                order_to_wire(index, order) for index, order in self._orders[start : start + MOST_AT_ONCE]
-            ]
-            self._outbox.append(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=decisions)))
+            request = shard_pb2.FollowRequest(decisions=shard_pb2.Decisions())
+            for index, order in self._orders[start : start + MOST_AT_ONCE]:
+                ORDERS.fill(request.decisions.decisions.add(index=index), order)
+            self._outbox.append(request)
         self._orders.clear()
 
     async def saved(self, entry: int, seconds: float) -> dict[str, FileFacts]:

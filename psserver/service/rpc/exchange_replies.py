@@ -8,7 +8,7 @@ import grpc
 
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.job import Job
-from psserver.service.rpc.adapters import add_events, commit_from_wire
+from psserver.service.rpc.adapters import add_events
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import Outgoing, claim_of
@@ -19,6 +19,7 @@ from psserver.shard.payloads.norm import norm_of
 from psserver.shard.payloads.staging import Slot
 from pswire import protocol
 from pswire.logs.events import event
+from pswire.messages import REQUESTS
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import shard_pb2
@@ -122,7 +123,7 @@ async def committed(
     if (hello.worker, hello.incarnation) != (request.push.worker, request.push.incarnation):
         raise invalid("expected a hello of the worker that pushed")
     # The job has no other server, of which a receipt would be needed.
-    told, norm = commit_from_wire(commit), norm_of([slot.squares])
+    told, norm = REQUESTS.codecs[protocol.Commit].from_wire(commit), norm_of([slot.squares])
     outbox, reply = job.begin_inline(hello.worker, hello.incarnation, hello.session)
     try:
         job.handle(hello.worker, hello.incarnation, told, ordinary=slot.ordinary, norm=norm)

@@ -16,13 +16,15 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
 from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.rpc.adapters import apply_from_wire, memory_to_wire, order_from_wire
+from psserver.service.rpc.adapters import memory_to_wire
 from psserver.service.rpc.registration import Call, bounded, parsed
 from psserver.service.saving.shard_part import Part
 from psserver.service.shard.host import ShardHost
+from psserver.shard import Apply, Order
 from pswire.exits import ExitCode
 from pswire.generations import follows
 from pswire.logs.events import event
+from pswire.messages import ORDERS
 from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.model.specs import specs_from_wire
 from pswire.records import StateError
@@ -138,10 +140,7 @@ class FollowRpc:
                     # The coordinator has been told, and will say how this ends.
                     return
                 decisions = request.decisions.decisions
-                try:
-                    orders = [(d.index, order_from_wire(d)) for d in decisions]
-                except ValueError as error:
-                    raise invalid(str(error)) from error
+                orders = [(d.index, _order(d)) for d in decisions]
                 expected = self._host.state.executed
                 if orders and orders[0][0] != expected:
                     raise invalid(f"expected entry {expected} of the decision log next, got {orders[0][0]}")
@@ -162,7 +161,9 @@ class FollowRpc:
     async def _try(self, trial: shard_pb2.Trial) -> None:
         if self._host.state.failure is not None:
             return
-        finite, largest = await self._host.try_update(self._next_entry, apply_from_wire(trial.update))
+        finite, largest = await self._host.try_update(
+            self._next_entry, ORDERS.codecs[Apply].from_wire(trial.update)
+        )
         self._answer = shard_pb2.FollowReply(
             trial=trial.number, finite=finite, largest=largest if finite else 0.0
         )
@@ -245,6 +246,15 @@ class FollowNobody:
 async def _next(call: Call) -> shard_pb2.FollowRequest | None:
     message = await call.receive()
     return None if message is None else bounded(parsed(shard_pb2.FollowRequest, message))
+
+
+def _order(decision: shard_pb2.Decision) -> Order:
+    order = ORDERS.from_wire(decision)
+    if order is None:
+        raise invalid(
+            f"decision {decision.index}: expected one of a kind that this server knows, got another"
+        )
+    return order
 
 
 def _saved(part: Part) -> shard_pb2.Saved:

@@ -11,17 +11,16 @@ from psserver.service.job.job import Job
 from psserver.service.job.progress import Extent
 from psserver.service.limits.rates import Arrivals, TokenBucket
 from psserver.service.outbox import Outbox
-from psserver.service.rpc.adapters import add_events, commit_from_wire
+from psserver.service.rpc.adapters import add_events
 from psserver.service.rpc.registration import Call, bounded, parsed
 from pswire import protocol
 from pswire.bounds import BoundError, check
 from pswire.logs.events import event
-from pswire.logs.texts import escaped
+from pswire.messages import REQUESTS
 from pswire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger("ps-server")
 
-REASON_LIMIT = 200
 # What a worker sends as often as it works.
 WORK = ("ready", "commit")
 # Messages of one session that bring no work: each leaves entries in the decision log.
@@ -108,34 +107,32 @@ class SessionRpc:
         except BoundError as error:
             outbox.put(protocol.Refusal(str(error), ticket=request.commit.ticket))
             return
+        match told := REQUESTS.from_wire(request):
+            case protocol.Commit():
+                self._commit(told, hello, outbox)
+            case protocol.Report():
+                refusal = job.evaluations.report(worker, told.version, dict(told.metrics))
+                if refusal is not None:
+                    outbox.put(protocol.Refusal(refusal))
+            case None:
+                self._tell(request, hello, outbox)
+            case _:
+                job.handle(worker, incarnation, told)
+
+    def _tell(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
+        """What people ask for in a status; nothing is decided by it."""
         match request.WhichOneof("message"):
-            case "ready":
-                job.handle(worker, incarnation, protocol.Ready(request.ready.holding))
-            case "commit":
-                self._commit(request.commit, hello, outbox)
-            case "abandon":
-                abandon, reason = request.abandon, escaped(request.abandon.reason, REASON_LIMIT)
-                job.handle(worker, incarnation, protocol.Abandon(abandon.ticket, reason, abandon.unit_ends))
-            case "done":
-                job.handle(worker, incarnation, protocol.Done(escaped(request.done.ends, REASON_LIMIT)))
-            case "leave":
-                reason = escaped(request.leave.reason, REASON_LIMIT) or "left"
-                job.handle(worker, incarnation, protocol.Leave(reason))
             case "extent":
                 extent = Extent(request.extent.epochs, request.extent.batches)
-                job.tell_extent(worker, incarnation, extent)
+                self._job.tell_extent(hello.worker, hello.incarnation, extent)
             case "carriers":
-                job.tell_carriers(
-                    worker, incarnation, [pb.Carrier.Name(each) for each in request.carriers.carriers]
-                )
-            case "report":
-                self._report(request.report, hello, outbox)
+                carriers = [pb.Carrier.Name(each) for each in request.carriers.carriers]
+                self._job.tell_carriers(hello.worker, hello.incarnation, carriers)
             case other:
                 kinds = "ready, commit, abandon, done, leave, report, extent or carriers"
-                message = f"expected {kinds}, got {other or 'nothing'}"
-                outbox.put(protocol.Refusal(message))
+                outbox.put(protocol.Refusal(f"expected {kinds}, got {other or 'nothing'}"))
 
-    def _commit(self, commit: pb.Commit, hello: pb.Hello, outbox: Outbox) -> None:
+    def _commit(self, commit: protocol.Commit, hello: pb.Hello, outbox: Outbox) -> None:
         terms, host = self._job.terms, self._job.host
         found = receipts.examine(host.secret, terms.job, commit.ticket, terms.servers, commit.receipts)
         if found.missing and not self._job.repeated(hello.worker, commit.ticket):
@@ -146,11 +143,4 @@ class SessionRpc:
             )
             outbox.put(protocol.Refusal(message, ticket=commit.ticket))
             return
-        told = commit_from_wire(commit)
-        self._job.handle(hello.worker, hello.incarnation, told, ordinary=found.ordinary, norm=found.norm)
-
-    def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:
-        metrics = {str(name): float(value) for name, value in message.metrics.items()}
-        refusal = self._job.evaluations.report(hello.worker, message.version, metrics)
-        if refusal is not None:
-            outbox.put(protocol.Refusal(refusal))
+        self._job.handle(hello.worker, hello.incarnation, commit, ordinary=found.ordinary, norm=found.norm)
