@@ -14,8 +14,9 @@ from benchmarks.swarm.swarm import PAUSE, Swarm
 from pswire.addresses import parse_hosts
 from pswire.model.specs import specs_to_wire
 from pswire.transport.codecs import FLOAT32
+from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc, shard_pb2
+from pswire.v1 import shard_pb2
 from psworker.engine import Grant
 
 
@@ -75,7 +76,7 @@ class Client:
 
     async def begin(self) -> None:
         """Join, open the session, ask for a ticket."""
-        stub: Any = coordinator_pb2_grpc.CoordinatorStub(self._control)
+        stub: Any = stub_of(self._control)
         session = secrets.token_hex(16)
         request = pb.JoinRequest(
             session=session,

@@ -12,10 +12,9 @@ from pswire.logs.texts import escaped
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
 from pswire.transport.channels import CHANNEL_OPTIONS
-from pswire.transport.connecting import open_channel
+from pswire.transport.connecting import open_channel, stub_of
 from pswire.transport.failures import reason
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc as rpc
 
 INTERVAL = 0.25  # seconds between two requests
 SENTENCE = 2000  # characters
@@ -43,7 +42,7 @@ class StatusClient:
         """`timeout`: seconds to wait for each answer."""
         self._address, self._timeout, self._credentials = address, timeout, credentials
         self._channel = open_channel(address, CHANNEL_OPTIONS(max(timeout, 1.0)), credentials)
-        self._stub = rpc.CoordinatorStub(self._channel)
+        self._stub = stub_of(self._channel)
 
     def ask(self, entries_from: int | None = None, evaluations_from: int = 0) -> pb.StatusReply:
         """With `entries_from`, the decision log from that entry on, too, and evaluations from that number on. Raises

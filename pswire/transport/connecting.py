@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+from google.protobuf import message_factory
 
 from pswire.security.credentials import Credentials
 from pswire.security.identity import Identity
 from pswire.transport.channels import Options
+from pswire.v1 import coordinator_pb2, shard_pb2
 
 
 def open_channel(address: str, options: Options, credentials: Credentials) -> grpc.Channel:
@@ -26,6 +28,30 @@ def open_aio_channel(address: str, options: Options, credentials: Credentials) -
     if not credentials.encrypted:
         return grpc.aio.insecure_channel(address, options)
     return grpc.aio.secure_channel(address, _client(credentials.identity), options)
+
+
+class Stub:
+    """The methods of a service as attributes of their names, as those of gRPC's generated stubs."""
+
+    def __init__(self, channel: Any, service: Any) -> None:
+        for method in service.methods:
+            asked, answered = (
+                "stream" if streams else "unary"
+                for streams in (method.client_streaming, method.server_streaming)
+            )
+            make = getattr(channel, f"{asked}_{answered}")
+            request = message_factory.GetMessageClass(method.input_type).SerializeToString
+            reply = message_factory.GetMessageClass(method.output_type).FromString
+            setattr(self, method.name, make(f"/{service.full_name}/{method.name}", request, reply))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the service has no method {name!r}")
+
+
+def stub_of(channel: grpc.Channel | grpc.aio.Channel, service: str = "Coordinator") -> Stub:
+    """The "Coordinator" or the "Shard" at the other end of `channel`."""
+    file = coordinator_pb2 if service == "Coordinator" else shard_pb2
+    return Stub(channel, file.DESCRIPTOR.services_by_name[service])
 
 
 def add_port(server: grpc.aio.Server, address: str, credentials: Credentials) -> int:

@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import grpc
 
+from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import Backoff, bounded, insist
 from psworker.control.stream import Control
 from psworker.errors import Unreachable
@@ -44,24 +45,23 @@ def gather(
     `yields` is called where others wait for a ticket that this worker holds. `behind`: the end of the job is waited
     for by nobody, and all gather behind it.
     """
-    stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+    stub = stub_of(channel)
 
     def ask() -> pb.GatherEpochReply:
         # A member that was given up meanwhile comes back as another incarnation.
         reply = control.joined.reply
-        return stub.GatherEpoch(
-            pb.GatherEpochRequest(
-                job=reply.job,
-                worker=reply.worker,
-                incarnation=reply.incarnation,
-                membership_token=reply.membership_token,
-                number=number,
-                layout=layout,
-                sums=sums,
-                values=values,
-                yields=yields is not None,
-            )
+        request = pb.GatherEpochRequest(
+            job=reply.job,
+            worker=reply.worker,
+            incarnation=reply.incarnation,
+            membership_token=reply.membership_token,
+            number=number,
+            layout=layout,
+            sums=sums,
+            values=values,
+            yields=yields is not None,
         )
+        return cast(pb.GatherEpochReply, stub.GatherEpoch(request))
 
     pause, over = FIRST_PAUSE, False
     idle = threading.Event()

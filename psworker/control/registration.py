@@ -9,8 +9,8 @@ from pswire.generations import follows
 from pswire.model.plan import Plan
 from pswire.model.specs import specs_to_wire
 from pswire.transport.codecs import codec_named
+from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import Backoff, bounded, insist
 from psworker.errors import Refused
 from psworker.work import WorkUnits
@@ -56,7 +56,7 @@ class Registration:
         self._optimizer = optimizer
         self._backoff = backoff
         self._work = None if work is None else _dealt(work, epochs)
-        self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        self._stub = stub_of(channel)
         # Of the newest answer: other servers on this address are none of ours.
         self._job, self._phase = phase.of, phase
 
@@ -78,7 +78,7 @@ class Registration:
             after="" if self._job else self._phase.after,
             used=used,
         )
-        reply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
+        reply: pb.JoinReply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
         if self._job and reply.job != self._job and not follows(reply.job, self._job):
             # Nothing of their answer is taken up.
             raise Refused(f"the servers started another job ({reply.job}, before {self._job})")

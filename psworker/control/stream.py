@@ -11,9 +11,9 @@ import grpc
 from pswire.logs.events import event
 from pswire.messages import EVENTS, REQUESTS
 from pswire.protocol import received
+from pswire.transport.connecting import stub_of
 from pswire.transport.failures import may_pass, method_failed
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import Backoff, bounded, translated
 from psworker.control.joined import Joined
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
@@ -56,7 +56,7 @@ class Control:
         admit(reply)
         self._backoff = backoff
         self._pointless = pointless
-        self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        self._stub = stub_of(channel)
         # Notified when something that it guards has changed and somebody waits for it: `_waiting` threads.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)

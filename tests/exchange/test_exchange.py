@@ -13,8 +13,9 @@ import pytest
 import psworker
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32
+from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
+from pswire.v1 import shard_pb2
 from psworker.data.shard_client import ShardClient
 from psworker.engine import Commit
 from tests.comparing import same
@@ -156,8 +157,8 @@ class Foreign:
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.insecure_channel(address)
-        self.shard = shard_pb2_grpc.ShardStub(self.channel)
-        self.coordinator = coordinator_pb2_grpc.CoordinatorStub(self.channel)
+        self.shard = stub_of(self.channel)
+        self.coordinator = stub_of(self.channel)
 
 
 def test_generated_code_speaks_exchange(server: str) -> None:
@@ -277,7 +278,7 @@ def test_a_session_that_breaks_while_the_exchange_waits_is_made_up_for() -> None
 
 def process_status(address: str) -> Callable[[], pb.StatusReply]:
     channel = grpc.insecure_channel(address)
-    stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+    stub = stub_of(channel)
     return lambda: stub.Status(pb.StatusRequest())
 
 

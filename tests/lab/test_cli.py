@@ -19,10 +19,10 @@ from pslab.launch.experiments import FinishedRun
 from pslab.launch.status_poll import StatusClient, StatusError, StatusPoller
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc as rpc
 from tests.lab.logs import async_log, find, sync_log, write_run
 from tests.lab.test_view import a_status
 from tests.patience import PATIENCE
+from tests.worker.replies import answering
 
 
 def ps_lab(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
@@ -33,20 +33,11 @@ def ps_lab(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return exit_.value.code
 
 
-class Coordinator(rpc.CoordinatorServicer):
-    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
-        return a_status()
-
-
 @pytest.fixture
 def coordinator() -> Iterator[str]:
     """The address of a server that answers Status."""
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
-    rpc.add_CoordinatorServicer_to_server(Coordinator(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(0).wait()
+    with answering(a_status()) as address:
+        yield address
 
 
 Capture = pytest.CaptureFixture[str]

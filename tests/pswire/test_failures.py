@@ -6,9 +6,9 @@ import grpc
 import pytest
 
 from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.connecting import stub_of
 from pswire.transport.failures import LONGEST, reason
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc as rpc
 
 
 class Failure(grpc.RpcError):
@@ -73,5 +73,5 @@ def test_a_real_refusal_is_two_words() -> None:
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
         with grpc.insecure_channel(address, CHANNEL_OPTIONS(10.0)) as channel:
             with pytest.raises(grpc.RpcError) as failed:
-                rpc.CoordinatorStub(channel).Status(pb.StatusRequest(), timeout=20)
+                stub_of(channel).Status(pb.StatusRequest(), timeout=20)
     assert reason(failed.value) == "Connection refused"

@@ -23,9 +23,8 @@ from pswire.security.files import TlsFiles
 from pswire.security.identity import fingerprint_of_pem, peer_fingerprint
 from pswire.security.names import Role
 from pswire.security.rotation import LiveIdentity
-from pswire.transport.connecting import open_channel
+from pswire.transport.connecting import open_channel, stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc
 from tests.security.identities import Identities, options_of, overwrite
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
 
@@ -96,7 +95,7 @@ def test_a_client_makes_a_new_channel_when_its_files_change(
     with serving(security=lambda _: options_of(files)) as cluster:
         credentials = Credentials(LiveIdentity(own), None, Role.OBSERVER)
         with open_channel(cluster.hosts, [], credentials) as channel:
-            stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+            stub = stub_of(channel)
             assert stub.Status(pb.StatusRequest(), timeout=PATIENCE).security == "tls"
             before = channel.newest()  # type: ignore[attr-defined]
             assert channel.newest() is before  # type: ignore[attr-defined]

@@ -18,9 +18,8 @@ from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.settings import SecurityOptions
-from pswire.transport.connecting import open_channel
+from pswire.transport.connecting import open_channel, stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc, shard_pb2_grpc
 from tests import patience
 from tests.service.probe import Probe
 
@@ -103,8 +102,8 @@ class Cluster:
         self.servers = servers
         self.hosts = ",".join(served.address for served in servers)
         self.channels = [open_channel(served.address, [], credentials) for served in servers]
-        self.coordinator = coordinator_pb2_grpc.CoordinatorStub(self.channels[0])
-        self.shards = [shard_pb2_grpc.ShardStub(channel) for channel in self.channels]
+        self.coordinator = stub_of(self.channels[0])
+        self.shards = [stub_of(channel, "Shard") for channel in self.channels]
 
     def status(self) -> pb.StatusReply:
         return self.coordinator.Status(pb.StatusRequest(), timeout=PATIENCE)

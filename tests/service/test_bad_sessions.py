@@ -17,8 +17,9 @@ from psserver.service import outbox as outbox_module
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.model.specs import specs_to_wire
 from pswire.model.variables import MAX_DIMENSIONS
+from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc, model_pb2
+from pswire.v1 import model_pb2
 from tests.service.conftest import Steady, Unharmed
 from tests.service.peer import Peer, Stream, join_request
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving, wait_until
@@ -479,7 +480,7 @@ def flood(cluster: Cluster, peer: Peer, message: pb.SessionRequest) -> Iterator[
 
     # Without probing, the window of unread answers stays at 64 KiB.
     with grpc.insecure_channel(cluster.servers[0].address, [("grpc.http2.bdp_probe", 0)]) as channel:
-        call = coordinator_pb2_grpc.CoordinatorStub(channel).Session(requests())
+        call = stub_of(channel).Session(requests())
         try:
             yield
         finally:

@@ -17,8 +17,9 @@ from psserver.service.limits.table import Limit
 from psserver.service.rpc import exchange, shard
 from psserver.service.shard import claims
 from pswire.model.plan import VariableSpec
+from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import shard_pb2, shard_pb2_grpc
+from pswire.v1 import shard_pb2
 from tests.patience import within
 from tests.service.peer import Peer, messages
 from tests.service.serving import PATIENCE, Cluster, refused, serving, wait_until
@@ -167,11 +168,10 @@ def test_of_those_that_wait_for_the_log_the_farthest_is_refused(
 WIDE = (VariableSpec("w", (1_000_000,)),)
 
 
-def zero_window(cluster: Cluster, stack: ExitStack) -> shard_pb2_grpc.ShardStub:
+def zero_window(cluster: Cluster, stack: ExitStack) -> Any:
     options = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
-    return shard_pb2_grpc.ShardStub(
-        stack.enter_context(grpc.insecure_channel(cluster.servers[0].address, options))
-    )
+    channel = stack.enter_context(grpc.insecure_channel(cluster.servers[0].address, options))
+    return stub_of(channel, "Shard")
 
 
 def test_readers_without_a_ticket_that_do_not_read_hold_up_no_update(stack: ExitStack) -> None:

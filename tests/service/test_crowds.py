@@ -27,8 +27,8 @@ from benchmarks.peers.child import Child
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.service.limits.rates import AGAIN
+from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc
 from tests.repetitions import repetitions
 from tests.service.peer import Peer, join_request
 from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
@@ -44,7 +44,7 @@ CROWD = repetitions(40, soak=500, fast=10)
 def come_and_go(cluster: Cluster, peer: Peer, name: str) -> None:
     """Join, open a session, leave, all over again."""
     with grpc.insecure_channel(cluster.servers[0].address) as channel:
-        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        stub = stub_of(channel)
         for time in range(AGAIN):
             session = f"{name}-{time}"
             reply = insist(lambda s=session: stub.Join(join_request(peer.plan, worker=name, session=s)))
@@ -236,7 +236,7 @@ def test_without_descriptors_nobody_is_lost_and_one_line_says_so(tmp_path: Path)
             for _ in range(5):
                 step()
             with grpc.insecure_channel(address) as channel:
-                status = coordinator_pb2_grpc.CoordinatorStub(channel).Status.future(
+                status = stub_of(channel).Status.future(
                     pb.StatusRequest(), timeout=PATIENCE, wait_for_ready=True
                 )
                 step()

@@ -18,8 +18,8 @@ from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan
 from pswire.model.specs import specs_to_wire
+from pswire.transport.connecting import stub_of
 from pswire.v1 import shard_pb2 as pb
-from pswire.v1 import shard_pb2_grpc
 from tests.service.conftest import Unharmed
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, Options, Served, refused, serving, wait_until
@@ -54,7 +54,7 @@ def decided(*decisions: pb.Decision) -> pb.FollowRequest:
 
 def follow(served: Served, *requests: pb.FollowRequest) -> list[pb.FollowReply]:
     with grpc.insecure_channel(served.address) as channel:
-        return list(shard_pb2_grpc.ShardStub(channel).Follow(iter(requests), timeout=PATIENCE))
+        return list(stub_of(channel, "Shard").Follow(iter(requests), timeout=PATIENCE))
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_server_follows_one_coordinator(cluster: Cluster, unharmed: Unharmed) 
 def test_a_call_that_says_nothing_does_not_own_the_server(second: Served) -> None:
     silent = threading.Event()
     with grpc.insecure_channel(second.address) as channel:
-        call = shard_pb2_grpc.ShardStub(channel).Follow(iter(silent.wait, True), timeout=PATIENCE)
+        call = stub_of(channel, "Shard").Follow(iter(silent.wait, True), timeout=PATIENCE)
         grpc.channel_ready_future(channel).result(PATIENCE)
         # The coordinator is served all the same.
         shutdown = pb.FollowRequest(shutdown=pb.Shutdown(exit_code=0, reason="done"))
@@ -332,7 +332,7 @@ def test_an_older_coordinator_does_not_end_what_a_newer_one_goes_on_with(
     older: SimpleQueue[pb.FollowRequest | None] = SimpleQueue()
     about = {"task_index": 1, "servers": 2, "secret": b"secret" * 6}
     with grpc.insecure_channel(second.address) as channel:
-        stub = shard_pb2_grpc.ShardStub(channel)
+        stub = stub_of(channel, "Shard")
         follow = stub.Follow(iter(older.get, None), timeout=PATIENCE)
         older.put(pb.FollowRequest(open=pb.Open(job="job.1", **about)))
         next(follow)

@@ -12,8 +12,8 @@ from psserver.service.succession.patience import MOST_FRUITLESS, Patience
 from psserver.settings import resolve
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan
+from pswire.transport.connecting import stub_of
 from pswire.v1 import shard_pb2 as pb
-from pswire.v1 import shard_pb2_grpc
 from psworker import JobStopped
 from tests.service.peer import Peer, join_request
 from tests.service.probe import late_status
@@ -32,7 +32,7 @@ def test_a_shard_lets_go_of_an_earlier_generation(monkeypatch: pytest.MonkeyPatc
     late_status(monkeypatch)
     served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1))
     with grpc.insecure_channel(served.address) as channel:
-        stub = shard_pb2_grpc.ShardStub(channel)
+        stub = stub_of(channel, "Shard")
         first = iter(stub.Follow(_open_for_ever(opening("job.1", 30.0)), timeout=PATIENCE))
         next(first)
         for stale in ("job", "job.1", "another.5"):
@@ -62,7 +62,7 @@ def test_a_shard_whose_coordinator_is_gone_waits_for_as_long_as_that_one_said(
     for recover, again in ((0.0, None), (9.0, "the coordinator (server 0) is gone")):
         served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1))
         with grpc.insecure_channel(served.address) as channel:
-            list(shard_pb2_grpc.ShardStub(channel).Follow(iter([opening("job", recover)]), timeout=PATIENCE))
+            list(stub_of(channel, "Shard").Follow(iter([opening("job", recover)]), timeout=PATIENCE))
         assert served.ended() == ExitCode.UNREACHABLE
         assert served.server.continuation.again == again
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pswire.model.plan import VariableSpec
+from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import shard_pb2_grpc
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, refused, serving
 
@@ -63,7 +63,7 @@ def test_a_reader_that_stops_in_the_middle_holds_nobody_up(granted: bool) -> Non
         request = writer.request(writer.ready(), **({} if granted else {"ticket": 0}))
         # Without probing, at most 64 KiB are on their way to a reader that does not read.
         with grpc.insecure_channel(cluster.servers[0].address, [("grpc.http2.bdp_probe", 0)]) as channel:
-            replies = shard_pb2_grpc.ShardStub(channel).Pull(request, timeout=4 * PATIENCE)
+            replies = stub_of(channel, "Shard").Pull(request, timeout=4 * PATIENCE)
             got = [next(replies)]
             for version in (1, 2, 3):
                 assert writer.step().version == version

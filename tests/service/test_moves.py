@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from psserver.receipts import moving
+from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc
 from tests.service.probe import late_status
 from tests.service.serving import PATIENCE, Options, Served, refused, serving, wait_until
 
@@ -36,7 +36,7 @@ class Server0:
         options = Options(ps_hosts=hosts, task_index=0, out=out, job_secret=secret, overrides=saves)
         self.served = Served(options)
         self.channel = grpc.insecure_channel(self.served.address)
-        self.stub = coordinator_pb2_grpc.CoordinatorStub(self.channel)
+        self.stub = stub_of(self.channel)
 
     def __enter__(self) -> "Server0":
         return self

@@ -25,8 +25,8 @@ from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.model.specs import specs_to_wire
 from pswire.transport.codecs import FLOAT32
+from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.registration import Phase
 from tests.service.serving import PATIENCE, wait_until
 
@@ -70,7 +70,7 @@ class Cluster:
 
     def status(self) -> pb.StatusReply:
         with grpc.insecure_channel(self.servers[0].address) as channel:
-            return coordinator_pb2_grpc.CoordinatorStub(channel).Status(pb.StatusRequest(), timeout=PATIENCE)
+            return stub_of(channel).Status(pb.StatusRequest(), timeout=PATIENCE)
 
     def stays(self) -> pb.StatusReply:
         """Once the job has ended, and all of it is written."""
@@ -183,7 +183,7 @@ def test_whoever_cannot_take_part_begins_no_job(tmp_path: Path) -> None:
             )
             late.variables.extend(specs_to_wire(plan.variables))
             with pytest.raises(grpc.RpcError, match="the job is over") as refused:
-                coordinator_pb2_grpc.CoordinatorStub(channel).Join(late, timeout=PATIENCE)
+                stub_of(channel).Join(late, timeout=PATIENCE)
         assert refused.value.code() == grpc.StatusCode.OUT_OF_RANGE
         assert cluster.status().job == first.job
     assert not numbered(tmp_path / "run", 2).exists()

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 
@@ -13,10 +14,9 @@ from pswire.bounds import BoundError, check
 from pswire.logs.events import event
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS
-from pswire.transport.connecting import open_aio_channel
+from pswire.transport.connecting import open_aio_channel, stub_of
 from pswire.transport.failures import may_pass, reason
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc
 
 log = logging.getLogger("ps-server")
 
@@ -53,7 +53,7 @@ class Announcing:
             return
         pause, options = FIRST_PAUSE, CHANNEL_OPTIONS(self._worker_timeout)
         async with open_aio_channel(str(self._coordinator), options, self._credentials) as channel:
-            stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+            stub = stub_of(channel)
             while True:
                 await asyncio.sleep(pause * random.uniform(0.8, 1.2))
                 if followed():
@@ -61,7 +61,7 @@ class Announcing:
                 await self._announce(stub)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _announce(self, stub: "coordinator_pb2_grpc.CoordinatorAsyncStub") -> None:
+    async def _announce(self, stub: Any) -> None:
         try:
             known = await self._locate(stub, "")
             if known.address != str(self._own) and self._secret:
@@ -78,7 +78,7 @@ class Announcing:
             )
             self._say(f"it looks for server {self._server} at {known.address}: {why}")
 
-    async def _locate(self, stub: "coordinator_pb2_grpc.CoordinatorAsyncStub", job: str) -> pb.LocateReply:
+    async def _locate(self, stub: Any, job: str) -> pb.LocateReply:
         own = str(self._own)
         request = pb.LocateRequest(
             task_index=self._server,
