@@ -36,21 +36,23 @@ from psserver.settings import Options, SettingsError, UntrustedError, chosen_opt
 from pswire.addresses import AddressError
 from pswire.command.options import (
     CONTEXT,
+    OptionError,
     config_option,
     hosts_option,
+    insecure_option,
     json_lines_option,
     key_options,
     log_format_option,
     overrides_option,
     parent_option,
     section_options,
+    security_options,
 )
 from pswire.command.process import die_with, keep_large_blocks
 from pswire.config.experiment import ExperimentError
 from pswire.config.flags import SERVER
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import event, last_words, set_up
-from pswire.security.options import insecure_option, security_options
 from pswire.transport.segments import SegmentError
 
 log = logging.getLogger("ps-server")
@@ -58,7 +60,7 @@ log = logging.getLogger("ps-server")
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
 # What is wrong with the options, the experiment file or this machine.
-WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerError, SegmentError)
+WRONG = (SettingsError, OptionError, ExperimentError, AddressError, PolicyError, OptimizerError, SegmentError)
 
 
 @click.command(epilog=EPILOG, context_settings=CONTEXT)
@@ -71,7 +73,6 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "JOB_COMPLETION_INDEX or VC_TASK_INDEX.",
 )
 @section_options(SERVER, Options)
-@click.option("--no-out", is_flag=True, help="Keep nothing: no log, and no trained model.")
 @insecure_option
 @security_options
 @config_option
@@ -91,7 +92,7 @@ def main(
     as_json: bool,
     log_format: str,
     parent: int | None,
-    no_out: bool,
+    task_index: str | None,
     overrides: tuple[str, ...],
     **given: Any,
 ) -> None:
@@ -115,9 +116,9 @@ def main(
     keep_large_blocks()
     raise_descriptors()
     try:
-        options = chosen_options(given, overrides, no_out)
+        options = chosen_options(given, overrides, task_index)
         settings = resolved(options)
-        if settings.task_index == 0 and settings.out is None and not no_out:
+        if settings.task_index == 0 and settings.out is None and not options.no_out:
             settings = replace(settings, out=default_folder(settings.terms.job))
         announce = announce_json if as_json else announce_text
         if nothing_to_do(settings, options.resume, announce):

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, SkipValidation, ValidationError
+from pydantic import Field, SkipValidation
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
@@ -18,13 +18,13 @@ from psserver.service.log.flushing import LogFlush, parse_flush
 from psserver.service.serving.settings import ProcessSection, ServerSettings, new_job_name
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address, parse_hosts
+from pswire.command.options import read_options, typed_options
 from pswire.command.task_index import chosen_task_index
 from pswire.command.tf_config import cluster_from_tf_config
 from pswire.config.checkpoints import Every, parse_every
-from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from pswire.config.experiment import Experiment, load_experiment
 from pswire.config.flags import SERVER, Flag
-from pswire.config.overrides import OverrideError, apply_overrides, overrides_of
-from pswire.config.problems import describe_problems
+from pswire.config.overrides import overrides_of
 from pswire.config.run_sections import RECOVER
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
@@ -76,8 +76,13 @@ class Options(ProcessSection):
     all that came at once; a killed process takes nothing that a worker knows, a machine that loses power takes what its
     system had not written yet. disk: on the disk (fsync) before a worker is told; not even that is lost"""
 
+    no_out: Annotated[bool, Flag((SERVER,))] = False
+    """keep nothing: no log, and no trained model"""
+
     config: Path | None = None
     overrides: Sequence[str] = ()
+    # By key of an experiment, the option that said it.
+    typed: Mapping[str, str] = Field(default_factory=dict)
     # From PS_JOB_SECRET: never an option, which every user of the machine could read.
     job_secret: str = Field(default="", repr=False)
     security: SecurityOptions = SecurityOptions()
@@ -85,18 +90,19 @@ class Options(ProcessSection):
     environment: Annotated[Mapping[str, str], SkipValidation] = Field(default_factory=dict, repr=False)
 
 
-def chosen_options(given: Mapping[str, Any], overrides: Sequence[str], no_out: bool) -> Options:
-    """From the command line, by parameter, and the environment. Raises SettingsError, AddressError."""
-    own = {name: value for name, value in given.items() if name in Options.model_fields and value is not None}
-    keys = overrides_of({name: value for name, value in given.items() if name not in Options.model_fields})
-    own["task_index"] = chosen_task_index(given["task_index"], "ps-server")
-    secret = os.environ.get("PS_JOB_SECRET", "")
-    try:
-        options = Options(overrides=(*keys, *overrides), job_secret=secret, environment=os.environ, **own)
-    except ValidationError as error:
-        name, _, problem = describe_problems(error, {})[0].partition(":")
-        raise SettingsError(f"--{name.replace('_', '-')}:{problem}") from error
-    if no_out and options.out is not None:
+def chosen_options(given: Mapping[str, Any], overrides: Sequence[str], task_index: str | None) -> Options:
+    """From the command line, by parameter, and the environment. Raises SettingsError, OptionError, AddressError."""
+    keys = {name: value for name, value in given.items() if name not in Options.model_fields}
+    options = read_options(
+        Options,
+        given,
+        task_index=chosen_task_index(task_index, "ps-server"),
+        overrides=(*overrides_of(keys), *overrides),
+        typed=typed_options(keys),
+        job_secret=os.environ.get("PS_JOB_SECRET", ""),
+        environment=os.environ,
+    )
+    if options.no_out and options.out is not None:
         raise SettingsError("--out and --no-out exclude each other")
     return options
 
@@ -220,23 +226,15 @@ def _cluster(options: Options, tf_config: str | None) -> tuple[tuple[Address, ..
 
 def _experiment(options: Options, servers: int, workers: int | None) -> Experiment:
     if options.config is not None:
-        experiment = load_experiment(options.config, options.overrides)
+        experiment = load_experiment(options.config, options.overrides, options.typed)
         if experiment.cluster.servers != servers:
             raise SettingsError(
                 f"{options.config} says cluster.servers = {experiment.cluster.servers}, but there are {servers} "
                 "addresses in --ps-hosts"
             )
         return experiment
-    document: dict[str, Any] = {"cluster": {"servers": servers, **_given(workers=workers)}}
-    try:
-        apply_overrides(document, options.overrides)
-    except OverrideError as error:
-        raise ExperimentError(str(error)) from error
-    return parse_experiment(document, "options")
-
-
-def _given(**values: object) -> Mapping[str, object]:
-    return {name: value for name, value in values.items() if value is not None}
+    known = {"servers": servers} if workers is None else {"servers": servers, "workers": workers}
+    return load_experiment(None, options.overrides, options.typed, {"cluster": known})
 
 
 def _metrics_port(asked: int | None, experiment: Experiment) -> int | None:

@@ -11,6 +11,7 @@ import click
 from pswire.addresses import AddressError
 from pswire.command.options import (
     CONTEXT,
+    OptionError,
     config_option,
     hosts_option,
     json_lines_option,
@@ -18,6 +19,10 @@ from pswire.command.options import (
     log_format_option,
     overrides_option,
     parent_option,
+    read_options,
+    section_options,
+    security_options,
+    typed_options,
 )
 from pswire.command.process import die_with, exit_on_sigterm, keep_large_blocks
 from pswire.command.task_index import chosen_task_index
@@ -27,10 +32,9 @@ from pswire.config.overrides import overrides_of
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import set_up
 from pswire.security.names import IdentityError, Role
-from pswire.security.options import security_options
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
 from pswire.security.tokens import TokenError
-from psworker.command.place import UsageError, check_new, find_place, read_experiment
+from psworker.command.place import UsageError, WorkerOptions, check_new, find_place, read_experiment
 from psworker.command.reporter import Reporter, fail
 from psworker.command.running import run
 
@@ -46,34 +50,11 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
     help="Which part of the data to take. auto: from TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or VC_TASK_INDEX. "
     "Default: TF_CONFIG's if that is in use, else the servers choose.",
 )
-@click.option("--name", help="This worker's name in logs. Default: w<task index>.")
-@click.option(
-    "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the job. Repeatable."
-)
-@click.option(
-    "--save",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the trained model here at the end: FILE.keras, or the folder of a SavedModel.",
-)
-@click.option(
-    "--save-best",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the model of the best evaluation here, each time there is a better one (worker 0; job.monitor says "
-    "which is better, job.evaluate_every how often): FILE.keras.",
-)
-@click.option("--device", help="auto | cpu | gpu:N. Default: auto.")
+@section_options(WORKER, WorkerOptions, only=("name", "options", "save", "save_best", "device"))
 @config_option
 @key_options(WORKER)
 @overrides_option("Any key of an experiment file. Repeatable.")
-@click.option(
-    "--server-timeout",
-    type=float,
-    default=60.0,
-    show_default=True,
-    help="Seconds to keep trying a server that does not answer.",
-)
+@section_options(WORKER, WorkerOptions, only=("server_timeout",))
 @log_format_option("standard error")
 @security_options
 @json_lines_option
@@ -81,19 +62,13 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 def main(
     ps_hosts: str | None,
     task_index: str | None,
-    name: str | None,
-    options: tuple[str, ...],
-    save: Path | None,
-    save_best: Path | None,
-    device: str | None,
     config: Path | None,
     overrides: tuple[str, ...],
-    server_timeout: float,
     as_json: bool,
     log_format: str,
     parent: int | None,
     security: SecurityOptions,
-    **keys: Any,
+    **given: Any,
 ) -> None:
     """Compute gradients of a job's model and push them to the parameter servers.
 
@@ -111,21 +86,21 @@ def main(
     if parent is not None:
         # Without a Leave, behind which the others would go on: they end with this one.
         die_with(parent, signal.SIGKILL)
-    given = [*overrides_of(keys), *(f"job.options.{option}" for option in options)]
     try:
-        check_new("--save", save)
-        check_new("--save-best", save_best)
+        options = read_options(WorkerOptions, given)
+        check_new("--save", options.save)
+        check_new("--save-best", options.save_best)
         index = chosen_task_index(task_index, "ps-worker")
         place = find_place(ps_hosts, index, os.environ.get("TF_CONFIG"))
-        experiment = read_experiment(config, (*given, *overrides), place)
-        if save_best is not None and not experiment.job.evaluate_every:
+        keys = {name: value for name, value in given.items() if name not in WorkerOptions.model_fields}
+        said = (*overrides_of(keys), *(f"job.options.{option}" for option in options.options), *overrides)
+        experiment = read_experiment(config, said, place, typed_options(keys))
+        if options.save_best is not None and not experiment.job.evaluate_every:
             raise UsageError("--save-best: needs --evaluate-every, '1 epoch', say")
-        own = name or ("" if index is None else f"w{index}")
+        own = options.name or ("" if index is None else f"w{index}")
         credentials = credentials_for(Role.WORKER, security, os.environ, experiment.security, name=own)
     except IdentityError as error:
         raise fail(str(error), ExitCode.UNTRUSTED) from error
-    except (UsageError, AddressError, ExperimentError, SecurityError, TokenError) as error:
+    except (UsageError, OptionError, AddressError, ExperimentError, SecurityError, TokenError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
-    report = Reporter(as_json)
-    code = run(experiment, place, name, device, server_timeout, report, save, save_best, credentials)
-    sys.exit(int(code))
+    sys.exit(int(run(experiment, place, options, Reporter(as_json), credentials)))

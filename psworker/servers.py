@@ -68,8 +68,8 @@ def _said(hosts: str | Sequence[Address] | None, environment: Mapping[str, str])
     cluster = cluster_from_tf_config(environment["TF_CONFIG"])
     if cluster.task_type != "worker":
         raise AddressError(
-            f"TF_CONFIG: task.type: expected worker or chief for a script that calls fit, got {cluster.task_type}: "
-            "a server is started with the ps-server command"
+            f"TF_CONFIG: task.type: expected worker or chief, got {cluster.task_type}: a server is started with the "
+            "ps-server command"
         )
     return Place(cluster.ps, cluster.task_index)
 

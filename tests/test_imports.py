@@ -57,7 +57,7 @@ RULES = (
             "click",
         ),
     ),
-    Rule("pswire", never=("click",), but=("pswire.security.options", "pswire.command.options")),
+    Rule("pswire", never=("click",), but=("pswire.command.options",)),
     # TLS itself is Python's and gRPC's; to make certificates is an extra.
     *(Rule(package, never=("cryptography",), but=("pswire.security.authority",)) for package in PACKAGES),
     Rule(

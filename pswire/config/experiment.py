@@ -4,7 +4,9 @@ Importing this module imports pydantic.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -184,29 +186,41 @@ class Experiment(Section):
         return toml_text(tables)
 
 
-def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+def load_experiment(
+    path: str | Path | None,
+    overrides: Sequence[str] = (),
+    typed: Mapping[str, str] = MappingProxyType({}),
+    beneath: Mapping[str, Any] = MappingProxyType({}),
+) -> Experiment:
     """Read an experiment file, with `overrides` such as "policy.max_staleness=2" put over it.
+
+    Without a path the document is `beneath`. `typed`: by key, the option that said it, for sentences about it.
 
     An override's value is TOML; a bare word is a string. Raises ExperimentError listing every problem:
     a file that cannot be read or is not TOML, unknown keys with the nearest known one, wrong types and
     values. Knobs of policies and optimizers are not judged here.
     """
-    document = _read(Path(path))
+    document = _read(Path(path)) if path is not None else deepcopy(dict(beneath))
     try:
         apply_overrides(document, overrides)
     except OverrideError as error:
         raise ExperimentError(str(error)) from error
-    return parse_experiment(document, str(path))
+    return parse_experiment(document, "options" if path is None else str(path), typed)
 
 
-def parse_experiment(document: Mapping[str, Any], source: str = "experiment") -> Experiment:
-    """Validate a document that is already in memory. Raises ExperimentError, naming `source`."""
+def parse_experiment(
+    document: Mapping[str, Any],
+    source: str = "experiment",
+    typed: Mapping[str, str] = MappingProxyType({}),
+) -> Experiment:
+    """Validate a document that is already in memory. Raises ExperimentError, naming `source`, or the option that was
+    `typed`."""
     try:
         return Experiment.model_validate(document)
     except ValidationError as error:
-        problems = describe_problems(error, _known_keys())
+        problems = describe_problems(error, _known_keys(), typed)
     if len(problems) == 1:
-        raise ExperimentError(f"{source}: {problems[0]}")
+        raise ExperimentError(problems[0] if problems[0].startswith("--") else f"{source}: {problems[0]}")
     raise ExperimentError("\n  ".join([f"{source}: {len(problems)} problems", *problems]))
 
 

@@ -19,23 +19,26 @@ if TYPE_CHECKING:
 SERVER: Final = "ps-server"
 WORKER: Final = "ps-worker"
 RUN: Final = "ps-lab run"
+# Whatever connects, and whatever listens: these options are asked for together (`security_options`, `insecure_option`).
+CONNECTING: Final = "connecting"
+LISTENING: Final = "listening"
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
     """`commands` that have the option. `name`: without the leading dashes; empty: the field's. `metavar`: stands for
-    the value in ``--help``."""
+    the value in ``--help``. `about`: said there in place of the meaning."""
 
     commands: tuple[str, ...]
     name: str = ""
     metavar: str | None = None
+    about: str = ""
 
 
-def flag_of(field: "FieldInfo", command: str) -> Flag | None:
-    """None: the command has no such option."""
-    return next(
-        (each for each in field.metadata if isinstance(each, Flag) and command in each.commands), None
-    )
+def flag_of(field: "FieldInfo", command: str | None = None) -> Flag | None:
+    """None: the command, or without one every command, has no such option."""
+    flags = (each for each in field.metadata if isinstance(each, Flag))
+    return next((each for each in flags if command is None or command in each.commands), None)
 
 
 def bounds_of(field: "FieldInfo") -> list[str]:

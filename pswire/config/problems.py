@@ -1,6 +1,7 @@
 """What is wrong with a document, in words: pydantic's findings as "section.key: expected ..., got ..."."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pswire.nearest import did_you_mean
@@ -28,9 +29,15 @@ _EXPECTED: Final = {
 }
 
 
-def describe_problems(error: "ValidationError", known: Mapping[str, Sequence[str]]) -> list[str]:
-    """One sentence per finding. `known`: key names by section, "" for the sections themselves."""
-    return [_describe(finding, known) for finding in error.errors(include_url=False)]
+def describe_problems(
+    error: "ValidationError",
+    known: Mapping[str, Sequence[str]],
+    typed: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """One sentence per finding. `known`: key names by section, "" for the sections themselves. `typed`: what is said in
+    place of a key, such as the option that the user typed."""
+    found = [_describe(finding, known).partition(":") for finding in error.errors(include_url=False)]
+    return [typed.get(key, key) + colon + rest for key, colon, rest in found]
 
 
 def _describe(finding: "ErrorDetails", known: Mapping[str, Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from pswire.config.checkpoints import EveryError, parse_every
-from pswire.config.flags import RUN, SERVER, WORKER, Flag
+from pswire.config.flags import CONNECTING, LISTENING, RUN, SERVER, WORKER, Flag
 from pswire.config.places import PlaceSection
 from pswire.config.sections import DelayText, Section, Time
 from pswire.model.plan import MAX_SERVERS
@@ -290,20 +290,56 @@ class JobSection(Section):
 class SecuritySection(Section):
     """[security]: paths of files. Options (`--tls-ca`) and the environment (PS_TLS_CA) count before it."""
 
-    ca: str = ""
+    ca: Annotated[
+        str,
+        Flag(
+            (CONNECTING,),
+            "tls-ca",
+            "FILE",
+            "Authorities whose certificates are believed (PEM); TLS is spoken from then on, and nothing else. Or "
+            "PS_TLS_CA, or [security] of the experiment file; so are the others.",
+        ),
+    ] = ""
     """authorities whose certificates are believed (PEM); from then on TLS is spoken, and nothing else"""
 
-    cert: str = ""
+    cert: Annotated[
+        str,
+        Flag(
+            (CONNECTING,),
+            "tls-cert",
+            "FILE",
+            "This process's certificate (PEM), whose name ps://CLUSTER/ROLE/NAME says what it may do. Or PS_TLS_CERT.",
+        ),
+    ] = ""
     """the process's own certificate (PEM), with the name `ps://CLUSTER/ROLE/NAME`; `{name}` in a path is the process's
     name: `server-0`, `w0`, and `observer-0` for who looks"""
 
-    key: str = ""
+    key: Annotated[
+        str,
+        Flag((CONNECTING,), "tls-key", "FILE", "Its private key, which nobody else may read. Or PS_TLS_KEY."),
+    ] = ""
     """its private key, which nobody else may read"""
 
-    token_file: str = ""
+    token_file: Annotated[
+        str,
+        Flag(
+            (CONNECTING,),
+            "token-file",
+            "FILE",
+            "Instead of certificates of clients: a file (mode 0600) with lines such as 'worker/w0 SECRET', a client's "
+            "with its own line only. Or the lines themselves in PS_TOKEN.",
+        ),
+    ] = ""
     """tokens instead of certificates of clients, over TLS; a file of mode 0600"""
 
-    insecure: bool = False
+    insecure: Annotated[
+        bool,
+        Flag(
+            (LISTENING,),
+            about="Let other machines reach this process without TLS. Whoever reaches it may join, read the model and "
+            "change it; on a network of its own that may be right.",
+        ),
+    ] = False
     """servers may listen where other machines reach them, without TLS"""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pswire.security.credentials import Credentials
 from pswire.security.files import TlsFiles
@@ -11,15 +11,13 @@ from pswire.security.names import IdentityError, Role
 from pswire.security.rotation import LiveIdentity
 from pswire.security.tokens import VARIABLE, Tokens, parse_tokens, read_tokens
 
-# By the name of an option: its variable in the environment.
+if TYPE_CHECKING:
+    from pswire.config.run_sections import SecuritySection
+
+# The variable of each option in the environment. A key of [security] has its name, without "tls_".
 VARIABLES: Final = {
-    "tls_ca": "PS_TLS_CA",
-    "tls_cert": "PS_TLS_CERT",
-    "tls_key": "PS_TLS_KEY",
-    "token_file": "PS_TOKEN_FILE",
+    option: f"PS_{option.upper()}" for option in ("tls_ca", "tls_cert", "tls_key", "token_file")
 }
-
-
 # In a path: the name of the process that reads it.
 BLANK: Final = "{name}"
 # As `ps-lab certs` calls the one that looks.
@@ -31,21 +29,6 @@ PERSONAL: Final = ("PS_JOB_SECRET", VARIABLE, *VARIABLES.values())
 
 class SecurityError(ValueError):
     """Options that do not fit together; the text says which, and what was expected."""
-
-
-class SecuritySection(Protocol):
-    """[security] of an experiment file; empty texts say nothing."""
-
-    @property
-    def ca(self) -> str: ...
-    @property
-    def cert(self) -> str: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def token_file(self) -> str: ...
-    @property
-    def insecure(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +49,15 @@ class SecurityOptions:
         }
         return SecurityOptions(**said, insecure=self.insecure)
 
-    def with_section(self, section: SecuritySection | None) -> "SecurityOptions":
+    def with_section(self, section: "SecuritySection | None") -> "SecurityOptions":
         """What neither says an experiment file may."""
         if section is None:
             return self
-        return SecurityOptions(
-            self.tls_ca or section.ca or None,
-            self.tls_cert or section.cert or None,
-            self.tls_key or section.key or None,
-            self.token_file or section.token_file or None,
-            self.insecure or section.insecure,
-        )
+        said = {
+            option: getattr(self, option) or getattr(section, option.removeprefix("tls_")) or None
+            for option in VARIABLES
+        }
+        return SecurityOptions(**said, insecure=self.insecure or section.insecure)
 
     def named(self, name: str) -> "SecurityOptions":
         """Paths for the process of that name, which stands for ``{name}`` in them: so one experiment file is for all.
@@ -107,7 +88,7 @@ def credentials_for(
     role: Role,
     options: SecurityOptions,
     environment: Mapping[str, str],
-    section: SecuritySection | None = None,
+    section: "SecuritySection | None" = None,
     *,
     name: str = "",
 ) -> Credentials:

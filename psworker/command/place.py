@@ -1,59 +1,74 @@
-"""Where the servers are, and what is to be trained: from options, TF_CONFIG and experiment files."""
+"""What a worker is told: where the servers are, and what is to be trained; from options, TF_CONFIG and files."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Final
 
-from pswire.addresses import Address, parse_hosts
-from pswire.command.tf_config import cluster_from_tf_config
-from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-from pswire.config.overrides import OverrideError, apply_overrides
+from pydantic import Field
+
+from pswire.config.experiment import Experiment, load_experiment
+from pswire.config.flags import WORKER, Flag
+from pswire.config.sections import Section
+from psworker.servers import Place, find_servers
+
+# Seconds.
+SERVER_TIMEOUT: Final = 60.0
 
 
 class UsageError(ValueError):
     """Options that do not make a worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the servers are and which worker this is."""
+class WorkerOptions(Section):
+    """What one worker is told beside the experiment."""
 
-    hosts: tuple[Address, ...]
-    task_index: int | None
+    name: Annotated[str | None, Flag((WORKER,))] = None
+    """this worker's name in logs. Default: w<task index>"""
+
+    options: Annotated[list[str], Flag((WORKER,), "option", "KEY=VALUE")] = Field(default_factory=list)
+    """an option of the job"""
+
+    save: Annotated[Path | None, Flag((WORKER,), metavar="FILE")] = None
+    """write the trained model here at the end: FILE.keras, or the folder of a SavedModel"""
+
+    save_best: Annotated[Path | None, Flag((WORKER,), metavar="FILE")] = None
+    """write the model of the best evaluation here, each time there is a better one (worker 0; job.monitor says which is
+    better, job.evaluate_every how often): FILE.keras"""
+
+    device: Annotated[str | None, Flag((WORKER,), about="auto | cpu | gpu:N. Default: auto.")] = None
+    """`cpu`, `gpu:N`, or `auto`"""
+
+    server_timeout: Annotated[
+        float,
+        Field(ge=0),
+        Flag(
+            (WORKER,),
+            about=f"Seconds to keep trying a server that does not answer.  [default: {SERVER_TIMEOUT}]",
+        ),
+    ] = SERVER_TIMEOUT
+    """seconds to keep trying a server that does not answer"""
 
 
 def find_place(ps_hosts: str | None, task_index: int | None, tf_config: str | None) -> Place:
     """From options and TF_CONFIG. Raises UsageError, AddressError."""
-    if ps_hosts is not None:
-        return Place(parse_hosts(ps_hosts), task_index)
-    if not tf_config:
+    place = find_servers(ps_hosts, {"TF_CONFIG": tf_config or ""})
+    if place is None:
         raise UsageError("expected --ps-hosts host:port,... (or TF_CONFIG in the environment), got neither")
-    cluster = cluster_from_tf_config(tf_config)
-    if cluster.task_type != "worker":
-        raise UsageError(
-            f"TF_CONFIG: task.type: expected worker or chief for a ps-worker, got {cluster.task_type}"
-        )
-    return Place(cluster.ps, cluster.task_index if task_index is None else task_index)
+    return place if task_index is None else replace(place, task_index=task_index)
 
 
-def read_experiment(config: Path | None, overrides: Sequence[str], place: Place) -> Experiment:
-    """Raises ExperimentError, UsageError."""
-    if config is not None:
-        experiment = load_experiment(config, overrides)
-    else:
-        document: dict[str, Any] = {"cluster": {"servers": len(place.hosts)}}
-        try:
-            apply_overrides(document, overrides)
-        except OverrideError as error:
-            raise ExperimentError(str(error)) from error
-        if "job" not in document:
-            raise UsageError("expected --job package.module:name (or --config with a [job]), got neither")
-        experiment = parse_experiment(document, "options")
-    if not experiment.job.module:
-        raise UsageError(f'{config} has no [job]: add module = "package.module:name", or give --job')
-    return experiment
+def read_experiment(
+    config: Path | None, overrides: Sequence[str], place: Place, typed: Mapping[str, str]
+) -> Experiment:
+    """`typed`: as `load_experiment`. Raises ExperimentError, UsageError."""
+    experiment = load_experiment(config, overrides, typed, {"cluster": {"servers": len(place.hosts)}})
+    if experiment.job.module:
+        return experiment
+    if config is None:
+        raise UsageError("expected --job package.module:name (or --config with a [job]), got neither")
+    raise UsageError(f'{config} has no [job]: add module = "package.module:name", or give --job')
 
 
 def check_new(option: str, save: Path | None) -> None:

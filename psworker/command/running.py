@@ -15,13 +15,14 @@ from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.security.credentials import NO_TLS, Credentials
-from psworker.command.place import Place
+from psworker.command.place import WorkerOptions
 from psworker.command.reporter import Reporter, fail
 from psworker.connecting import connect
 from psworker.errors import JobOver, Refused, SessionError, Unreachable, Untrusted
 from psworker.evaluating import Evaluations, Every, MonitorError, Plateau, Watched
 from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, Pause, no_pause, train
+from psworker.servers import Place
 from psworker.session import Session
 from psworker.trainers import load_trainer, requested_optimizer
 
@@ -31,19 +32,13 @@ log = logging.getLogger("ps-worker")
 def run(
     experiment: Experiment,
     place: Place,
-    name: str | None,
-    device: str | None,
-    server_timeout: float,
+    options: WorkerOptions,
     report: Reporter,
-    save: Path | None = None,
-    save_best: Path | None = None,
     credentials: Credentials = NO_TLS,
 ) -> ExitCode:
     """Train; every failure is one clear message and its exit code."""
     try:
-        outcome = _train(
-            experiment, place, name, device, server_timeout, report, save, save_best, credentials
-        )
+        outcome = _train(experiment, place, options, report, credentials)
     except DelayError as error:
         raise fail(f"workers.N.delay: {error}", ExitCode.USAGE) from error
     except JobError as error:
@@ -79,26 +74,22 @@ def run(
 def _train(
     experiment: Experiment,
     place: Place,
-    name: str | None,
-    device: str | None,
-    server_timeout: float,
+    options: WorkerOptions,
     report: Reporter,
-    save: Path | None,
-    save_best: Path | None,
     credentials: Credentials,
 ) -> Outcome:
     sys.path.insert(0, os.getcwd())
     section = experiment.workers.get(place.task_index) if place.task_index is not None else None
-    chosen = device or (section.device if section else "auto")
+    chosen = options.device or (section.device if section else "auto")
     trainer = _trainer(experiment, chosen)
     optimizer = requested_optimizer(trainer, len(place.hosts))
     with connect(
         place.hosts,
         trainer.specs,
-        name=name,
+        name=options.name,
         task_index=place.task_index,
         wire_dtype=experiment.cluster.wire_dtype,
-        server_timeout=server_timeout,
+        server_timeout=options.server_timeout,
         transport=experiment.cluster.transport,
         prefetch=experiment.cluster.prefetch,
         local_rules=True,
@@ -122,8 +113,9 @@ def _train(
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)
         pause = injected_delay(experiment, session.worker_index, session.seed)
-        evaluations = _evaluations(experiment, session, trainer, report, save_best)
+        evaluations = _evaluations(experiment, session, trainer, report, options.save_best)
         outcome = train(session, trainer, experiment.job.epochs, report.progress, pause, evaluations)
+        save = options.save
         if save is not None and outcome.stop is not None and outcome.stop.success:
             trainer.save_model(session.plan.gather_by_name(session.pull_final()), save)
             report.saved(save)

@@ -143,7 +143,7 @@ def test_servers_are_where_the_caller_says_then_ps_hosts_then_tf_config(
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({"TF_CONFIG": tf_config("ps")}, "expected worker or chief for a script that calls fit, got ps"),
+        ({"TF_CONFIG": tf_config("ps")}, "expected worker or chief, got ps"),
         ({"TF_CONFIG": tf_config("evaluator")}, '"evaluator" is not supported; a worker evaluates'),
         ({"TF_CONFIG": "{"}, "TF_CONFIG: expected JSON"),
         ({"PS_HOSTS": "e:8", "PS_TASK_INDEX": "x"}, "PS_TASK_INDEX: expected a number from 0, got 'x'"),

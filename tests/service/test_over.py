@@ -15,8 +15,9 @@ from pswire.addresses import parse_hosts
 from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
 from psworker.command import running
-from psworker.command.place import Place
+from psworker.command.place import WorkerOptions
 from psworker.command.reporter import Reporter
+from psworker.servers import Place
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving
 from tests.service.test_ends import finished
@@ -54,7 +55,9 @@ def test_of_a_job_that_did_not_succeed_it_is_told_that_a_restart_may_help(
                 psworker.connect(cluster.hosts, INITIAL, task_index=1)
             place = Place(parse_hosts(cluster.hosts), 1)
             with pytest.raises(SystemExit) as ended:
-                running.run(Experiment(), place, None, None, PATIENCE, Reporter(as_json=False))
+                running.run(
+                    Experiment(), place, WorkerOptions(server_timeout=PATIENCE), Reporter(as_json=False)
+                )
         assert cluster.servers[0].ended() == ExitCode.TERMINATED
     assert ended.value.code == ExitCode.UNREACHABLE and words in capsys.readouterr().err
 
@@ -65,7 +68,7 @@ def test_ps_worker_exits_0(
     trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None)
     monkeypatch.setattr(running, "_trainer", lambda *_: trainer)
     place = Place(parse_hosts(over.hosts), 0)
-    code = running.run(Experiment(), place, None, None, PATIENCE, Reporter(as_json=False))
+    code = running.run(Experiment(), place, WorkerOptions(server_timeout=PATIENCE), Reporter(as_json=False))
     assert code == ExitCode.OK
     assert capsys.readouterr().out == "nothing is left to do: server 0 at " + over.hosts + (
         ": the job is over: all workers are done\n"

@@ -15,9 +15,10 @@ from pswire.addresses import parse_hosts
 from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
 from psworker.cli import main
-from psworker.command.place import Place
+from psworker.command.place import WorkerOptions
 from psworker.command.reporter import Reporter
 from psworker.command.running import run
+from psworker.servers import Place
 from psworker.tensorflow import named_variables
 from tests.service.serving import serving
 
@@ -62,7 +63,8 @@ def work(
     file.write_text(JOB.format(optimizer=optimizer))
     document = {"job": {"module": f"{file}:Plain", "options": options, **(job or {})}}
     place = Place(parse_hosts(hosts), None)
-    return run(parse_experiment(document), place, None, "cpu", 10.0, Reporter(as_json=False), save, best)
+    options = WorkerOptions(device="cpu", server_timeout=10.0, save=save, save_best=best)
+    return run(parse_experiment(document), place, options, Reporter(as_json=False))
 
 
 def test_an_empty_dataset_names_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

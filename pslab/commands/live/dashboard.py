@@ -13,10 +13,10 @@ from pslab.dashboard.serve import PORT, ServeError, check_installed, link, liste
 from pslab.launch.status_poll import StatusError
 from pslab.runs.folder import RunError
 from pswire.addresses import AddressError
+from pswire.command.options import insecure_option, security_options
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from pswire.security.authority import described
-from pswire.security.options import insecure_option, security_options
 from pswire.security.settings import SecurityOptions
 
 

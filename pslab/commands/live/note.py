@@ -5,8 +5,8 @@ import click
 from pslab.commands.failure import EPILOG, Failure, trust_option
 from pslab.commands.observing import status_client
 from pslab.launch.status_poll import StatusError
+from pswire.command.options import security_options
 from pswire.security.names import Role
-from pswire.security.options import security_options
 from pswire.security.settings import SecurityOptions
 
 

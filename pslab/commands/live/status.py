@@ -11,7 +11,7 @@ from pslab.commands.observing import status_client
 from pslab.display.progress import print_json
 from pslab.display.status import SampleRate, status_json, status_view
 from pslab.launch.status_poll import INTERVAL, StatusError
-from pswire.security.options import security_options
+from pswire.command.options import security_options
 from pswire.security.settings import SecurityOptions
 from pswire.v1 import coordinator_pb2 as pb
 

@@ -11,7 +11,7 @@ from pslab.commands.observing import status_client
 from pslab.display.status import SampleRate, status_line
 from pslab.launch.status_poll import INTERVAL, StatusError
 from pslab.observe.watch import History, watch_view
-from pswire.security.options import security_options
+from pswire.command.options import security_options
 from pswire.security.settings import SecurityOptions
 from pswire.v1 import coordinator_pb2 as pb
 

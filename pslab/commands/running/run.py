@@ -1,6 +1,6 @@
 """``ps-lab run``"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pslab.observe.trackers import TrackerError
 from pslab.runs.folder import Run, RunError
 from psserver.optimizers import OptimizerError
 from psserver.policies import names
-from pswire.command.options import key_options, log_format_option, overrides_option
+from pswire.command.options import key_options, log_format_option, overrides_option, typed_options
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.config.flags import RUN
 from pswire.config.overrides import overrides_of
@@ -161,7 +161,7 @@ def run(
             if script is not None and target.needs_model(save):
                 raise RunError(f"--save {save}: the script has the model: let it call model.save(...)")
         if script is None:
-            loaded = _experiment(arguments, overrides)
+            loaded = _experiment(arguments, overrides, typed_options(keys))
         else:
             loaded = _of_script(script, arguments, overrides)
         if submit:
@@ -181,7 +181,7 @@ def run(
     context.exit(int(finished.result.verdict.code))
 
 
-def _experiment(arguments: Sequence[str], overrides: Sequence[str]) -> Experiment:
+def _experiment(arguments: Sequence[str], overrides: Sequence[str], typed: Mapping[str, str]) -> Experiment:
     """Raises ExperimentError, EngineError, OptimizerError."""
     if not arguments:
         raise click.UsageError("Missing argument 'EXPERIMENT', or --script FILE.")
@@ -190,7 +190,7 @@ def _experiment(arguments: Sequence[str], overrides: Sequence[str]) -> Experimen
             f"expected one EXPERIMENT, got also {arguments[1]!r}; a script follows --script"
         )
     path = Path(arguments[0])
-    loaded = load_experiment(path, overrides)
+    loaded = load_experiment(path, overrides, typed)
     if engine_named(loaded.run.engine).make is not None:
         advise(checked(loaded, path))
     return loaded
