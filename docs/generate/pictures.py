@@ -4,7 +4,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pslab.compare.measure import first_grant
 from pslab.compare.timeline import timeline
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
@@ -89,7 +88,7 @@ def _lanes(run: Run) -> Iterator[str]:
 
 def _versions(run: Run) -> Iterator[str]:
     """A line for each new version; its number where there is room."""
-    begun, free = first_grant(run), 0.0
+    begun, free = run.first_grant(), 0.0
     for entry in run.decisions():
         if not isinstance(entry.fact, facts.Apply) or entry.t - begun > SHOWN:
             continue
@@ -102,7 +101,7 @@ def _versions(run: Run) -> Iterator[str]:
 
 def _fates(run: Run) -> Iterator[str]:
     """At the end of each gradient a dot, the larger the more it counts beside the others, or a cross."""
-    begun, most = first_grant(run), max(weight for _, weight in _weights(run))
+    begun, most = run.first_grant(), max(weight for _, weight in _weights(run))
     ends = dict[int, tuple[str, float]]()
     places = {lane.worker: place for place, lane in enumerate(timeline(run).lanes)}
     for entry in run.decisions():

@@ -1,12 +1,13 @@
 """Does a decision log say what the servers guarantee? One small class per check, all run in one pass.
 
-`check_run(Run(path))` or `check_log(read_log(lines))` gives a `CheckResult` that lists every violation.
+`check_run(Run(path))` or `check_log(read_log(lines))` gives a `CheckResult` that lists every violation. Each check
+compares an entry with what the log says before it, the `pslab.runs.fold`, which shares nothing with the coordinator or
+the policies.
 
 checker        runs all checks over a log
 log_check      their base class
 checks/        what holds whatever the policy
 policies/      what each policy guarantees
-ledger         the state that a log implies so far
 conservation   the law of the conservation of staleness
 render         a result for people and for programs
 """

@@ -4,21 +4,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pslab.check.checks.members import Members
-from pslab.check.checks.ordering import Clock, Frame, Indices
-from pslab.check.checks.rates import Rates
-from pslab.check.checks.refusals import Refusals
-from pslab.check.checks.resumptions import Resumptions
+from pslab.check.checks.members import Members, Rates, WorkersTimes
+from pslab.check.checks.ordering import Clock, Frame, Indices, Resumptions
 from pslab.check.checks.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
-from pslab.check.checks.sums import Folds, Turns, Weights
 from pslab.check.checks.tickets import Accounting, OneAtATime, TicketLife
-from pslab.check.checks.times import WorkersTimes
-from pslab.check.checks.versions import Staleness, Versions
+from pslab.check.checks.updates import Folds, Refusals, Staleness, Turns, Versions, Weights
 from pslab.check.checks.work_units import WorkUnits
 from pslab.check.conservation import Conservation, ConservationCounter
-from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck, Violation
 from pslab.check.policies.guarantee import PolicyGuarantee
+from pslab.runs.fold import Fold
 from pslab.runs.folder import WEIGHTS, Run, RunError, Summary
 from pslab.runs.log import Line, Malformed
 
@@ -85,7 +80,7 @@ def check_run(run: Run) -> CheckResult:
 
 def check_log(log: Iterable[Line | Malformed], more: Sequence[LogCheck] = ()) -> CheckResult:
     """Check a decision log. Never stops at the first violation; keeps one ticket record per ticket."""
-    checks, ledger, counter = [*log_checks(), *more], Ledger(), ConservationCounter()
+    checks, state, counter = [*log_checks(), *more], Fold(remember=True), ConservationCounter()
     found, unread = list[Violation](), 0
     for entry in log:
         if isinstance(entry, Malformed):
@@ -94,25 +89,25 @@ def check_log(log: Iterable[Line | Malformed], more: Sequence[LogCheck] = ()) ->
             _skip(checks, entry)
             continue
         for check in checks:
-            for sentence in check.see(entry, ledger):
+            for sentence in check.see(entry, state):
                 found.append(Violation(check.name, entry.line, entry.i, sentence))
-        counter.see(entry, ledger)
-        ledger.record(entry)
+        counter.see(entry, state)
+        state.see(entry.fact, entry.t)
     for check in checks:
-        found.extend(Violation(check.name, 0, None, sentence) for sentence in check.finish(ledger))
-    conservation = counter.result(ledger)
+        found.extend(Violation(check.name, 0, None, sentence) for sentence in check.finish(state))
+    conservation = counter.result(state)
     if not conservation.holds:
         broken = [str(group) for group in conservation.groups if not group.holds]
         found.append(Violation(LAW, 0, None, "; ".join([str(conservation), *broken])))
     counted = Counter(violation.check for violation in found)
     counts = {name: counted[name] for name in (READABLE, *(check.name for check in checks), LAW)}
-    notes = _notes(ledger, checks)
+    notes = _notes(state, checks)
     if unread:
         notes.append(
             f"lines of the log that cannot be read: {unread}; they prove nothing, and what is said of entries behind "
             "them may come from that. The job's checkpoints do not depend on them"
         )
-    return CheckResult(ledger.entries, counts, tuple(found), conservation, tuple(notes))
+    return CheckResult(state.entries, counts, tuple(found), conservation, tuple(notes))
 
 
 def _skip(checks: Sequence[LogCheck], malformed: Malformed) -> None:
@@ -121,10 +116,10 @@ def _skip(checks: Sequence[LogCheck], malformed: Malformed) -> None:
             check.skip(malformed.i)
 
 
-def _notes(ledger: Ledger, checks: Sequence[LogCheck]) -> list[str]:
+def _notes(state: Fold, checks: Sequence[LogCheck]) -> list[str]:
     notes = []
-    if ledger.stop is None:
+    if state.stop is None:
         notes.append("the log has no stop entry: the job is still running, or was cut off")
-    elif not ledger.stop.success:
-        notes.append(f"the job failed: {ledger.stop.reason}")
-    return notes + [remark for check in checks for remark in check.remarks(ledger)]
+    elif not state.stop.success:
+        notes.append(f"the job failed: {state.stop.reason}")
+    return notes + [remark for check in checks for remark in check.remarks(state)]

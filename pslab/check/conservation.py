@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pslab.check.ledger import Ledger
+from pslab.runs.fold import Fold
 from pslab.runs.log import Line, Malformed
 from pswire.decisions import entries as e
 
@@ -85,7 +85,7 @@ def _count(number: int, noun: str) -> str:
 
 @dataclass
 class ConservationCounter:
-    """Counts both sides entry by entry. Call `see` before the ledger records the entry."""
+    """Counts both sides entry by entry. Call `see` before the state records the entry."""
 
     _aged: int = 0
     _applied: int = 0
@@ -95,41 +95,41 @@ class ConservationCounter:
     _growth: Counter[tuple[int, int]] = field(default_factory=Counter)
     _made: int = 0
 
-    def see(self, entry: Line, ledger: Ledger) -> None:
+    def see(self, entry: Line, state: Fold) -> None:
         match entry.fact:
             case e.Apply() as update:
-                self._see_update(update, ledger)
+                self._see_update(update, state)
             case e.Drop(_, _, staleness):
                 self._dropped += staleness
             case e.Cancel(_, number) | e.Abandon(_, number):
-                if number in ledger.tickets:
-                    self._given_up += ledger.age(ledger.tickets[number])
+                if number in state.tickets:
+                    self._given_up += state.age(state.tickets[number])
 
-    def _see_update(self, update: e.Apply, ledger: Ledger) -> None:
+    def _see_update(self, update: e.Apply, state: Fold) -> None:
         used = {part.ticket for part in update.parts}
-        parts = [ticket for ticket in ledger.held() if ticket.number in used]
-        others = [ticket for ticket in ledger.held() if ticket.number not in used]
+        parts = [ticket for ticket in state.reading() if ticket.number in used]
+        others = [ticket for ticket in state.reading() if ticket.number not in used]
         holding = {ticket.worker for ticket in others}
         waiting = {ticket.worker for ticket in parts} - holding
         group = (len(holding | waiting), len(waiting))
         stated = sum(part.staleness for part in update.parts)
         # Ages before and after differ by one per other ticket, and the parts' ages turn into what is stated.
         # A version number that jumps ages the others by the whole jump.
-        step = update.version - (ledger.version or 0)
+        step = update.version - state.versions
         self._made += 1
         self._aged += len(others)
         self._applied += stated
         if len(others) != len(holding):
             return  # some worker holds several: a policy that updates from part of what it has
         self._updates[group] += 1
-        self._growth[group] += len(others) * step + stated - sum(ledger.age(ticket) for ticket in parts)
+        self._growth[group] += len(others) * step + stated - sum(state.age(ticket) for ticket in parts)
 
-    def result(self, ledger: Ledger) -> Conservation:
+    def result(self, state: Fold) -> Conservation:
         groups = tuple(
             StalenessGroup(workers, waiting, updates, self._growth[workers, waiting])
             for (workers, waiting), updates in self._updates.most_common()
         )
-        in_flight = sum(ledger.age(ticket) for ticket in ledger.held())
+        in_flight = sum(state.age(ticket) for ticket in state.reading())
         return Conservation(
             self._made, self._aged, self._applied, self._dropped, self._given_up, in_flight, groups
         )
@@ -137,9 +137,9 @@ class ConservationCounter:
 
 def conservation(log: Iterable[Line | Malformed]) -> Conservation:
     """Both sides of the law for one log; lines that cannot be read are left out."""
-    counter, ledger = ConservationCounter(), Ledger()
+    counter, state = ConservationCounter(), Fold()
     for entry in log:
         if isinstance(entry, Line):
-            counter.see(entry, ledger)
-            ledger.record(entry)
-    return counter.result(ledger)
+            counter.see(entry, state)
+            state.see(entry.fact, entry.t)
+    return counter.result(state)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pslab.check.ledger import Ledger
+from pslab.runs.fold import Fold
 from pslab.runs.log import Line
 
 
@@ -26,7 +26,7 @@ class Violation:
 
 
 class LogCheck:
-    """One property of every decision log. Receives each entry in order together with the ledger before it, and
+    """One property of every decision log. Receives each entry in order together with the state before it, and
     yields one sentence per violation.
 
     A subclass's `name` is what reports print; its docstring states the property.
@@ -34,14 +34,14 @@ class LogCheck:
 
     name = "log check"
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
-        """Sentences about this entry; `ledger` does not contain it yet."""
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        """Sentences about this entry; `state` does not contain it yet."""
         return iter(())
 
-    def finish(self, ledger: Ledger) -> Iterator[str]:
+    def finish(self, state: Fold) -> Iterator[str]:
         """Sentences about the whole log, after its last entry."""
         return iter(())
 
-    def remarks(self, ledger: Ledger) -> Iterator[str]:
+    def remarks(self, state: Fold) -> Iterator[str]:
         """Sentences about what could not be checked, after the last entry. They are no violations."""
         return iter(())

@@ -1,16 +1,17 @@
 """What the charts show, as plain numbers: loss along a run, and who held a ticket when."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.compare.measure import first_grant
+from pslab.runs.fold import ABANDONED, APPLIED, CANCELLED, COMMITTED, DROPPED, Fold
 from pslab.runs.folder import Run
 from pswire.decisions import entries as facts
 
 Series = NDArray[np.float64]
+# What became of a ticket that was committed, or not; the job may have ended before a fate was known.
+FATES = {APPLIED: "applied", DROPPED: "dropped", COMMITTED: "dropped", CANCELLED: "lost", ABANDONED: "lost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Curve:
 
 
 def curve(run: Run) -> Curve:
-    begun = first_grant(run)
+    begun = run.first_grant()
     points = [
         (metric.t - begun, metric.version, metric.samples, metric.loss)
         for metric in run.metrics()
@@ -51,32 +52,13 @@ class Span:
 
 def spans(run: Run) -> list[Span]:
     """One per granted ticket that came to an end, in the order of their grants."""
-    begun = first_grant(run)
-    held: dict[int, tuple[str, float]] = {}
-    ended: dict[int, float] = {}
-    fates: dict[int, str] = {}
+    begun, log, ends = run.first_grant(), Fold(remember=True), dict[int, float]()
     for entry in run.decisions():
-        if isinstance(entry.fact, facts.Grant):
-            held[entry.fact.ticket] = entry.fact.worker, entry.t - begun
-        for ticket, fate in _fates(entry.fact):
-            if fate != "applied" or ticket not in ended:
-                ended.setdefault(ticket, entry.t - begun)
-            fates[ticket] = fate
+        log.see(entry.fact, entry.t)
+        if isinstance(entry.fact, facts.Commit | facts.Cancel | facts.Abandon):
+            ends[entry.fact.ticket] = entry.t
     return [
-        Span(worker, since, ended[ticket], fates[ticket])
-        for ticket, (worker, since) in held.items()
-        if ticket in ended
+        Span(ticket.worker, ticket.granted - begun, ends[ticket.number] - begun, FATES[ticket.state])
+        for ticket in log.tickets.values()
+        if ticket.base is not None and ticket.number in ends
     ]
-
-
-def _fates(fact: facts.Entry) -> Iterator[tuple[int, str]]:
-    """(ticket, fate) that an entry settles; a commit ends the span, its fate comes later."""
-    match fact:
-        case facts.Commit(_, ticket):
-            yield ticket, "dropped"
-        case facts.Apply(_, _, _, parts):
-            yield from ((part.ticket, "applied") for part in parts)
-        case facts.Drop(_, ticket):
-            yield ticket, "dropped"
-        case facts.Cancel(_, ticket) | facts.Abandon(_, ticket):
-            yield ticket, "lost"

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pslab.runs.folder import Run, RunError, Summary
-from pswire.decisions import entries as facts
+from pslab.runs.folder import Run, Summary
 
 # So many versions' losses are averaged before they are held against a threshold: single batches are noisy.
 WINDOW = 10
@@ -107,7 +106,7 @@ def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:
         "versions": float(summary.versions),
         "samples_per_second": summary.samples_per_second,
         "seconds": summary.wall_seconds,
-        "seconds_per_version": summary.wall_seconds / summary.versions if summary.versions else math.nan,
+        "seconds_per_version": summary.seconds_per_version,
         "dropped_share": dropped / committed if committed else math.nan,
         "least_share": min(shares.values(), default=math.nan),
         "most_share": max(shares.values(), default=math.nan),
@@ -120,17 +119,9 @@ def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:
     return Measures(values, shares, acceptance)
 
 
-def first_grant(run: Run) -> float:
-    """When the first ticket was granted, in seconds since the job began. Raises RunError when none was."""
-    for entry in run.decisions():
-        if isinstance(entry.fact, facts.Grant):
-            return entry.t
-    raise RunError(f"{run.path}: no ticket was ever granted")
-
-
 def _times(run: Run, goals: Goals) -> dict[str, float]:
     """Seconds to each goal; NaN when it was not reached, or not asked for."""
-    begun = first_grant(run)
+    begun = run.first_grant()
     recent: deque[float] = deque(maxlen=WINDOW)
     found = {"seconds_to_loss": math.nan, "seconds_to_accuracy": math.nan}
     for metric in run.metrics():

@@ -26,7 +26,8 @@ from typing import Any
 
 from pslab.compare.groups import Spread, spread
 from pslab.compare.step_times import StepTimes
-from pslab.runs.folder import Run, Summary
+from pslab.runs.fold import Fold
+from pslab.runs.folder import SUMMARY, Run, Summary
 from pslab.simulator import SimulationError, build
 from pslab.simulator.workers.worker import Worker
 from pswire.config.experiment import Experiment
@@ -127,7 +128,7 @@ def predict(run: Run, source: Experiment | StepTimes, repeat: int = REPEAT) -> P
     with _timed(run.experiment, source) as experiment:
         first = experiment.run.seed
         plays = [_simulate(_seeded(experiment, (first + k) % _SEEDS), batches) for k in range(repeat)]
-    return Prediction(run, _numbers(run.summary), tuple(plays))
+    return Prediction(run, _numbers(run.summary), tuple(map(_numbers, plays)))
 
 
 def _seeded(experiment: Experiment, seed: int) -> Experiment:
@@ -177,21 +178,19 @@ def _factors(experiment: Experiment, times: StepTimes) -> dict[int, float]:
 
 def _batches(run: Run) -> dict[int, int]:
     """Worker number -> how many batches it had; empty when the job was ended by something else than its data."""
-    ranks: dict[str, int] = {}
-    counts: dict[int, int] = {}
-    done = set()
+    log, counts, done = Fold(), dict[int, int](), set[int]()
     for entry in run.decisions():
+        log.see(entry.fact, entry.t)
         match entry.fact:
-            case facts.Join(worker, _, rank):
-                ranks[worker] = rank
             case facts.Commit(worker, _, batch):
-                counts[ranks[worker]] = max(counts.get(ranks[worker], 0), batch + 1)
+                rank = log.members[worker].rank
+                counts[rank] = max(counts.get(rank, 0), batch + 1)
             case facts.Done(worker):
-                done.add(ranks[worker])
+                done.add(log.members[worker].rank)
     return counts if done >= set(counts) else {}
 
 
-def _simulate(experiment: Experiment, batches: Mapping[int, int]) -> Numbers:
+def _simulate(experiment: Experiment, batches: Mapping[int, int]) -> Summary:
     cluster = build(experiment)
 
     def numbered(worker: Worker, first: int) -> Iterator[tuple[int, Any]]:
@@ -204,27 +203,17 @@ def _simulate(experiment: Experiment, batches: Mapping[int, int]) -> Numbers:
     cluster.batches = numbered
     cluster.run()
     cluster.conclude()
-    summary = cluster.folder.summary
-    histograms = [{int(tau): n for tau, n in table.items()} for table in summary["staleness"].values()]
-    return _count(
-        summary["wall_seconds"],
-        summary["versions"],
-        histograms,
-        {worker: counts["dropped"] for worker, counts in summary["contributions"].items()},
-    )
+    return Summary.read(Path(SUMMARY), cluster.folder.summary)
 
 
 def _numbers(summary: Summary) -> Numbers:
-    drops = {worker: counts.dropped for worker, counts in summary.contributions.items()}
-    return _count(summary.wall_seconds, summary.versions, list(summary.staleness.values()), drops)
-
-
-def _count(seconds: float, versions: int, histograms: Any, drops: Mapping[str, int]) -> Numbers:
-    pairs = [(tau, n) for histogram in histograms for tau, n in histogram.items()]
-    applied = sum(n for _, n in pairs)
-    mean = sum(tau * n for tau, n in pairs) / applied if applied else math.nan
-    per_version = seconds / versions if versions else math.nan
-    return Numbers(per_version, mean, max((tau for tau, _ in pairs), default=0), versions, dict(drops))
+    return Numbers(
+        seconds_per_version=summary.seconds_per_version,
+        mean_staleness=summary.mean_staleness,
+        max_staleness=max(summary.histogram, default=0),
+        versions=summary.versions,
+        drops={worker: counts.dropped for worker, counts in summary.contributions.items()},
+    )
 
 
 def relative_error(predicted: float, real: float) -> float:

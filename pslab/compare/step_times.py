@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import fmean
 
+from pslab.runs.fold import Fold
 from pslab.runs.folder import Run, RunError
 from psserver.policies import build as build_policy
 from pswire.config.distributions import Draw, parse, stream
@@ -40,30 +41,30 @@ def step_times_of(run: Run) -> StepTimes:
     The steps of a ticket of several batches count with their mean: how they
     differed is not known, so waiting for the slowest is underestimated.
     """
-    experiment, ranks = run.experiment, dict[str, int]()
+    experiment, log = run.experiment, Fold()
     rule = _local_rule(experiment)
     injected: dict[str, Draw] = {}
-    granted: dict[int, tuple[float, list[float]]] = {}
+    drawn: dict[int, list[float]] = {}
     times: dict[int, list[float]] = {}
     # By worker: when its last commit was, and of which batch.
     committed: dict[str, tuple[float, int]] = {}
     for entry in run.decisions():
         match entry.fact:
             case facts.Join(worker, _, rank):
-                ranks[worker] = rank
                 injected[worker] = _injected(experiment, rank)
             case facts.Grant(worker, ticket):
-                granted[ticket] = entry.t, [injected[worker]() for _ in range(rule.steps)]
+                drawn[ticket] = [injected[worker]() for _ in range(rule.steps)]
             case facts.Commit(worker, ticket, batch):
-                since, delays = granted.pop(ticket)
+                since, delays = log.held[ticket].granted, drawn.pop(ticket)
                 before, last = committed.get(worker, (since, -1))
                 steps = max(1, min(rule.steps, batch - last))
                 # Steps before the pull are taken between the last commit and the grant; a ticket that was granted
                 # ahead waits for the one before it.
                 begun = before if rule.steps_before_pull else max(since, before)
                 busy = entry.t - begun - sum(delays[:steps])
-                times.setdefault(ranks[worker], []).extend([max(0.0, busy / steps)] * steps)
+                times.setdefault(log.members[worker].rank, []).extend([max(0.0, busy / steps)] * steps)
                 committed[worker] = entry.t, batch
+        log.see(entry.fact, entry.t)
     if not times:
         raise RunError(f"{run.path}: nothing was committed, so there are no step times to measure")
     return StepTimes({rank: tuple(found) for rank, found in times.items()})

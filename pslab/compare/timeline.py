@@ -4,10 +4,9 @@ import math
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from pslab.compare.measure import first_grant
 from pslab.runs.folder import Run
 from pslab.runs.table import worker_order
-from pslab.runs.work import COMPUTING, KINDS, UNREPORTED, WASTED, Stretch, Work, WorkReader
+from pslab.runs.work import COMPUTING, KINDS, UNREPORTED, WASTED, Stretch, Work, WorkFold
 from pswire.decisions import entries as facts
 
 # Tickets of each worker whose stretches are kept; shares are of all.
@@ -67,7 +66,7 @@ class Timeline:
 
 def timeline(run: Run) -> Timeline:
     """Lanes in the order in which the workers joined. Raises RunError for a log that cannot be read."""
-    begun = first_grant(run)
+    begun = run.first_grant()
     reader = _LogReader()
     for entry in run.decisions():
         reader.see(entry.fact, max(0.0, entry.t - begun))
@@ -81,7 +80,7 @@ class _LogReader:
         self.lanes: dict[str, Lane] = {}
         self.reported = False
         self.seconds = 0.0
-        self._work = WorkReader()
+        self._log = WorkFold()
         # Kept commits without a fate: lane and number.
         self._pending: dict[int, tuple[Lane, int]] = {}
 
@@ -94,7 +93,7 @@ class _LogReader:
                     self._settled(part.ticket, "applied")
             case facts.Drop(_, ticket):
                 self._settled(ticket, "dropped")
-        for work in self._work.see(fact, now):
+        for work in self._log.work(fact, now):
             self._worked(work, now)
 
     def _worked(self, work: Work, now: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pslab.runs.folder import Metric
 from pslab.runs.log import Line
-from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED, Work, WorkReader
+from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED, Work, WorkFold
 from pswire.decisions import entries as facts
 
 # A stretch's kind as the page has it.
@@ -48,17 +48,26 @@ class Recorder:
 
     def __init__(self) -> None:
         self.job: dict[str, Any] = {}
-        self.seconds = 0.0
-        self.version = -1
-        # How the job ended, in the words of its stop.
-        self.stop: dict[str, Any] | None = None
-        self._work = WorkReader()
+        self._log = WorkFold()
         self._numbers: dict[str, int] = {}
-        self._samples = 0
-        self._stopped = False
-        # Committed and not settled: samples and loss.
-        self._pending: dict[int, tuple[int, float | None]] = {}
         self._batch = _empty()
+
+    @property
+    def seconds(self) -> float:
+        """Of the newest entry. Workers leave after the stop, some of them late: that is no part of the run."""
+        return self._log.seconds
+
+    @property
+    def version(self) -> int:
+        return -1 if self._log.version is None else self._log.version
+
+    @property
+    def stop(self) -> dict[str, Any] | None:
+        """How the job ended, in the words of its stop."""
+        stop = self._log.stop
+        if stop is None:
+            return None
+        return {"success": stop.success, "reason": stop.reason, "version": stop.version}
 
     @property
     def workers(self) -> list[str]:
@@ -73,14 +82,15 @@ class Recorder:
 
     def see(self, entry: Line) -> None:
         fact, t = entry.fact, entry.t
-        if not self._stopped:
-            # Workers leave after the stop, some of them late: that is no part of the run.
-            self.seconds = max(self.seconds, t)
+        stopped = self._log.stop is not None
         worker = getattr(fact, "worker", None)
         number = self.number(worker) if isinstance(worker, str) else -1
-        for work in self._work.see(fact, t):
+        for work in self._log.work(fact, t):
             self._worked(work)
         self._event(fact, t, number)
+        kind = _MARKS.get(type(fact))
+        if kind is not None and not stopped:
+            self._batch["marks"].append([number, kind, t, fact.sentence()])
         if not isinstance(fact, QUIET):
             self._batch["log"].append([entry.i, t, entry.kind, number, fact.sentence()])
 
@@ -108,21 +118,15 @@ class Recorder:
         match fact:
             case facts.Job():
                 self._describe(fact)
-            case facts.Install(_, _, version):
-                self.version = version
             case facts.Grant(_, ticket, version):
                 self._batch["grants"].append([ticket, number, version, t])
             case facts.Commit(_, ticket, _, samples, loss):
-                self._pending[ticket] = samples, loss
-                told = loss if loss is not None and math.isfinite(loss) else None
+                told = loss if math.isfinite(loss) else None
                 self._batch["tickets"].append([ticket, number, t, samples, told])
             case facts.Apply():
                 self._applied(fact, t)
             case facts.Drop(_, ticket, staleness, reason):
-                self._pending.pop(ticket, None)
                 self._batch["fates"].append([ticket, 0, t, self.version, staleness, 0.0, reason])
-            case _:
-                self._mark(fact, t, number)
 
     def _describe(self, job: facts.Job) -> None:
         self.job = {
@@ -134,32 +138,14 @@ class Recorder:
             "seed": job.seed,
         }
 
-    def _mark(self, fact: facts.Entry, t: float, number: int) -> None:
-        kind = _MARKS.get(type(fact))
-        if kind is not None and not self._stopped:
-            self._batch["marks"].append([number, kind, t, fact.sentence()])
-        if isinstance(fact, facts.Stop) and not self._stopped:
-            self._stopped = True
-            self.stop = {
-                "success": fact.success,
-                "reason": fact.reason,
-                "version": fact.version,
-            }
-
     def _applied(self, apply: facts.Apply, t: float) -> None:
-        self.version = apply.version
-        ages, losses = [part.staleness for part in apply.parts], []
-        for part in apply.parts:
-            samples, loss = self._pending.pop(part.ticket, (0, None))
-            self._samples += samples
-            if loss is not None and math.isfinite(loss):
-                losses.append(loss)
-            self._batch["fates"].append([part.ticket, 1, t, apply.version, part.staleness, part.weight, ""])
-        loss = sum(losses) / len(losses) if losses else None
+        ages, counts = [part.staleness for part in apply.parts], self._log.pending
+        self._batch["fates"] += [
+            [part.ticket, 1, t, apply.version, part.staleness, part.weight, ""] for part in apply.parts
+        ]
         mean = sum(ages) / len(ages) if ages else 0.0
-        self._batch["updates"].append(
-            [apply.version, t, len(ages), mean, max(ages, default=0), loss, apply.lr_scale, self._samples]
-        )
+        told = [len(ages), mean, max(ages, default=0), counts.loss, apply.lr_scale, counts.samples]
+        self._batch["updates"].append([apply.version, t, *told])
 
 
 _MARKS: Mapping[type[Any], int] = {

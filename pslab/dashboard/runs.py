@@ -12,7 +12,7 @@ from typing import Any
 
 from pslab.dashboard.parts import PART, Parts
 from pslab.dashboard.waits import waits_of
-from pslab.replay.log_entries import read_steps
+from pslab.replay.log_entries import read_records
 from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
 from pslab.runs.log import Line, Malformed, read_log
 from pslab.runs.seen import Seen
@@ -178,7 +178,7 @@ class RunPages:
             return [], f"a log of {count} entries is too long to ask its policy again"
         numbers = {name: number for number, name in enumerate(workers)}
         try:
-            found = waits_of(read_steps(self.run), trusted=self._trusted)
+            found = waits_of(read_records(self.run), trusted=self._trusted)
         except (RunError, PolicyError) as error:
             return [], str(error)
         except Exception as error:  # a policy is anybody's code, and this is only an explanation

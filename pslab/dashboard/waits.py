@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pslab.replay import schedule
-from pslab.replay.log_entries import Step, job_of
+from pslab.replay.log_entries import fold_of, job_of
 from pslab.replay.whatif import Counterfactual
-from psserver.coordinator import Coordinator, JobTerms
+from psserver.coordinator import Coordinator, JobTerms, Record
 from psserver.coordinator.status import waited_for
 from psserver.policies import build as build_policy
 from psserver.policies import check_trusted
-from pswire.decisions import entries
 
 # [worker, begin, end, event, releasers]: the event completes "waits for ...".
 Wait = list[object]
@@ -60,7 +59,7 @@ class WaitLog:
             self.waits.append([worker, found.begin, now, found.event, list(found.releasers)])
 
 
-def waits_of(steps: Sequence[Step], *, trusted: bool) -> list[Wait]:
+def waits_of(steps: Sequence[Record], *, trusted: bool) -> list[Wait]:
     """Of a finished run. Raises PolicyError where its policy is not to be had here, or is code of others: `trusted`
     says that it may be run."""
     job = job_of(steps)
@@ -74,7 +73,7 @@ def waits_of(steps: Sequence[Step], *, trusted: bool) -> list[Wait]:
     for move in _with_last_requests(schedule.schedule(steps)):
         again.receive(move)
         found.look(again.coordinator, move.t)
-    found.end(_stopped(steps))
+    found.end(fold_of(steps).seconds)
     return found.waits
 
 
@@ -86,7 +85,3 @@ def _with_last_requests(moves: list[schedule.Move]) -> list[schedule.Move]:
         if isinstance(moves[place], schedule.Finish | schedule.GiveUp):
             found.insert(place + 1, schedule.Ask(moves[place].t, worker))
     return found
-
-
-def _stopped(steps: Sequence[Step]) -> float:
-    return next((step.t for step in reversed(steps) if isinstance(step.entry, entries.Stop)), steps[-1].t)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pslab.runs.fold import Fold
 from pslab.runs.folder import Metric
 from pslab.runs.log import Line
 from pswire.decisions import entries as facts
@@ -35,9 +36,10 @@ class Point:
 @dataclass(slots=True)
 class _Window:
     began: float
+    # Samples that had been applied.
+    before: int
     losses: list[float] = field(default_factory=list)
     staleness: list[int] = field(default_factory=list)
-    samples: int = 0
     dropped: int = 0
 
 
@@ -46,26 +48,30 @@ class Points:
 
     def __init__(self, every: int = 1) -> None:
         self._every = every
+        self._log = Fold()
         self._window: _Window | None = None
-        # Committed and not settled: samples and loss.
-        self._pending: dict[int, tuple[int, float | None]] = {}
-        # Of the newest update.
-        self.version = 0
+        # The newest update.
         self._applied_at = 0.0
 
+    @property
+    def version(self) -> int:
+        """Of the newest update."""
+        return self._log.versions
+
     def see(self, entry: Line) -> Iterator[Point]:
+        before = self._log.pending.samples
+        self._log.see(entry.fact, entry.t)
         match entry.fact:
             case facts.Grant():
                 # Speed counts from the first grant: nobody could contribute before.
-                self._window = self._window or _Window(entry.t)
-            case facts.Commit(_, ticket, _, samples, loss):
-                self._pending[ticket] = samples, loss
-            case facts.Drop(_, ticket):
-                self._pending.pop(ticket, None)
-                if self._window is not None:
-                    self._window.dropped += 1
+                self._window = self._window or _Window(entry.t, before)
+            case facts.Drop() if self._window is not None:
+                self._window.dropped += 1
             case facts.Apply(version, _, _, parts):
-                self._applied(entry.t, version, parts)
+                self._applied_at = entry.t
+                self._window = self._window or _Window(entry.t, before)
+                self._window.staleness += [part.staleness for part in parts]
+                self._window.losses += self._log.pending.losses
                 if version % self._every == 0:
                     yield from self.rest()
 
@@ -83,20 +89,9 @@ class Points:
         if window.losses:
             metrics[LOSS] = sum(window.losses) / len(window.losses)
         if seconds > 0:
-            metrics[SPEED] = window.samples / seconds
+            metrics[SPEED] = (self._log.pending.samples - window.before) / seconds
         yield Point(self.version, self._applied_at, metrics, tuple(ages))
-        self._window = _Window(self._applied_at)
-
-    def _applied(self, t: float, version: int, parts: tuple[facts.Part, ...]) -> None:
-        self.version, self._applied_at = version, t
-        if self._window is None:
-            self._window = _Window(t)
-        for part in parts:
-            samples, loss = self._pending.pop(part.ticket, (0, None))
-            self._window.samples += samples
-            self._window.staleness.append(part.staleness)
-            if loss is not None and math.isfinite(loss):
-                self._window.losses.append(loss)
+        self._window = _Window(self._applied_at, self._log.pending.samples)
 
 
 def evaluation(metric: Metric) -> Point:

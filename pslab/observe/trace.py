@@ -15,7 +15,7 @@ from typing import Any
 from pslab.display.status import finite_or_none
 from pslab.runs.folder import SIMULATED
 from pslab.runs.log import Line
-from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, WAITING, WASTED, Stretch, Work, WorkReader
+from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, WAITING, WASTED, Stretch, Work, WorkFold
 from pswire.decisions import entries as facts
 from pswire.own_files import new_file
 
@@ -61,7 +61,7 @@ class Tracer:
 
     def __init__(self) -> None:
         self.about: dict[str, str] = {}
-        self._work = WorkReader()
+        self._log = WorkFold()
         self._lanes: dict[str, int] = {}
         # Committed work whose fate is not known yet, by ticket.
         self._pending: dict[int, Work] = {}
@@ -81,7 +81,7 @@ class Tracer:
         if isinstance(worker, str) and worker not in self._lanes:
             self._lanes[worker] = len(self._lanes) + 1
             yield from _thread(WORKERS, self._lanes[worker], worker)
-        for work in self._work.see(fact, t):
+        for work in self._log.work(fact, t):
             if work.commit is None:
                 yield from self._worked(work, {"fate": "no contribution"})
             else:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.replay.log_entries import Step, job_of
+from pslab.replay.log_entries import job_of
 from pslab.replay.worker_replica import DataError, DataPart, Remembering, WorkerReplica, memory_of
+from pslab.runs.fold import Fold
 from pslab.simulator.store import ShardStore
 from psserver.checkpoint import settled
+from psserver.coordinator import Record
 from psserver.coordinator.members.roster import Tally
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import LocalRule, PolicyError, TensorParts
@@ -75,14 +77,6 @@ class Replayed:
     diverged: str = ""
 
 
-@dataclass(slots=True)
-class _OpenTicket:
-    worker: str
-    base: int
-    # What it takes of the job's work units.
-    part: UnitPart | None = None
-
-
 @dataclass
 class Replay:
     """Make it, then `run` it, once; the store then holds the version that it came to.
@@ -91,7 +85,7 @@ class Replay:
     experiment's; all else that matters is in the log.
     """
 
-    steps: list[Step]
+    steps: list[Record]
     trainer: Trainer
     epochs: int = 1
     wire_dtype: str = "float32"
@@ -100,8 +94,9 @@ class Replay:
     _replicas: dict[str, WorkerReplica] = field(init=False, default_factory=dict)
     # Of which batches a worker that comes back skips.
     _tallies: dict[str, Tally] = field(init=False, default_factory=dict)
-    _open: dict[int, _OpenTicket] = field(init=False, default_factory=dict)
-    _losses: dict[int, float] = field(init=False, default_factory=dict)
+    _log: Fold = field(init=False, default_factory=Fold)
+    # What open tickets take of the job's work units.
+    _parts: dict[int, UnitPart | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         job = job_of(self.steps)
@@ -173,8 +168,12 @@ class Replay:
                     f"entry {step.index}, {step.entry.kind}, cannot be executed: {error}; "
                     "ps-lab check shows whether the log was edited"
                 ) from error
+            self._log.see(step.entry, step.t)
             if isinstance(step.entry, entries.Install | entries.Apply):
-                self._made(step.entry)
+                self.result.version = step.entry.version
+                if isinstance(step.entry, entries.Apply):
+                    loss = self._log.pending.loss
+                    self.result.loss = math.nan if loss is None else loss
                 if watch is not None:
                     watch(self.result)
                 if step.entry.version == until:
@@ -191,20 +190,22 @@ class Replay:
                 self._go_on(servers)
             case entries.Install(_, ticket):
                 self._push(ticket, self._initial)
-            case entries.Grant(worker, ticket, version) as grant:
-                self._open[ticket] = _OpenTicket(worker, version, _dealt(grant))
+            case entries.Grant(worker, ticket) as grant:
+                self._parts[ticket] = _dealt(grant)
                 self._tallies.setdefault(worker, Tally()).granted += 1
             case entries.Commit():
                 self._commit(entry)
             case entries.Rate(learning_rate=rate):
                 self.result.rate = rate
             case entries.Cancel(worker, ticket) | entries.Abandon(worker, ticket):
-                if self._open.pop(ticket, None) is not None and worker in self._replicas:
+                # The initial values' ticket takes nothing of a worker's data.
+                if ticket in self._parts and worker in self._replicas:
                     self._replicas[worker].uncertain += 1
+                self._parts.pop(ticket, None)
             case _:
                 pass
 
-    def _try_update(self, step: Step) -> None:
+    def _try_update(self, step: Record) -> None:
         """A refused update would not be finite here either. Raises DataError."""
         refused = step.entry
         assert isinstance(refused, entries.Refuse)
@@ -225,28 +226,26 @@ class Replay:
         self._replicas[worker] = WorkerReplica(worker, part, self.trainer, self._fresh, skip, work)
 
     def _commit(self, commit: entries.Commit) -> None:
-        opened = self._open.pop(commit.ticket, None)
-        if opened is None:
+        base = self._log.held[commit.ticket].base if commit.ticket in self._parts else None
+        if base is None:
             raise ShardError(f"ticket {commit.ticket} is not open")
+        part = self._parts.pop(commit.ticket)
         self._tallies.setdefault(commit.worker, Tally()).use(commit.batch, self._batches)
-        self._losses[commit.ticket] = commit.loss
         needed = commit.ticket in self._needed
         if not needed and not self.draws and not self._remembers:
             self.result.skipped += 1
             return
-        weights = self.store.read(commit.ticket, opened.base)
-        assert weights is not None, (
-            f"version {opened.base} is gone before the commit of ticket {commit.ticket}"
-        )
+        weights = self.store.read(commit.ticket, base)
+        assert weights is not None, f"version {base} is gone before the commit of ticket {commit.ticket}"
         result = self._replicas[commit.worker].compute(
-            weights, opened.part or commit.batch, lambda found: _difference(commit, found, None) is None
+            weights, part or commit.batch, lambda found: _difference(commit, found, None) is None
         )
         if needed:
             self._push(commit.ticket, result.flats)
             norm = self.store.norm(commit.ticket)
         else:
             norm = self.store.encode(commit.ticket, result.flats)
-        self._judge(commit, opened.base, result, norm)
+        self._judge(commit, base, result, norm)
 
     def _judge(self, commit: entries.Commit, base: int, result: Result, norm: float | None) -> None:
         replayed = self.result
@@ -267,13 +266,6 @@ class Replay:
         problem = self.store.push(ticket, flats)
         if problem is not None:
             raise DataError(f"the payload of ticket {ticket} was finite, recomputed it holds {problem}")
-
-    def _made(self, entry: entries.Install | entries.Apply) -> None:
-        self.result.version = entry.version
-        if isinstance(entry, entries.Apply):
-            losses = [self._losses.pop(part.ticket, math.nan) for part in entry.parts]
-            finite = [loss for loss in losses if math.isfinite(loss)]
-            self.result.loss = sum(finite) / len(finite) if finite else math.nan
 
 
 def _dealt(grant: entries.Grant) -> UnitPart | None:
@@ -322,13 +314,13 @@ def _tensors(job: entries.Job) -> TensorParts:
         raise DataError(f"entry 0 of the log: tensors: {error}") from error
 
 
-def _versions(steps: Iterable[Step]) -> dict[int, int]:
+def _versions(steps: Iterable[Record]) -> dict[int, int]:
     """Ticket -> the version that it became part of."""
     applies = (step.entry for step in steps if isinstance(step.entry, entries.Apply))
     return {part.ticket: apply.version for apply in applies for part in apply.parts}
 
 
-def _needed(steps: Iterable[Step]) -> set[int]:
+def _needed(steps: Iterable[Record]) -> set[int]:
     """Tickets whose payload the shards will touch."""
     needed = set(_versions(steps))
     refused = (step.entry for step in steps if isinstance(step.entry, entries.Refuse))

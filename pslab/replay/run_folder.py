@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.replay.execution import Replay
-from pslab.replay.log_entries import Step, job_of, read_steps, servers_of
+from pslab.replay.log_entries import job_of, read_records, servers_of
 from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
 from psserver import weights_file
+from psserver.coordinator import Record
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
@@ -29,7 +30,7 @@ VERSION_METRICS = "metrics.json"
 
 def replay_of(run: Run) -> Replay:
     """Read the log, make the trainer. Raises RunError, ExperimentError and JobError."""
-    steps = read_steps(run)
+    steps = read_records(run)
     job, experiment = job_of(steps), run.experiment
     if experiment.job.script:
         raise RunError(
@@ -41,7 +42,7 @@ def replay_of(run: Run) -> Replay:
     return Replay(steps, trainer, experiment.job.epochs, experiment.cluster.payload_dtype)
 
 
-def _check_agreement(run: Run, steps: Sequence[Step], experiment: Experiment) -> None:
+def _check_agreement(run: Run, steps: Sequence[Record], experiment: Experiment) -> None:
     """The experiment says what data and model were; it must be that of the log."""
     job = job_of(steps)
     optimizer: Mapping[str, object] = {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import attrgetter
 
-from pslab.replay.log_entries import Step
+from psserver.coordinator import Record
 from pswire import protocol
 from pswire.decisions import entries
 
@@ -106,7 +106,7 @@ class _Request:
     ahead: bool = False
 
 
-def schedule(steps: Iterable[Step]) -> list[Move]:
+def schedule(steps: Iterable[Record]) -> list[Move]:
     """All moves up to the stop, in order."""
     log = list(steps)
     placed: list[_Placed] = []
@@ -147,7 +147,7 @@ def schedule(steps: Iterable[Step]) -> list[Move]:
     return [item.move for item in sorted(placed, key=attrgetter("place", "order"))]
 
 
-def _asked(log: list[Step], requests: list[_Request]) -> list[_Placed]:
+def _asked(log: list[Record], requests: list[_Request]) -> list[_Placed]:
     """Each request as early as its worker and the order of tickets allow.
 
     After a cancel, as late: the worker was busy with what had become void. Ahead, too: it is granted at once
@@ -172,7 +172,7 @@ def _asked(log: list[Step], requests: list[_Request]) -> list[_Placed]:
     return found
 
 
-def _usual_samples(log: list[Step]) -> dict[str, int]:
+def _usual_samples(log: list[Record]) -> dict[str, int]:
     """Of each worker's first commit."""
     found: dict[str, int] = {}
     for step in log:
@@ -181,7 +181,7 @@ def _usual_samples(log: list[Step]) -> dict[str, int]:
     return found
 
 
-def _move(step: Step) -> Move | None:
+def _move(step: Record) -> Move | None:
     match step.entry:
         case entries.Join(worker, incarnation, rank):
             return Arrive(step.t, worker, incarnation, rank)

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from pslab.replay.execution import Replayed
 from pslab.replay.run_folder import Proof
-from pslab.replay.whatif import Alternative, Fates
+from pslab.replay.whatif import Alternative
+from pslab.runs.fold import Fold, mean_of
 from pslab.runs.table import worker_order
 
 # Characters of a histogram bar that stands for everything.
@@ -84,25 +85,30 @@ def _plain(value: Any) -> Any:
 # What if
 
 
-def fates_json(fates: Fates) -> dict[str, Any]:
+def _fates_json(log: Fold) -> dict[str, Any]:
+    histogram = log.histogram
     return {
-        "policy": dict(fates.policy),
-        "versions": fates.versions,
-        "committed": dict(fates.committed),
-        "applied": dict(fates.applied),
-        "dropped": dict(fates.dropped),
-        "cancelled": dict(fates.cancelled),
-        "reasons": dict(fates.reasons),
-        "staleness": {str(tau): fates.staleness[tau] for tau in sorted(fates.staleness)},
+        "policy": dict(_policy(log)),
+        "versions": log.versions,
+        "committed": dict(log.committed),
+        "applied": dict(log.applied),
+        "dropped": dict(log.dropped),
+        "cancelled": dict(log.cancelled),
+        "reasons": dict(log.reasons),
+        "staleness": {str(tau): histogram[tau] for tau in sorted(histogram)},
     }
+
+
+def _policy(log: Fold) -> Mapping[str, Any]:
+    return {} if log.job is None else log.job.policy
 
 
 def alternative_json(folder: str, found: Alternative) -> dict[str, Any]:
     return {
         "event": "what-if",
         "folder": folder,
-        "recorded": fates_json(found.recorded),
-        "other": fates_json(found.other),
+        "recorded": _fates_json(found.recorded),
+        "other": _fates_json(found.other),
         "held": found.held,
         "never": found.never,
         "failure": found.failure,
@@ -112,26 +118,27 @@ def alternative_json(folder: str, found: Alternative) -> dict[str, Any]:
 def alternative_table(found: Alternative) -> Table:
     """Both policies side by side."""
     recorded, other = found.recorded, found.other
+    ages, other_ages = recorded.histogram, other.histogram
     table = Table(title="The same schedule", title_justify="left", header_style="bold")
     table.add_column("")
-    table.add_column(f"recorded: {_policy_text(recorded.policy)}", justify="right")
-    table.add_column(f"what if: {_policy_text(other.policy)}", justify="right")
+    table.add_column(f"recorded: {_policy_text(_policy(recorded))}", justify="right")
+    table.add_column(f"what if: {_policy_text(_policy(other))}", justify="right")
     for what, left, right in (
         ("versions", recorded.versions, other.versions),
         ("committed", recorded.committed.total(), other.committed.total()),
         ("applied", recorded.applied.total(), other.applied.total()),
         ("dropped", recorded.dropped.total(), other.dropped.total()),
         ("cancelled", recorded.cancelled.total(), other.cancelled.total()),
-        ("mean staleness", f"{recorded.mean_staleness:.2f}", f"{other.mean_staleness:.2f}"),
-        ("max staleness", max(recorded.staleness, default=0), max(other.staleness, default=0)),
+        ("mean staleness", *(f"{mean_of(each) if each else 0:.2f}" for each in (ages, other_ages))),
+        ("max staleness", max(ages, default=0), max(other_ages, default=0)),
     ):
         table.add_row(what, str(left), str(right))
     for worker in sorted(recorded.committed | other.committed, key=worker_order):
         table.add_row(f"applied of {worker}", str(recorded.applied[worker]), str(other.applied[worker]))
     table.add_section()
-    for low, high in _bins(recorded.staleness + other.staleness):
+    for low, high in _bins(ages + other_ages):
         label = f"staleness {low}" if low == high else f"staleness {low}-{high}"
-        table.add_row(label, _bar(recorded.staleness, low, high), _bar(other.staleness, low, high))
+        table.add_row(label, _bar(ages, low, high), _bar(other_ages, low, high))
     return table
 
 
@@ -140,7 +147,7 @@ def alternative_notes(found: Alternative) -> list[str]:
     notes = []
     if found.held:
         notes.append(
-            f"{found.held} computations ended in the recorded run before {found.other.policy['name']} would have "
+            f"{found.held} computations ended in the recorded run before {_policy(found.other)['name']} would have "
             "granted them: they were postponed until it did, and count as ended in that moment"
         )
     if found.never:
@@ -148,7 +155,7 @@ def alternative_notes(found: Alternative) -> list[str]:
             f"{found.never} computations would never have been granted, or were lost with their worker"
         )
     if found.failure:
-        notes.append(f"{found.other.policy['name']} would have ended the job: {found.failure}")
+        notes.append(f"{_policy(found.other)['name']} would have ended the job: {found.failure}")
     return notes
 
 

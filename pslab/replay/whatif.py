@@ -16,32 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pslab.replay import schedule as s
-from pslab.replay.log_entries import Step, job_of
+from pslab.replay.log_entries import fold_of, job_of
+from pslab.runs.fold import Fold
 from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send
 from psserver.policies import Policy, PolicyError
 from psserver.policies import build as build_policy
 from pswire import protocol
 from pswire.decisions import entries
-
-
-@dataclass(frozen=True, slots=True)
-class Fates:
-    """What became of the contributions in a log; staleness in versions."""
-
-    policy: Mapping[str, object]
-    versions: int = 0
-    committed: Counter[str] = field(default_factory=Counter)
-    applied: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    cancelled: Counter[str] = field(default_factory=Counter)
-    # Reason -> how many were dropped for it.
-    reasons: Counter[str] = field(default_factory=Counter)
-    staleness: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def mean_staleness(self) -> float:
-        count = self.staleness.total()
-        return sum(tau * n for tau, n in self.staleness.items()) / count if count else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +35,15 @@ class Alternative:
     ended the job, when it did so.
     """
 
-    recorded: Fates
-    other: Fates
+    recorded: Fold
+    other: Fold
     held: int
     never: int
-    steps: list[Step]
+    steps: list[Record]
     failure: str = ""
 
 
-def what_if(steps: Sequence[Step], name: str, knobs: Mapping[str, object]) -> Alternative:
+def what_if(steps: Sequence[Record], name: str, knobs: Mapping[str, object]) -> Alternative:
     """Feed the schedule of a decision log to policy `name`. Raises PolicyError when there is no such policy, and for
     a run that deals work units."""
     job = job_of(steps)
@@ -78,8 +59,8 @@ def what_if(steps: Sequence[Step], name: str, knobs: Mapping[str, object]) -> Al
         counterfactual.receive(move)
     failure = counterfactual.end(steps[-1].t)
     return Alternative(
-        recorded=fates(steps),
-        other=fates(counterfactual.steps),
+        recorded=fold_of(steps),
+        other=fold_of(counterfactual.steps),
         held=counterfactual.held,
         never=counterfactual.never,
         steps=counterfactual.steps,
@@ -99,7 +80,7 @@ class Counterfactual:
 
     terms: JobTerms
     policy: Policy
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Record] = field(default_factory=list)
     held: int = 0
     never: int = 0
     _incarnations: dict[str, int] = field(default_factory=dict)
@@ -204,7 +185,7 @@ class Counterfactual:
     def _take(self, outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, Record):
-                self.steps.append(Step(output.index, round(output.t, 6), output.entry))
+                self.steps.append(Record(output.index, round(output.t, 6), output.entry))
             elif isinstance(output, Send) and isinstance(output.notice, protocol.Grant):
                 tickets = self._tickets[output.worker]
                 # A notice that is sent again names the same ticket.
@@ -212,24 +193,3 @@ class Counterfactual:
                     tickets.append(output.notice.ticket)
                     self._requested[output.worker] -= 1
                 self._unblocked.append(output.worker)
-
-
-def fates(steps: Sequence[Step]) -> Fates:
-    """Count what a decision log says."""
-    found = Fates(job_of(steps).policy)
-    versions = 0
-    for step in steps:
-        match step.entry:
-            case entries.Commit(worker):
-                found.committed[worker] += 1
-            case entries.Apply(version, _, _, parts):
-                versions = version
-                for part in parts:
-                    found.applied[part.worker] += 1
-                    found.staleness[part.staleness] += 1
-            case entries.Drop(worker, _, _, reason):
-                found.dropped[worker] += 1
-                found.reasons[reason] += 1
-            case entries.Cancel(worker):
-                found.cancelled[worker] += 1
-    return replace(found, versions=versions)

@@ -21,12 +21,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pslab.runs.cut_off import counted
 from pslab.runs.ends import Problem, count_lines, end_of
+from pslab.runs.fold import Fold, mean_of
 from pslab.runs.log import Line, Malformed, loads, read_log
 from pswire.config.experiment import Experiment, load_experiment
+from pswire.decisions.entries import Grant
 
 EXPERIMENT = "experiment.toml"
 DECISIONS = "decisions.jsonl"
@@ -105,9 +106,7 @@ class Summary:
     @property
     def mean_staleness(self) -> float:
         """Of applied contributions, in versions; NaN when nothing was applied."""
-        histogram = self.histogram
-        applied = histogram.total()
-        return sum(tau * n for tau, n in histogram.items()) / applied if applied else math.nan
+        return mean_of(self.histogram)
 
     def metric(self, name: str) -> float:
         """A final metric; NaN where the job did not measure it."""
@@ -115,8 +114,41 @@ class Summary:
         return math.nan if value is None else float(value)
 
     @property
+    def seconds_per_version(self) -> float:
+        return self.wall_seconds / self.versions if self.versions else math.nan
+
+    @property
     def samples_per_second(self) -> float:
         return self.samples / self.wall_seconds if self.wall_seconds > 0 else math.nan
+
+    @classmethod
+    def read(cls, file: Path, record: Any) -> Self:
+        """Return the summary that JSON says. Raises RunError, which names `file`."""
+        try:
+            return cls(
+                job=str(record["job"]),
+                policy=dict(record["policy"]),
+                optimizer=dict(record["optimizer"]),
+                servers=int(record["servers"]),
+                workers=int(record["workers"]),
+                versions=int(record["versions"]),
+                samples=int(record["samples"]),
+                wall_seconds=float(record["wall_seconds"]),
+                metrics=dict(record["metrics"]),
+                contributions={
+                    worker: Contribution(**counts) for worker, counts in record["contributions"].items()
+                },
+                staleness={
+                    worker: {int(tau): int(n) for tau, n in counts.items()}
+                    for worker, counts in record["staleness"].items()
+                },
+                weights_sha256=record.get("weights_sha256"),
+                success=bool(record["success"]),
+                reason=str(record["reason"]),
+                missing=dict(record.get("missing", {})),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"{file}: is no summary: {_short(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,17 +246,33 @@ class Run:
             record = loads(file.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise RunError(f"{file}: is not JSON: {error}") from error
-        return _summary(file, record)
+        return Summary.read(file, record)
 
     def _counted(self) -> Summary:
         newest: Mapping[str, float] = {}
         if (self.path / METRICS).is_file():
             for metric in self.metrics():
                 newest = metric.metrics if metric.kind == "eval" else {"loss": metric.loss}
-        found = counted(self.decisions(), newest, "cut off, or still running: there is no summary.json")
-        if found is None:
+        found = self.fold()
+        if found.job is None:
             raise RunError(f"{self.log}: expected a job entry first: the run was cut off before it wrote one")
-        return _summary(self.log, found)
+        joined = sorted(found.members)
+        return Summary(
+            job=found.job.job,
+            policy=found.job.policy,
+            optimizer=found.job.optimizer,
+            servers=found.job.servers,
+            workers=len(joined),
+            versions=found.versions,
+            samples=found.samples,
+            wall_seconds=0.0 if found.began is None else found.seconds - found.began,
+            metrics=dict(newest),
+            contributions={worker: _contribution(found, worker) for worker in joined},
+            staleness={worker: found.staleness[worker] for worker in joined},
+            weights_sha256=None,
+            success=False,
+            reason="cut off, or still running: there is no summary.json",
+        )
 
     @property
     def log(self) -> Path:
@@ -244,6 +292,21 @@ class Run:
             if isinstance(entry, Malformed):
                 raise RunError(f"{self.path / DECISIONS}:{entry.line}: {entry.problem}")
             yield entry
+
+    def fold(self) -> Fold:
+        """What the decision log says as a whole. Raises RunError as `decisions`."""
+        return Fold.of((entry.fact, entry.t) for entry in self.decisions())
+
+    @property
+    def began(self) -> float | None:
+        """When the first ticket was granted, in seconds of the log; None where none was."""
+        return next((entry.t for entry in self.decisions() if isinstance(entry.fact, Grant)), None)
+
+    def first_grant(self) -> float:
+        """`began`; RunError where no ticket was granted."""
+        if (began := self.began) is None:
+            raise RunError(f"{self.path}: no ticket was ever granted")
+        return began
 
     def check_whole(self) -> None:
         """RunError when the log of a run that has stopped has no stop: it was cut or edited."""
@@ -291,40 +354,18 @@ _MEANING = {
 }
 
 
+def _contribution(found: Fold, worker: str) -> Contribution:
+    # Nothing is counted as dropped that was still pending: nobody decided that.
+    committed, applied, dropped = found.committed[worker], found.applied[worker], found.dropped[worker]
+    return Contribution(committed, applied, dropped, committed - applied - dropped)
+
+
 def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
 def _short(error: Exception) -> str:
     return f"no {error}" if isinstance(error, KeyError) else str(error)
-
-
-def _summary(file: Path, record: Any) -> Summary:
-    try:
-        return Summary(
-            job=str(record["job"]),
-            policy=dict(record["policy"]),
-            optimizer=dict(record["optimizer"]),
-            servers=int(record["servers"]),
-            workers=int(record["workers"]),
-            versions=int(record["versions"]),
-            samples=int(record["samples"]),
-            wall_seconds=float(record["wall_seconds"]),
-            metrics=dict(record["metrics"]),
-            contributions={
-                worker: Contribution(**counts) for worker, counts in record["contributions"].items()
-            },
-            staleness={
-                worker: {int(tau): int(n) for tau, n in counts.items()}
-                for worker, counts in record["staleness"].items()
-            },
-            weights_sha256=record.get("weights_sha256"),
-            success=bool(record["success"]),
-            reason=str(record["reason"]),
-            missing=dict(record.get("missing", {})),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{file}: is no summary: {_short(error)}") from error
 
 
 def later_jobs(path: Path) -> list[Path]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pslab.runs.folder import Run, RunError
 from pslab.runs.table import labels
-from pswire.decisions.entries import Grant, Note
+from pswire.decisions.entries import Note
 
 # Okabe and Ito's palette: told apart with any kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -97,9 +97,10 @@ def _loss(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> None:
 
 def _draw_notes(axes: Any, run: Run, colour: str) -> None:
     """Mark operators' remarks by a line each, with the text along it."""
+    began = run.began or 0.0
     for entry in run.decisions():
         if isinstance(entry.fact, Note):
-            at = entry.t - _begin(run)
+            at = entry.t - began
             axes.axvline(at, color=colour, linestyle=":", linewidth=1)
             place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "xytext": (3, 0)}
             said = (
@@ -110,14 +111,9 @@ def _draw_notes(axes: Any, run: Run, colour: str) -> None:
             axes.annotate(said, (at, 0.02), rotation=90, fontsize=7, color=colour, **place)
 
 
-def _begin(run: Run) -> float:
-    """When the first ticket was granted, in seconds of the log."""
-    return next((entry.t for entry in run.decisions() if isinstance(entry.fact, Grant)), 0.0)
-
-
 def _curve(run: Run) -> tuple[Series, Series]:
     """Seconds since the first grant, and training loss; versions without a finite loss are left out."""
-    begin = _begin(run)
+    begin = run.began or 0.0
     points = [(metric.t - begin, metric.loss) for metric in run.metrics() if metric.kind == "train"]
     table = np.array(points, dtype=np.float64).reshape(-1, 2)
     table = table[np.isfinite(table).all(axis=1)]

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from pslab.runs.fold import Fold, Ticket
 from pswire.decisions import entries as facts
+from pswire.decisions.counting import moments
 
 COMPUTING, RECEIVING, SENDING, WAITING = "computing", "receiving", "sending", "waiting for a grant"
 # With a gradient that is ready, for those that are summed before it.
@@ -71,29 +73,35 @@ class Work:
         return self.held[-1].end
 
 
-class WorkReader:
-    """Fold a log into work: give it the facts in order; it returns the work that each one ends."""
+class WorkFold(Fold):
+    """A fold over a log that also says what work each entry ends: give it the facts by `work`, in order."""
 
     def __init__(self) -> None:
+        super().__init__()
         # When a worker's last ticket ended, or it joined; absent while it is away, or done.
         self._free: dict[str, float] = {}
-        # Worker -> its open tickets in the order of their grants: (version, time of the grant).
-        self._held: dict[str, dict[int, tuple[int, float]]] = {}
+        # Worker -> its open tickets in the order of their grants.
+        self._open_of: dict[str, list[Ticket]] = {}
         # Worker -> the cancelled ticket that it may still work on, until its next grant.
         self._wasted: dict[str, tuple[int, int]] = {}
         self._turns = Turns()
 
-    def see(self, fact: facts.Entry, t: float) -> Sequence[Work]:
+    def work(self, fact: facts.Entry, t: float) -> Sequence[Work]:
+        """Take one entry as true, as `see`. Return the work that it ends."""
         found = self._ended(fact, t)
         self._turns.see(fact, t)
+        self.see(fact, t)
+        if isinstance(fact, facts.Grant):
+            self._open_of.setdefault(fact.worker, []).append(self.held[fact.ticket])
         return found
 
     def _ended(self, fact: facts.Entry, t: float) -> Sequence[Work]:
         match fact:
             case facts.Join(worker):
-                self._free[worker], self._held[worker] = t, {}
-            case facts.Grant(worker, ticket, version):
-                self._held.setdefault(worker, {})[ticket] = version, t
+                self._free[worker], self._open_of[worker] = t, []
+            case facts.Resume(worker):
+                self._free[worker] = t
+            case facts.Grant(worker):
                 return self._after_cancel(worker, t)
             case facts.Commit():
                 return [self._committed(fact, t)]
@@ -115,7 +123,8 @@ class WorkReader:
 
     def _committed(self, commit: facts.Commit, t: float) -> Work:
         worker, ticket = commit.worker, commit.ticket
-        base, granted = self._held.get(worker, {}).pop(ticket, (0, t))
+        opened = self._ends(worker, ticket)
+        base, granted = (0, t) if opened is None else (opened.base or 0, opened.granted)
         since = self._free.get(worker, granted)
         self._free[worker] = t
         stretches = stretches_of(since, granted, t, commit, self._turns)
@@ -123,19 +132,26 @@ class WorkReader:
         return Work(worker, ticket, base, tuple(stretches[:first]), tuple(stretches[first:]), commit)
 
     def _given_up(self, worker: str, ticket: int, t: float, *, cancelled: bool) -> Sequence[Work]:
-        held = self._held.get(worker, {})
-        oldest = next(iter(held), None)
-        found = held.pop(ticket, None)
+        oldest = next(iter(self._open_of.get(worker, ())), None)
+        found = self._ends(worker, ticket)
         # The initial values' ticket is no grant; one that came ahead was not begun.
-        if found is None or ticket != oldest:
+        if found is None or found is not oldest:
             return ()
-        base, granted = found
+        base, granted = found.base or 0, found.granted
         since = self._free.get(worker, granted)
         self._free[worker] = t
         if cancelled:
             self._wasted[worker] = ticket, base
         wait = Stretch(WAITING, since, max(since, granted))
         return [Work(worker, ticket, base, (wait,), (Stretch(WASTED, wait.end, t),), None)]
+
+    def _ends(self, worker: str, number: int) -> Ticket | None:
+        """An open ticket of a grant is open no more."""
+        held = self._open_of.get(worker, [])
+        found = next((ticket for ticket in held if ticket.number == number), None)
+        if found is not None:
+            held.remove(found)
+        return found
 
 
 class Turns:
@@ -214,22 +230,15 @@ class Turns:
 def stretches_of(
     since: float, granted: float, now: float, commit: facts.Commit, turns: Turns
 ) -> list[Stretch]:
-    """From the end of the ticket before, `since`, to the commit. Clocks that differ a little are cut to fit.
-
-    `turns` knows all that came before the commit.
-    """
+    """From the end of the ticket before, `since`, to the commit. `turns` knows all that came before the commit."""
     if commit.pull is None:
         return [Stretch(WAITING, since, granted), Stretch(UNREPORTED, max(since, granted), now)]
-    compute = commit.compute or 0.0
-    ahead = max(since, min(since + (commit.before or 0.0), now - commit.pull - compute))
-    here = max(ahead, granted)
-    pulled = min(here + commit.pull, now)
-    computed = min(pulled + compute, now)
+    asked, begun, pulled, computed = moments(since, granted, now, commit)
     let_in = turns.let_in(commit.ticket, computed, now)
     return [
-        Stretch(COMPUTING, since, ahead),
-        Stretch(WAITING, ahead, granted),
-        Stretch(RECEIVING, here, pulled),
+        Stretch(COMPUTING, since, asked),
+        Stretch(WAITING, asked, granted),
+        Stretch(RECEIVING, begun, pulled),
         Stretch(COMPUTING, pulled, computed),
         Stretch(TURN, computed, let_in),
         Stretch(SENDING, let_in, now),

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pslab.runs.fold import Fold, mean_of
 from pslab.runs.folder import Run
 from pswire.decisions import entries as facts
 
@@ -29,8 +30,7 @@ class Steady:
 
     @property
     def mean_staleness(self) -> float:
-        applied = self.staleness.total()
-        return sum(tau * n for tau, n in self.staleness.items()) / applied if applied else math.nan
+        return mean_of(self.staleness)
 
     @property
     def max_staleness(self) -> int:
@@ -40,28 +40,23 @@ class Steady:
 @lru_cache(maxsize=256)
 def steady(run: Run) -> Steady:
     """Read it off the log, once for each `Run`. Raises RunError when the log cannot be read."""
-    begun, last, versions, workers = math.nan, math.nan, 0, 0
+    log, workers, last = Fold(), run.summary.workers, math.nan
     plain, churn, parts = True, False, 0
-    staleness: Counter[int] = Counter()
     late: set[int] = set()
     for entry in run.decisions():
         match entry.fact:
-            case facts.Job():
-                workers = run.summary.workers
-            case facts.Grant() if math.isnan(begun):
-                begun = entry.t
             case facts.Apply() as update:
-                last, versions = entry.t, update.version
+                last = entry.t
                 parts = min(parts or len(update.parts), len(update.parts))
                 plain = plain and _is_mean(update)
-                ages = [part.staleness for part in update.parts]
-                staleness.update(ages)
-                late.update(ages if versions > workers else ())
+                late.update(part.staleness for part in update.parts if update.version > workers)
             case facts.Done() | facts.Stop():
                 break
             case facts.Leave() | facts.Lost() | facts.Back():
                 churn = True
-    return Steady(last - begun, versions, staleness, parts, plain, len(late) == 1, churn)
+        log.see(entry.fact, entry.t)
+    seconds = math.nan if log.began is None else last - log.began
+    return Steady(seconds, log.versions, log.histogram, parts, plain, len(late) == 1, churn)
 
 
 def _is_mean(update: facts.Apply) -> bool:

@@ -14,6 +14,7 @@ from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.state import reopened
 from psserver.policies import Policy
 from psserver.shard import ShardState, reshard
+from pswire.decisions.counting import Pending
 from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.records import StateError, to_plain
 
@@ -69,7 +70,9 @@ def mark_of(index: LogIndex, checkpoint: Checkpoint) -> Mark:
     """The checkpoint's place in the log, with what the checkpoint knows better than a log that may be damaged."""
     about, tickets = checkpoint.manifest, checkpoint.coordinator.tickets
     pending = {each.number: (each.samples, each.loss) for each in tickets if each.state == "pending"}
-    return replace(index.marks[about.entry], job=about.job, pending=pending)
+    mark = index.marks[about.entry]
+    known = Pending(pending, mark.pending.samples, mark.pending.losses)
+    return replace(mark, job=about.job, pending=known)
 
 
 def coordinator_of(

@@ -15,6 +15,7 @@ from typing import Any
 
 from psserver.checkpoint.errors import UnwritableError
 from psserver.checkpoint.store import name_of
+from pswire.decisions.counting import Pending
 from pswire.generations import follows
 from pswire.own_files import same_file
 
@@ -30,17 +31,14 @@ class RewindError(OSError):
 class Mark:
     """A checkpoint's entry in the log. `end`: bytes up to the end of its line.
 
-    `pending`: committed tickets without a fate, with their samples and losses; `samples`, `loss`: of what was applied
-    so far, as metrics.jsonl counts.
+    `pending`: committed tickets without a fate, and what was applied so far, as metrics.jsonl counts.
     """
 
     entry: int
     job: str
     version: int
     end: int
-    pending: dict[int, tuple[int, float]]
-    samples: int
-    loss: float | None
+    pending: Pending
     # Seconds since the job began, of its first grant.
     first_grant: float | None
     # The line that named the job's generation may be one of those that cannot be read.
@@ -51,7 +49,7 @@ class Mark:
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 # Behind it the whole log is void.
-BEGINNING = Mark(-1, "", -1, 0, {}, 0, None, None)
+BEGINNING = Mark(-1, "", -1, 0, Pending(), None)
 
 
 @dataclass
@@ -166,9 +164,7 @@ class _Scan:
         self.present: set[str] = set()
         self.done: dict[str, int] = {}
         self.doubtful = False
-        self._pending: dict[int, tuple[int, float]] = {}
-        self._samples = 0
-        self._loss: float | None = None
+        self._pending = Pending()
         self._first_grant: float | None = None
 
     def see(self, entry: dict[str, Any], index: int, end: int) -> Mark | None:
@@ -190,21 +186,15 @@ class _Scan:
                     self._first_grant = float(entry["t"])
             case "commit":
                 loss = entry["loss"]
-                self._pending[int(entry["ticket"])] = (
-                    int(entry["samples"]),
-                    math.nan if loss is None else loss,
+                self._pending.commit(
+                    int(entry["ticket"]), int(entry["samples"]), math.nan if loss is None else loss
                 )
             case "drop":
-                self._pending.pop(int(entry["ticket"]), None)
+                self._pending.drop(int(entry["ticket"]))
             case "apply":
-                # Of a commit that cannot be read nothing is known.
-                unknown = (0, math.nan)
-                parts = [self._pending.pop(int(part["ticket"]), unknown) for part in entry["parts"]]
-                self._samples += sum(samples for samples, _ in parts)
-                losses = [loss for _, loss in parts if math.isfinite(loss)]
-                self._loss = sum(losses) / len(losses) if losses else None
+                self._pending.apply([int(part["ticket"]) for part in entry["parts"]])
             case "checkpoint":
-                known = (dict(self._pending), self._samples, self._loss, self._first_grant)
+                known = (self._pending.copy(), self._first_grant)
                 return Mark(index, self.job, int(entry["version"]), end, *known, self.doubtful)
         return None
 

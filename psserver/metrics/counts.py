@@ -9,6 +9,7 @@ from psserver.coordinator.outputs import Record
 from psserver.service.log.json_lines import Check, always
 from psserver.service.log.run_log import RunLog
 from pswire.decisions import entries
+from pswire.decisions.counting import moments
 
 # Label values are closed sets: a policy of the user's may give any reason.
 REASONS = {
@@ -93,18 +94,18 @@ class Counts:
         granted = self._granted.pop(commit.ticket, t)
         since = self._free.get(commit.worker, granted)
         self._free[commit.worker] = t
-        begun, seconds = max(since, granted), counts.seconds
-        before = min(commit.before or 0.0, max(granted - since, 0.0))
-        seconds["before"] += before
-        seconds["wait"] += max(granted - since, 0.0) - before
+        seconds = counts.seconds
         if commit.pull is None:
-            seconds["work"] += t - begun
+            seconds["before"] += 0.0
+            seconds["wait"] += max(granted - since, 0.0)
+            seconds["work"] += t - max(since, granted)
             return
-        pull = min(commit.pull, t - begun)
-        compute = min(commit.compute or 0.0, t - begun - pull)
-        seconds["pull"] += pull
-        seconds["compute"] += compute
-        seconds["send"] += t - begun - pull - compute
+        asked, begun, pulled, computed = moments(since, granted, t, commit)
+        seconds["before"] += asked - since
+        seconds["wait"] += max(granted - asked, 0.0)
+        seconds["pull"] += pulled - begun
+        seconds["compute"] += computed - pulled
+        seconds["send"] += t - computed
 
     def _wasted(self, worker: str, ticket: int, t: float) -> None:
         granted = self._granted.pop(ticket, None)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pslab.check.checker import check_run
 from pslab.replay.execution import Replay
-from pslab.replay.log_entries import read_steps
+from pslab.replay.log_entries import read_records
 from pslab.replay.run_folder import prove
 from pslab.runs.folder import Run
 from psworker.local import Trainer
@@ -118,7 +118,7 @@ def checked(folder: Path) -> list[str]:
 def replayed(folder: Path, trainer: Trainer) -> list[str]:
     """`ps-lab replay`: every contribution computed anew, the final weights to the bit."""
     run = Run(folder)
-    replay = Replay(read_steps(run), trainer)
+    replay = Replay(read_records(run), trainer)
     result, proof = replay.run(), None
     if result.finished:
         proof = prove(run, replay)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pslab.compare.groups import Group, grouped, spread
-from pslab.compare.measure import Goals, first_grant, measured
+from pslab.compare.measure import Goals, measured
 from pslab.compare.tables.groups import compare_json, spread_text, starving
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
@@ -83,7 +83,7 @@ def test_time_to_a_loss_counts_from_the_first_grant(tmp_path: Path) -> None:
         if n >= 9 and sum(loss for _, loss in losses[n - 9 : n + 1]) <= 20
     )
     (group,) = groups_of([run], Goals(loss=2.0, accuracy=0.5))
-    assert group.spread("seconds_to_loss").mean == reached - first_grant(run)
+    assert group.spread("seconds_to_loss").mean == reached - run.first_grant()
     assert group.spread("seconds_to_accuracy").mean > 0
     (never,) = groups_of([run], Goals(loss=0.0))
     assert math.isnan(never.spread("seconds_to_loss").mean) and never.spread("seconds_to_loss").count == 0

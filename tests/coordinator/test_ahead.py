@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from pslab.check.policies.known import KNOWN
-from pslab.replay.log_entries import Step
 from pslab.replay.whatif import Alternative, what_if
 from pslab.verify.harness import CoordinatorHarness, granted
+from psserver.coordinator import Record
 from psserver.policies import build, names
 from pswire import protocol
 from pswire.decisions import entries
@@ -172,7 +172,7 @@ def test_the_checker_finds_what_is_not_permitted(policy: str, held: int, sentenc
 
 
 def retold(policy: str, harness: CoordinatorHarness) -> Alternative:
-    steps = [Step(record.index, round(record.t, 6), record.entry) for record in harness.log]
+    steps = [Record(record.index, round(record.t, 6), record.entry) for record in harness.log]
     return what_if(steps, policy, {})
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslab.replay.log_entries import read_steps
+from pslab.replay.log_entries import read_records
 from pslab.replay.whatif import what_if
 from pslab.runs.folder import Run
 from pslab.verify.harness import CoordinatorHarness, refusals
@@ -137,7 +137,7 @@ def test_the_same_moves_under_the_same_policy_set_the_same_rates(tmp_path: Path)
     harness = trained()
     harness.done("w0")
     harness.done("w1")
-    steps = read_steps(Run(write_run(tmp_path / "run", records(harness))))
+    steps = read_records(Run(write_run(tmp_path / "run", records(harness))))
     again = what_if(steps, "sync", {})
     assert [step.entry.kind for step in again.steps].count("rate") == 2
     told = [(step.t, step.entry) for step in steps]
@@ -194,6 +194,6 @@ def test_the_same_moves_under_a_policy_that_tolerates_bad_workers_set_none(tmp_p
     harness = trained()
     harness.done("w0")
     harness.done("w1")
-    again = what_if(read_steps(Run(write_run(tmp_path / "run", records(harness)))), "median", {})
+    again = what_if(read_records(Run(write_run(tmp_path / "run", records(harness)))), "median", {})
     kinds = [step.entry.kind for step in again.steps]
     assert (kinds.count("rate"), kinds.count("commit"), kinds.count("apply")) == (0, 8, 4)

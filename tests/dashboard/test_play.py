@@ -14,7 +14,7 @@ from pslab.dashboard.recording import recorded
 from pslab.dashboard.sources import flat
 from pslab.dashboard.waits import waits_of
 from pslab.launch.simulated import run_simulated
-from pslab.replay.log_entries import read_steps
+from pslab.replay.log_entries import read_records
 from pslab.runs.folder import Run
 from psserver import policies
 from pswire.config.experiment import load_experiment
@@ -79,7 +79,7 @@ def test_waits_of_a_recording_are_those_of_the_run(policy: Mapping[str, Any], tm
     settings = {k: v for k, v in SETTINGS.items() if not k.startswith(("faults", "links"))}
     found = told({**settings, **policy})
     run = run_of(found["experiment"], tmp_path)
-    found_again = waits_of(read_steps(run), trusted=False)
+    found_again = waits_of(read_records(run), trusted=False)
     again = {(w, round(b, 4), round(e, 4), event, tuple(of)) for w, b, e, event, of in found_again}  # type: ignore[arg-type]
     names = found["workers"]
     live = {

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pslab.compare.measure import first_grant
 from pslab.compare.timeline import timeline
 from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Recorder, recorded
 from pslab.dashboard.runs import PRINTED, RunPages
@@ -36,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_stretches_are_those_of_the_timeline(run: Run) -> None:
-    batch, begun = recorded(run.decisions(), run.metrics()), first_grant(run)
+    batch, begun = recorded(run.decisions(), run.metrics()), run.first_grant()
     found: dict[tuple[str, int], float] = defaultdict(float)
     for worker, kind, begin, end, _ in batch["stretches"]:
         found[batch["workers"][worker], kind] += end - max(begin, begun) if end > begun else 0.0

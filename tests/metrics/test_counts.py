@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 
 from pslab.compare.timeline import timeline
 from pslab.runs.folder import Run
-from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkReader
+from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkFold
 from psserver.metrics import collector
 from psserver.metrics.counts import Counts
 from psserver.metrics.snapshot import MOST_WORKERS, OTHERS, JobNumbers, numbers_from
@@ -69,9 +69,9 @@ def test_counters_are_those_of_the_summary_and_seconds_those_of_the_timeline(
     folder.mkdir()
     (folder / "decisions.jsonl").write_text("".join(outcome.lines), encoding="utf-8")
     names = {RECEIVING: "pull", SENDING: "send"}
-    reader, waited = WorkReader(), dict[str, float]()
+    reader, waited = WorkFold(), dict[str, float]()
     for entry in Run(folder).decisions():
-        for work in reader.see(entry.fact, entry.t):
+        for work in reader.work(entry.fact, entry.t):
             for stretch in work.before:
                 if stretch.kind != COMPUTING:
                     waited[work.worker] = waited.get(work.worker, 0.0) + max(stretch.end - stretch.begin, 0.0)

@@ -9,12 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from pslab.cli import cli
-from pslab.compare.measure import first_grant
 from pslab.compare.timeline import timeline
 from pslab.observe.trace import NAMES
 from pslab.runs.folder import TRACE, Run
 from pslab.runs.log import Line
-from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkReader
+from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkFold
 from pswire.decisions import entries as facts
 from tests.cluster.cluster import Cluster
 from tests.compare.test_timeline import three_commits
@@ -134,10 +133,10 @@ def agrees_with_the_log(run: Run, events: list[Event]) -> None:
 def test_work_covers_every_second_that_the_timeline_has(tmp_path: Path) -> None:
     """Waiting too, which the timeline counts from the first grant on."""
     run = simulate(tmp_path / "run", "sync", {"backup": 1}, simulation=TIMED, links=LINKS)
-    begun, reader = first_grant(run), WorkReader()
+    begun, reader = run.first_grant(), WorkFold()
     seconds: dict[str, Counter[str]] = defaultdict(Counter)
     for entry in run.decisions():
-        for work in reader.see(entry.fact, entry.t):
+        for work in reader.work(entry.fact, entry.t):
             for stretch in (*work.before, *work.held):
                 seconds[work.worker][stretch.kind] += max(stretch.end, begun) - max(stretch.begin, begun)
     for lane in timeline(run).lanes:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from pslab.replay.log_entries import Step, read_steps
+from pslab.replay.log_entries import read_records
 from pslab.replay.whatif import Alternative, what_if
 from pslab.runs.folder import Run
+from psserver.coordinator import Record
 from psserver.policies import Decision, Event, Policy, PolicyError, Ready, Waiting
 from tests.lab.logs import FakeLog, text
 from tests.replay.simulated import simulate
@@ -27,7 +28,7 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def as_json(steps: list[Step]) -> list[dict[str, Any]]:
+def as_json(steps: list[Record]) -> list[dict[str, Any]]:
     """Every decision and fact, up to the stop and without its reason."""
     found = []
     for step in steps:
@@ -41,7 +42,7 @@ def as_json(steps: list[Step]) -> list[dict[str, Any]]:
 def test_the_same_policy_decides_the_same(tmp_path: Path, name: str) -> None:
     """One recorded schedule: the coordinator that receives it again writes an equal log, entry for entry."""
     policy, knobs, sections = SAME[name]
-    steps = read_steps(simulate(tmp_path / "run", policy, knobs, **sections))
+    steps = read_records(simulate(tmp_path / "run", policy, knobs, **sections))
     found = what_if(steps, policy, knobs)
     assert found.held == found.never == 0 and not found.failure
     # A connection that breaks and what the crash looks like from inside are no part of the schedule.
@@ -57,15 +58,15 @@ def test_the_same_policy_decides_the_same(tmp_path: Path, name: str) -> None:
 def test_the_other_policy_keeps_its_guarantee(
     tmp_path: Path, policy: str, knobs: Mapping[str, object]
 ) -> None:
-    steps = read_steps(simulate(tmp_path / "run", "async"))
+    steps = read_records(simulate(tmp_path / "run", "async"))
     found = what_if(steps, policy, knobs)
     other = found.other
     assert not found.failure and found.never == 0
     assert other.committed == found.recorded.committed
     assert other.committed == other.applied + other.dropped
     bound = {"sync": 0, "bounded": 1}.get(policy)
-    assert bound is None or max(other.staleness) <= bound
-    assert other.policy["name"] == policy
+    assert bound is None or max(other.histogram) <= bound
+    assert other.job is not None and other.job.policy["name"] == policy
 
 
 def fast_and_slow(folder: Path) -> Run:
@@ -84,15 +85,15 @@ def fast_and_slow(folder: Path) -> Run:
 
 
 def ask(folder: Path, name: str, **knobs: object) -> Alternative:
-    return what_if(read_steps(fast_and_slow(folder)), name, knobs)
+    return what_if(read_records(fast_and_slow(folder)), name, knobs)
 
 
 def test_what_a_barrier_would_not_have_granted_is_put_off(tmp_path: Path) -> None:
     found = ask(tmp_path / "run", "sync")
-    assert found.recorded.staleness == {0: 3, 3: 1}
+    assert found.recorded.histogram == {0: 3, 3: 1}
     # w0's second and third computation ended before the barrier would have let them begin.
     assert found.held == 2
-    assert found.other.staleness == {0: 4}
+    assert found.other.histogram == {0: 4}
     assert found.other.applied == {"w0": 3, "w1": 1}
 
 

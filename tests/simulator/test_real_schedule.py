@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from pslab.replay import schedule as s
-from pslab.replay.log_entries import Step, job_of, read_steps
+from pslab.replay.log_entries import job_of, read_records
 from pslab.simulator import Cluster
 from pslab.simulator.channel import Channel, LinkFaults
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.network import Network
 from pslab.simulator.store import TimingOnlyStore
 from pslab.simulator.workers.worker import Worker
-from psserver.coordinator import JobTerms
+from psserver.coordinator import JobTerms, Record
 from psserver.policies import build
 from psworker.engine import Abandon, Commit, Done, Leave, Ready, Request
 from tests.cluster.cluster import Cluster as RealCluster
@@ -54,7 +54,7 @@ class Recorded(TimingOnlyStore):
 class Stage:
     """A simulated cluster without a will: what its workers do comes from a record."""
 
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, steps: list[Record]) -> None:
         job, queue = job_of(steps), EventQueue()
         knobs = dict(job.policy)
         name = str(knobs.pop("name"))
@@ -136,7 +136,7 @@ def test_the_simulated_coordinator_decides_what_the_real_one_did(
         for batches, seconds in ((12, "0.002"), (20, "0.004"), (7, "0.02")):
             real.start_worker("--batches", str(batches), "--seconds", seconds)
         run = real.wait_end(worker_codes=[0, 0, 0])
-    steps = read_steps(run)
+    steps = read_records(run)
     recorded = told([step.entry for step in steps])
     again = told([record.entry for record in Stage(steps).log.records])
     for ours, theirs in zip(again, recorded, strict=True):

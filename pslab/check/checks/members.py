@@ -1,9 +1,10 @@
-"""Checks of who takes part."""
+"""Checks of the workers: who takes part, and what they report of their time and set as learning rate."""
 
+import math
 from collections.abc import Iterator
 
-from pslab.check.ledger import COMMITTED, OPEN, Ledger
 from pslab.check.log_check import LogCheck
+from pslab.runs.fold import OPEN, Fold
 from pslab.runs.log import Line
 from pswire.decisions import entries as e
 
@@ -17,30 +18,30 @@ class Members(LogCheck):
 
     name = "members"
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Join():
-                yield from self._join(entry.fact, ledger)
+                yield from self._join(entry.fact, state)
             case e.Grant(worker, ticket) | e.Initialise(worker, ticket):
-                yield from _absent(worker, f"is granted ticket {ticket}", ledger)
-                if (member := ledger.members.get(worker)) and member.done and not member.gone:
+                yield from _absent(worker, f"is granted ticket {ticket}", state)
+                if (member := state.members.get(worker)) and member.done and not member.gone:
                     yield f"{worker} is granted ticket {ticket} after it was done"
             case e.Commit(worker, ticket):
-                yield from _absent(worker, f"commits ticket {ticket}", ledger)
+                yield from _absent(worker, f"commits ticket {ticket}", state)
             case e.Done(worker) | e.Lost(worker) | e.Back(worker):
-                yield from _absent(worker, f"is said to be {entry.kind}", ledger)
+                yield from _absent(worker, f"is said to be {entry.kind}", state)
             case e.Resume(worker):
-                yield from _absent(worker, "takes part again", ledger)
-                if (member := ledger.members.get(worker)) and not member.done:
+                yield from _absent(worker, "takes part again", state)
+                if (member := state.members.get(worker)) and not member.done:
                     yield f"{worker} takes part again, and was not done"
             case e.Leave(worker):
-                yield from _absent(worker, "leaves", ledger)
-                for held in ledger.held():
+                yield from _absent(worker, "leaves", state)
+                for held in state.reading():
                     if held.worker == worker and held.state == OPEN:
                         yield f"{worker} leaves while ticket {held.number} is open, not cancelled before"
 
-    def _join(self, fact: e.Join, ledger: Ledger) -> Iterator[str]:
-        before = ledger.members.get(fact.worker)
+    def _join(self, fact: e.Join, state: Fold) -> Iterator[str]:
+        before = state.members.get(fact.worker)
         if before is not None and not before.gone:
             yield f"{fact.worker} joins, but its incarnation {before.incarnation} has not left"
         if before is not None and fact.incarnation <= before.incarnation:
@@ -48,17 +49,16 @@ class Members(LogCheck):
                 f"{fact.worker} joins as incarnation {fact.incarnation}, which should be above"
                 f" its former one, {before.incarnation}"
             )
-        for member in ledger.members.values():
+        for member in state.members.values():
             if not member.gone and member.worker != fact.worker and member.rank == fact.rank:
                 yield f"{fact.worker} joins with rank {fact.rank}, which {member.worker} has"
-        yield from _memory(fact, ledger)
+        yield from _memory(fact, state)
 
 
-def _memory(fact: e.Join, ledger: Ledger) -> Iterator[str]:
+def _memory(fact: e.Join, state: Fold) -> Iterator[str]:
     """A worker begins with an empty memory: if it had one, the entry says that it is lost."""
-    counts = ledger.contributions.get(fact.worker)
-    committed = counts[COMMITTED] if counts is not None else 0
-    rule = "" if ledger.job is None else str((ledger.job.local or {}).get("name"))
+    committed = state.committed[fact.worker]
+    rule = "" if state.job is None else str((state.job.local or {}).get("name"))
     if fact.forgets and not committed:
         yield f"{fact.worker} is said to forget what its {fact.forgets[0]} remembered, but had committed nothing"
     if committed and rule in REMEMBERING and "local rule" not in fact.forgets:
@@ -68,9 +68,130 @@ def _memory(fact: e.Join, ledger: Ledger) -> Iterator[str]:
         )
 
 
-def _absent(worker: str, what: str, ledger: Ledger) -> Iterator[str]:
-    member = ledger.members.get(worker)
+def _absent(worker: str, what: str, state: Fold) -> Iterator[str]:
+    member = state.members.get(worker)
     if member is None:
         yield f"{worker} {what}, but never joined"
     elif member.gone:
         yield f"{worker} {what}, but has left"
+
+
+# Five numbers in whole microseconds, each rounded by half of one, and a sum of them.
+ROUNDING = 3e-6
+# Two machines' monotonic clocks: each may be slewed by 500 parts per million while it is set right.
+DRIFT = 1e-3
+
+
+class WorkersTimes(LogCheck):
+    """What a worker pulled and computed fits between grant and commit; with what it did before, behind its last grant.
+
+    A worker's intervals lie within the coordinator's: it receives a grant
+    after the entry, and sends its commit before it. So only rounding and the
+    rates of two clocks may make them longer; on a virtual clock it is rounding.
+    A worker may also report nothing, but not a part.
+    """
+
+    name = "workers' times"
+
+    def __init__(self) -> None:
+        # Open tickets: their grants' times, and that of the worker's ticket before.
+        self._granted: dict[int, tuple[float, float | None]] = {}
+        self._last: dict[str, float] = {}
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        match entry.fact:
+            case e.Grant(worker, number):
+                self._granted[number] = entry.t, self._last.get(worker)
+                self._last[worker] = entry.t
+            case e.Cancel(_, number) | e.Abandon(_, number):
+                self._granted.pop(number, None)
+            case e.Commit() as commit:
+                granted, former = self._granted.pop(commit.ticket, (None, None))
+                yield from _incomplete(commit)
+                if granted is not None:
+                    yield from _fits(commit, entry.t, granted, former)
+
+
+def _incomplete(commit: e.Commit) -> Iterator[str]:
+    reported = {"pull": commit.pull, "compute": commit.compute, "before": commit.before}
+    for name, seconds in reported.items():
+        if seconds is not None and seconds < 0:
+            yield f"commit of ticket {commit.ticket}: {name} is {seconds:g} s, less than none"
+    if (commit.pull is None) != (commit.compute is None) or (
+        commit.before is not None and commit.pull is None
+    ):
+        names = " and ".join(name for name, seconds in reported.items() if seconds is not None)
+        yield f"commit of ticket {commit.ticket} reports {names}, but not the rest"
+
+
+def _fits(commit: e.Commit, now: float, granted: float, former: float | None) -> Iterator[str]:
+    held = (commit.pull or 0.0) + (commit.compute or 0.0)
+    before = commit.before or 0.0
+    if held > _most(now - granted):
+        yield (
+            f"{commit.worker} pulled and computed {held:.6f} s for ticket {commit.ticket}, but committed it "
+            f"{now - granted:.6f} s after its grant"
+        )
+    elif former is not None and held + before > _most(now - former):
+        yield (
+            f"{commit.worker} worked {held + before:.6f} s for ticket {commit.ticket}, {before:.6f} s of it before the "
+            f"grant, but committed it {now - former:.6f} s after the grant of its ticket before"
+        )
+
+
+def _most(seconds: float) -> float:
+    return seconds * (1 + DRIFT) + ROUNDING
+
+
+# Policies that tolerate bad workers. They are called what their shards aggregate by.
+_ROBUST = ("median", "trimmed-mean", "krum")
+
+
+class Rates(LogCheck):
+    """A learning rate is set right behind a commit of the worker that sets it, and its factor is what it says.
+
+    Where the policy tolerates bad workers none of them sets it.
+    """
+
+    name = "rates"
+
+    def __init__(self) -> None:
+        self._began: object = None
+        self._aggregator = "mean"
+        self._committed: str | None = None
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        fact = entry.fact
+        if isinstance(fact, e.Job):
+            self._began = fact.optimizer.get("learning_rate")
+            self._aggregator = _aggregator(fact)
+        elif isinstance(fact, e.Rate):
+            yield from self._rate(fact)
+        self._committed = fact.worker if isinstance(fact, e.Commit) else None
+
+    def _rate(self, rate: e.Rate) -> Iterator[str]:
+        if self._committed != rate.worker:
+            yield f"{rate.worker} sets the learning rate without a commit right before"
+        if self._aggregator != "mean":
+            yield (
+                f"{rate.worker} sets the learning rate to {rate.learning_rate:g}: under {self._aggregator}, "
+                "which tolerates bad workers, no worker sets the rate for all"
+            )
+        began = self._began
+        if isinstance(began, bool) or not isinstance(began, int | float) or not began > 0:
+            yield f"{rate.worker} sets the learning rate to {rate.learning_rate}, but the job's is {began}"
+        elif not rate.learning_rate >= 0 or not math.isclose(
+            rate.scale, rate.learning_rate / began, rel_tol=1e-12
+        ):
+            yield (
+                f"learning rate {rate.learning_rate} has factor {rate.scale}, but {rate.learning_rate} / {began} = "
+                f"{rate.learning_rate / began}"
+            )
+
+
+def _aggregator(job: e.Job) -> str:
+    """How the shards make one gradient of many: as they were told, or as the name of the policy says."""
+    if job.tensors is not None:
+        return str(job.tensors.get("aggregator", "mean"))
+    name = str(job.policy.get("name"))
+    return name if name in _ROBUST else "mean"

@@ -1,9 +1,9 @@
-"""Checks of the log as a sequence: numbering, time, first and last entry."""
+"""Checks of the log as a sequence: numbering, time, first and last entry, checkpoints."""
 
 from collections.abc import Iterator
 
-from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
+from pslab.runs.fold import OPEN, Fold
 from pslab.runs.log import Line
 from pswire.decisions import entries as e
 
@@ -16,7 +16,7 @@ class Indices(LogCheck):
     def __init__(self) -> None:
         self._next = 0
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         if entry.i != self._next:
             yield f"index should be {self._next}, got {entry.i}: entries are missing or out of order"
         # Going on from what was found reports one gap once.
@@ -35,7 +35,7 @@ class Clock(LogCheck):
     def __init__(self) -> None:
         self._last = 0.0
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         if entry.t < self._last:
             yield f"t goes back from {self._last} s to {entry.t} s"
         self._last = entry.t
@@ -46,15 +46,15 @@ class Frame(LogCheck):
 
     name = "first and last"
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
-        first = ledger.entries == 0
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        first = state.entries == 0
         if first and not isinstance(entry.fact, e.Job):
             yield f"the first entry should be of kind job, got {entry.kind}"
         if not first and isinstance(entry.fact, e.Job):
             yield "the job is described a second time"
         if isinstance(entry.fact, e.Job) and entry.fact.format != e.FORMAT:
             yield f"the log has format {entry.fact.format}, this check knows format {e.FORMAT}"
-        if ledger.stop is not None:
+        if state.stop is not None:
             match entry.fact:
                 case e.Stop():
                     yield "the job stops a second time"
@@ -71,6 +71,49 @@ class Frame(LogCheck):
                 ):
                     yield f"{entry.kind} after the job stopped"
 
-    def finish(self, ledger: Ledger) -> Iterator[str]:
-        if ledger.entries == 0:
+    def finish(self, state: Fold) -> Iterator[str]:
+        if state.entries == 0:
             yield "the log is empty"
+
+
+class Resumptions(LogCheck):
+    """Checkpoints are of the present version; a restore follows on one, and all that was held by processes of before is
+    given up before anybody comes."""
+
+    name = "checkpoints"
+
+    def __init__(self) -> None:
+        # A job was resumed, and nobody has joined since.
+        self._clearing = False
+        # The number of the entry before, where that is a checkpoint.
+        self._saved: int | None = None
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        saved, self._saved = self._saved, entry.i if isinstance(entry.fact, e.Checkpoint) else None
+        match entry.fact:
+            case e.Checkpoint(version):
+                yield from self._version("a checkpoint", version, state)
+            case e.Restore(_, version):
+                yield from self._version("a restore", version, state)
+                if saved != entry.i - 1:
+                    yield "a restore should follow on the checkpoint that it goes on from"
+                self._clearing = True
+            case e.Join() | e.Grant() | e.Initialise() | e.Stop() if self._clearing:
+                self._clearing = False
+                yield from self._left(entry.kind, state)
+            case _:
+                pass
+
+    def _version(self, what: str, version: int, state: Fold) -> Iterator[str]:
+        if state.version is None:
+            yield f"{what} of version {version}, before any values were installed"
+        elif version != state.version:
+            yield f"{what} of version {version}, but {state.version} is current"
+
+    def _left(self, kind: str, state: Fold) -> Iterator[str]:
+        here = sorted(member.worker for member in state.members.values() if not member.gone)
+        if here:
+            yield f"{kind} after a restore, but {here[0]}, a process of before, has not left"
+        for ticket in state.reading():
+            if ticket.state == OPEN:
+                yield f"{kind} after a restore, but ticket {ticket.number} of a process of before is open"

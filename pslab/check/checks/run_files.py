@@ -1,11 +1,10 @@
 """What the other files of a run folder say agrees with its log: summary.json, metrics.jsonl, weights.safetensors."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pslab.check.ledger import APPLIED, COMMITTED, DROPPED, Ledger
 from pslab.check.log_check import LogCheck
+from pslab.runs.fold import Fold
 from pslab.runs.folder import Metric, RunError, Summary
 from psserver.weights_file import Saved, WeightsFileError, load
 
@@ -19,37 +18,37 @@ class SummaryAgrees(LogCheck):
         """`summary`: as read, or why it could not be, or None when there is none."""
         self._summary = summary
 
-    def finish(self, ledger: Ledger) -> Iterator[str]:
+    def finish(self, state: Fold) -> Iterator[str]:
         summary = self._summary
         if isinstance(summary, RunError):
             yield str(summary)
         elif summary is not None:
-            yield from self._totals(summary, ledger)
-            yield from self._workers(summary, ledger)
+            yield from self._totals(summary, state)
+            yield from self._workers(summary, state)
 
-    def remarks(self, ledger: Ledger) -> Iterator[str]:
-        if self._summary is None and ledger.stop is not None:
+    def remarks(self, state: Fold) -> Iterator[str]:
+        if self._summary is None and state.stop is not None:
             yield (
                 "the log stops in good order, but summary.json is missing: "
                 "server 0 was killed while it ended, or the file was removed"
             )
 
-    def _totals(self, summary: Summary, ledger: Ledger) -> Iterator[str]:
-        if ledger.stop is None:
+    def _totals(self, summary: Summary, state: Fold) -> Iterator[str]:
+        if state.stop is None:
             yield "summary.json exists, but the log has no stop entry"
-        elif (summary.success, summary.reason) != (ledger.stop.success, ledger.stop.reason):
+        elif (summary.success, summary.reason) != (state.stop.success, state.stop.reason):
             yield (
                 f"summary.json says success {summary.success} ({summary.reason}),"
-                f" the log says {ledger.stop.success} ({ledger.stop.reason})"
+                f" the log says {state.stop.success} ({state.stop.reason})"
             )
         pairs = [
-            ("versions", summary.versions, ledger.version or 0),
-            ("samples", summary.samples, ledger.samples),
+            ("versions", summary.versions, state.versions),
+            ("samples", summary.samples, state.samples),
             # More or fewer than the job was started for may have come.
-            ("workers", summary.workers, len(ledger.members)),
+            ("workers", summary.workers, len(state.members)),
         ]
-        if ledger.job is not None:
-            job = ledger.job
+        if state.job is not None:
+            job = state.job
             pairs.append(("servers", summary.servers, job.servers))
             if summary.job != job.job:
                 yield f"summary.json is of job {summary.job}, the log of job {job.job}"
@@ -59,12 +58,15 @@ class SummaryAgrees(LogCheck):
             if said != found:
                 yield f"summary.json says {said} {name}, the log {found}"
 
-    def _workers(self, summary: Summary, ledger: Ledger) -> Iterator[str]:
-        named = {*summary.contributions, *ledger.contributions, *summary.staleness, *ledger.staleness}
+    def _workers(self, summary: Summary, state: Fold) -> Iterator[str]:
+        named = {*summary.contributions, *summary.staleness, *state.committed, *state.applied, *state.dropped}
         for worker in sorted(named):
-            found = ledger.contributions.get(worker, Counter())
-            pending = found[COMMITTED] - found[APPLIED] - found[DROPPED]
-            counted = (found[COMMITTED], found[APPLIED], found[DROPPED], pending)
+            committed, applied, dropped = (
+                state.committed[worker],
+                state.applied[worker],
+                state.dropped[worker],
+            )
+            counted = (committed, applied, dropped, committed - applied - dropped)
             said = summary.contributions.get(worker)
             stated = (said.committed, said.applied, said.dropped, said.pending) if said else (0, 0, 0, 0)
             if stated != counted:
@@ -73,10 +75,10 @@ class SummaryAgrees(LogCheck):
                     f" = {_listed(stated)}, the log {_listed(counted)}"
                 )
             histogram = {tau: n for tau, n in summary.staleness.get(worker, {}).items() if n}
-            if histogram != dict(ledger.staleness.get(worker, {})):
+            if histogram != dict(state.staleness.get(worker, {})):
                 yield (
                     f"{worker}: summary.json has the staleness histogram {_sorted(histogram)},"
-                    f" the log {_sorted(ledger.staleness.get(worker, {}))}"
+                    f" the log {_sorted(state.staleness.get(worker, {}))}"
                 )
 
 
@@ -96,7 +98,7 @@ class MetricsAgree(LogCheck):
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
-    def finish(self, ledger: Ledger) -> Iterator[str]:
+    def finish(self, state: Fold) -> Iterator[str]:
         expected = 1
         try:
             for metric in self._metrics:
@@ -108,8 +110,8 @@ class MetricsAgree(LogCheck):
         except RunError as error:
             yield str(error)
             return
-        if ledger.stop is not None and expected - 1 != (ledger.version or 0):
-            yield f"metrics.jsonl ends at version {expected - 1}, the log at version {ledger.version or 0}"
+        if state.stop is not None and expected - 1 != state.versions:
+            yield f"metrics.jsonl ends at version {expected - 1}, the log at version {state.versions}"
 
 
 class WeightsAgree(LogCheck):
@@ -122,7 +124,7 @@ class WeightsAgree(LogCheck):
         self._path, self._recorded = path, recorded
         self._uncertain = False
 
-    def finish(self, ledger: Ledger) -> Iterator[str]:
+    def finish(self, state: Fold) -> Iterator[str]:
         if not self._path.is_file():
             if self._recorded is not None:
                 yield f"summary.json has the weights_sha256 {self._recorded}, but {self._path.name} is missing"
@@ -140,7 +142,7 @@ class WeightsAgree(LogCheck):
         if found is not None and found != recorded:
             yield f"summary.json has the weights_sha256 {recorded}, {self._path.name} has {found}"
 
-    def remarks(self, ledger: Ledger) -> Iterator[str]:
+    def remarks(self, state: Fold) -> Iterator[str]:
         if self._uncertain:
             yield (
                 f"{self._path.name} does not state the order of its variables (an older version wrote it):"

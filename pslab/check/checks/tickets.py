@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from pslab.check.ledger import (
+from pslab.check.log_check import LogCheck
+from pslab.runs.fold import (
     ABANDONED,
     APPLIED,
     CANCELLED,
@@ -10,10 +11,9 @@ from pslab.check.ledger import (
     DROPPED,
     INSTALLED,
     OPEN,
-    Ledger,
+    Fold,
     Ticket,
 )
-from pslab.check.log_check import LogCheck
 from pslab.runs.log import Line
 from pswire.decisions import entries as e
 
@@ -45,27 +45,27 @@ class TicketLife(LogCheck):
 
     name = "tickets"
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Initialise(_, number) | e.Grant(_, number):
-                if number in ledger.tickets:
+                if number in state.tickets:
                     yield f"ticket {number} is granted a second time"
             case e.Install(_, number) | e.Fold(number):
-                yield from _move(entry.kind, number, None, ledger)
+                yield from _move(entry.kind, number, None, state)
             case e.Commit(worker, number) | e.Drop(worker, number):
-                yield from _move(entry.kind, number, worker, ledger)
+                yield from _move(entry.kind, number, worker, state)
             case e.Cancel(worker, number) | e.Abandon(worker, number):
-                yield from _move(entry.kind, number, worker, ledger)
+                yield from _move(entry.kind, number, worker, state)
             case e.Apply(_, _, _, parts) | e.Refuse(_, _, _, parts):
                 numbers = [part.ticket for part in parts]
                 for number in sorted({n for n in numbers if numbers.count(n) > 1}):
                     yield f"ticket {number} appears {numbers.count(number)} times in one update"
                 for part in parts:
-                    yield from _move(entry.kind, part.ticket, part.worker, ledger)
+                    yield from _move(entry.kind, part.ticket, part.worker, state)
 
 
-def _move(kind: str, number: int, worker: str | None, ledger: Ledger) -> Iterator[str]:
-    ticket = ledger.tickets.get(number)
+def _move(kind: str, number: int, worker: str | None, state: Fold) -> Iterator[str]:
+    ticket = state.tickets.get(number)
     if ticket is None:
         yield f"{kind} of ticket {number}, which was never granted"
         return
@@ -89,19 +89,19 @@ class OneAtATime(LogCheck):
     def __init__(self) -> None:
         self._open: dict[str, list[int]] = {}
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Initialise(worker, number):
-                yield from self._begin(worker, number, False, ledger)
+                yield from self._begin(worker, number, False, state)
             case e.Grant(worker, number, _, _, ahead):
-                yield from self._begin(worker, number, ahead, ledger)
+                yield from self._begin(worker, number, ahead, state)
             case e.Commit(worker, number) | e.Cancel(worker, number) | e.Abandon(worker, number):
                 self._end(worker, number)
             case e.Install(_, number):
                 for worker in list(self._open):
                     self._end(worker, number)
 
-    def _begin(self, worker: str, number: int, ahead: bool, ledger: Ledger) -> Iterator[str]:
+    def _begin(self, worker: str, number: int, ahead: bool, state: Fold) -> Iterator[str]:
         held = self._open.setdefault(worker, [])
         if held and not ahead:
             yield f"{worker} is granted ticket {number} while it holds ticket {held[-1]}"
@@ -121,14 +121,18 @@ class Accounting(LogCheck):
 
     name = "accounting"
 
-    def finish(self, ledger: Ledger) -> Iterator[str]:
-        for worker, counts in sorted(ledger.contributions.items()):
-            decided = counts[APPLIED] + counts[DROPPED]
-            pending = sum(t.state == COMMITTED and t.worker == worker for t in ledger.held())
-            if counts[COMMITTED] != decided + pending:
+    def finish(self, state: Fold) -> Iterator[str]:
+        for worker in sorted({*state.committed, *state.applied, *state.dropped}):
+            committed, applied, dropped = (
+                state.committed[worker],
+                state.applied[worker],
+                state.dropped[worker],
+            )
+            pending = sum(t.state == COMMITTED and t.worker == worker for t in state.reading())
+            if committed != applied + dropped + pending:
                 yield (
-                    f"{worker} committed {counts[COMMITTED]} contributions, but {counts[APPLIED]} applied"
-                    f" + {counts[DROPPED]} dropped + {pending} pending = {decided + pending}"
+                    f"{worker} committed {committed} contributions, but {applied} applied"
+                    f" + {dropped} dropped + {pending} pending = {applied + dropped + pending}"
                 )
-            if pending and ledger.stop is not None and ledger.stop.success:
+            if pending and state.stop is not None and state.stop.success:
                 yield f"the job ended in success, but {pending} contributions of {worker} are still pending"

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
+from pslab.runs.fold import Fold
 from pslab.runs.log import Line
 from pswire.decisions import entries as e
 
@@ -39,10 +39,10 @@ class WorkUnits(LogCheck):
         self._places: dict[int, Place] = {}
         self._skipped = 0
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Work() as terms:
-                if ledger.version is not None and any(ledger.playing()):
+                if state.version is not None and any(state.playing()):
                     yield "the job's work units are declared while workers train"
                 # Those of a former phase are over.
                 self._units.clear()
@@ -119,8 +119,8 @@ class WorkUnits(LogCheck):
         epoch, unit, part = place
         self._units[epoch, unit].parts[part] = ENDED
 
-    def finish(self, ledger: Ledger) -> Iterator[str]:
-        terms, stop = self._terms, ledger.stop
+    def finish(self, state: Fold) -> Iterator[str]:
+        terms, stop = self._terms, state.stop
         if terms is None or stop is None or not stop.reason.startswith(COMPLETE):
             return
         for epoch in range(terms.epochs):
@@ -133,7 +133,7 @@ class WorkUnits(LogCheck):
                 elif missing := found.missing():
                     yield f"{_named(epoch, unit, missing[0])} was not counted, although the log says that {COMPLETE}"
 
-    def remarks(self, ledger: Ledger) -> Iterator[str]:
+    def remarks(self, state: Fold) -> Iterator[str]:
         if self._skipped:
             yield f"{self._skipped} parts of work units were skipped: they were given up or dropped too often"
 

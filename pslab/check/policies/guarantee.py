@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
 from pslab.check.policies.known import KNOWN
 from pslab.check.policies.terms import Terms
+from pslab.runs.fold import Fold
 from pslab.runs.log import Line
 from pswire.decisions import entries as e
 
@@ -19,11 +19,11 @@ class PolicyGuarantee(LogCheck):
         self._checks: list[LogCheck] = []
         self._known = False
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         if isinstance(entry.fact, e.Job) and entry.fact.policy.get("name") in KNOWN:
             yield from self._choose(entry.fact)
         for check in self._checks:
-            yield from check.see(entry, ledger)
+            yield from check.see(entry, state)
 
     def _choose(self, job: e.Job) -> Iterator[str]:
         self._known = True
@@ -35,9 +35,9 @@ class PolicyGuarantee(LogCheck):
         self._checks = terms.checks()
         yield from misdeclared(job, terms)
 
-    def remarks(self, ledger: Ledger) -> Iterator[str]:
-        if not self._known and ledger.job is not None:
-            name = ledger.job.policy.get("name")
+    def remarks(self, state: Fold) -> Iterator[str]:
+        if not self._known and state.job is not None:
+            name = state.job.policy.get("name")
             yield f"no guarantee is known for policy {name}; the general promises were checked"
 
 

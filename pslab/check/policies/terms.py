@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pslab.check.ledger import COMMITTED, OPEN, Ledger
 from pslab.check.log_check import LogCheck
+from pslab.runs.fold import COMMITTED, OPEN, Fold
 from pslab.runs.log import Line
 from pswire.decisions import entries as e
 
@@ -75,7 +75,7 @@ class Sizes(LogCheck):
 
     terms: Terms
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         if not isinstance(entry.fact, e.Apply):
             return
         update, terms = entry.fact, self.terms
@@ -88,7 +88,7 @@ class Sizes(LogCheck):
         if terms.size is None:
             return
         # Fewer are right only when nobody is left who could add one.
-        others = {member.worker for member in ledger.playing()}
+        others = {member.worker for member in state.playing()}
         if terms.distinct:
             others -= set(workers)
         above = len(workers) > terms.size and not terms.grows
@@ -104,12 +104,12 @@ class Weighing(LogCheck):
     # Of the newest rate that a worker has set.
     set_scale: float = 1.0
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Rate(_, _, scale):
                 self.set_scale = scale
             case e.Apply() as update:
-                counts = self._counts(update, ledger)
+                counts = self._counts(update, state)
                 if not any(counts):
                     yield f"version {update.version} is made of contributions without samples"
                     return
@@ -121,7 +121,7 @@ class Weighing(LogCheck):
                 yield f"ticket {ticket} of {worker} is dropped as stale at staleness {staleness}: {reason}"
 
             case e.Drop(worker, ticket, _, "no samples"):
-                committed = ledger.tickets.get(ticket)
+                committed = state.tickets.get(ticket)
                 if not self.terms.samples or (committed is not None and committed.samples):
                     yield f"ticket {ticket} of {worker} is dropped for want of samples, which it has or need not have"
 
@@ -131,11 +131,11 @@ class Weighing(LogCheck):
             return "this policy drops nothing"
         return f"the policy's bound is {bound}" if staleness <= bound else ""
 
-    def _counts(self, update: e.Apply, ledger: Ledger) -> list[int]:
+    def _counts(self, update: e.Apply, state: Fold) -> list[int]:
         """What each part counts: one, or the samples that its commit stated."""
         if not self.terms.samples:
             return [1] * len(update.parts)
-        tickets = (ledger.tickets.get(part.ticket) for part in update.parts)
+        tickets = (state.tickets.get(part.ticket) for part in update.parts)
         return [0 if ticket is None else min(ticket.samples, self.terms.samples) for ticket in tickets]
 
     def _part(self, update: e.Apply, part: e.Part, count: float) -> Iterator[str]:
@@ -173,18 +173,18 @@ class Barrier(LogCheck):
         self._roster: set[str] = set()
         self._dropped: set[str] = set()
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Drop(worker, _, _, reason) if reason != e.NONFINITE:
                 # Whose update was refused contributes to the next one.
                 self._dropped.add(worker)
             case e.Apply() as update:
-                yield from self._missing(update, ledger)
-                self._roster = {member.worker for member in ledger.playing()}
+                yield from self._missing(update, state)
+                self._roster = {member.worker for member in state.playing()}
                 self._dropped.clear()
 
-    def _missing(self, update: e.Apply, ledger: Ledger) -> Iterator[str]:
-        present = ({member.worker for member in ledger.playing()} & self._roster) - self._dropped
+    def _missing(self, update: e.Apply, state: Fold) -> Iterator[str]:
+        present = ({member.worker for member in state.playing()} & self._roster) - self._dropped
         missing = sorted(present - {part.worker for part in update.parts})
         if len(missing) > self._backup:
             but = f" (backup {self._backup} allows {self._backup})" if self._backup else ""
@@ -192,7 +192,7 @@ class Barrier(LogCheck):
         if self._backup:
             return
         used = {part.ticket for part in update.parts}
-        for ticket in ledger.held():
+        for ticket in state.reading():
             if ticket.state == OPEN and ticket.number not in used:
                 yield f"version {update.version} leaves out ticket {ticket.number}, which {ticket.worker} works on"
 
@@ -203,12 +203,12 @@ class Listing(LogCheck):
 
     fewest: int
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Fold(ticket):
                 yield f"ticket {ticket} is summed before its update; this policy needs all contributions at once"
             case e.Drop(worker, ticket, _, "too few"):
-                there = sum(held.state == COMMITTED for held in ledger.held())
+                there = sum(held.state == COMMITTED for held in state.reading())
                 if there >= self.fewest:
                     yield (
                         f"ticket {ticket} of {worker} is dropped among {there} contributions as too few; "
@@ -219,11 +219,11 @@ class Listing(LogCheck):
 class Turns(LogCheck):
     """Who has contributed to the coming update waits for it."""
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         if not isinstance(entry.fact, e.Grant):
             return
         worker, ticket = entry.fact.worker, entry.fact.ticket
-        for held in ledger.held():
+        for held in state.reading():
             if held.worker == worker and held.state == COMMITTED:
                 yield (
                     f"{worker} is granted ticket {ticket} while its ticket {held.number} waits for an update"
@@ -233,7 +233,7 @@ class Turns(LogCheck):
 class NoneAhead(LogCheck):
     """No ticket is granted to a worker that holds one."""
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         if isinstance(entry.fact, e.Grant) and entry.fact.ahead:
             yield (
                 f"{entry.fact.worker} is granted ticket {entry.fact.ticket} ahead, "
@@ -249,7 +249,7 @@ class Lead(LogCheck):
         # Commits of each member that works. A newcomer starts, with its first grant, at the slowest.
         self._clocks: dict[str, int] = {}
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Leave(worker) | e.Done(worker):
                 self._clocks.pop(worker, None)
@@ -273,32 +273,32 @@ class Cancelling(LogCheck):
         # An update was made, and what it cancels has not been looked at yet.
         self._updated = False
 
-    def see(self, entry: Line, ledger: Ledger) -> Iterator[str]:
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
         if self._updated and not isinstance(entry.fact, e.Cancel):
             self._updated = False
-            yield from self._spared(ledger)
+            yield from self._spared(state)
         match entry.fact:
             case e.Apply():
                 self._updated = self._age is not None
             case e.Cancel(worker, ticket, reason) if reason.startswith("version "):
-                yield from self._cancelled(worker, ticket, ledger)
+                yield from self._cancelled(worker, ticket, state)
 
-    def _spared(self, ledger: Ledger) -> Iterator[str]:
+    def _spared(self, state: Fold) -> Iterator[str]:
         """Open tickets that the last update should have cancelled."""
         assert self._age is not None
-        for ticket in ledger.held():
-            if ticket.state == OPEN and ledger.age(ticket) >= self._age:
+        for ticket in state.reading():
+            if ticket.state == OPEN and state.age(ticket) >= self._age:
                 yield (
-                    f"ticket {ticket.number} of {ticket.worker} goes on {ledger.age(ticket)} versions after "
+                    f"ticket {ticket.number} of {ticket.worker} goes on {state.age(ticket)} versions after "
                     f"its base; the policy cancels at {self._age}"
                 )
 
-    def _cancelled(self, worker: str, number: int, ledger: Ledger) -> Iterator[str]:
-        ticket = ledger.tickets.get(number)
+    def _cancelled(self, worker: str, number: int, state: Fold) -> Iterator[str]:
+        ticket = state.tickets.get(number)
         if self._age is None:
             yield f"ticket {number} of {worker} is cancelled for an update: this policy cancels nothing"
-        elif ticket is not None and ledger.age(ticket) < self._age:
+        elif ticket is not None and state.age(ticket) < self._age:
             yield (
-                f"ticket {number} of {worker} is cancelled {ledger.age(ticket)} versions after its base; "
+                f"ticket {number} of {worker} is cancelled {state.age(ticket)} versions after its base; "
                 f"the policy cancels at {self._age}"
             )

@@ -10,7 +10,7 @@ from rich.console import Console
 from pslab.commands.failure import EPILOG, Failure, console, say_unfinished
 from pslab.display.progress import print_json
 from pslab.replay.execution import Replayed
-from pslab.replay.log_entries import job_of, read_steps
+from pslab.replay.log_entries import job_of, read_records
 from pslab.replay.run_folder import export, prove, replay_of
 from pslab.replay.view import (
     alternative_json,
@@ -152,7 +152,7 @@ def _progress(versions: int) -> Callable[[Replayed], None]:
 
 
 def _what_if(run: Run, policy: str, knobs: Sequence[str], as_json: bool) -> None:
-    steps = read_steps(run)
+    steps = read_records(run)
     recorded = job_of(steps).policy
     # The run's own knobs are the start where it is the same policy with others.
     given = {k: v for k, v in recorded.items() if k != "name"} if policy == recorded["name"] else {}

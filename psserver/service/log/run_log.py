@@ -1,7 +1,6 @@
 """The run folder, as far as the servers write it: decisions, metrics, summary, weights."""
 
 import json
-import math
 import os
 import tempfile
 from contextlib import ExitStack, suppress
@@ -18,6 +17,7 @@ from psserver.checkpoint.rewind import Mark
 from psserver.coordinator.outputs import Record
 from psserver.service.log.json_lines import Check, JsonLines, LogError, always
 from pswire.decisions import entries
+from pswire.decisions.counting import Pending
 from pswire.decisions.records import line_of, value_text
 from pswire.model.plan import Plan
 
@@ -69,15 +69,14 @@ class RunLog:
         self._room: RealFile | None = None
         self._decisions: JsonLines | None = None
         self._metrics: JsonLines | None = None
-        # Committed tickets that are neither applied nor dropped: (samples, loss).
-        self._pending: dict[int, tuple[int, float]] = {}
-        self._samples = 0
-        self.last_loss: float | None = None
-        if going_on is not None:
-            self._pending = dict(going_on.pending)
-            self._samples, self.last_loss = going_on.samples, going_on.loss
-        else:
+        self._pending = Pending() if going_on is None else going_on.pending.copy()
+        if going_on is None:
             self.open(more=False)
+
+    @property
+    def last_loss(self) -> float | None:
+        """The mean loss of the newest update."""
+        return self._pending.loss
 
     def open(self, *, more: bool = True) -> None:
         """Append to the files, or to new ones without `more`. Raises LogError."""
@@ -91,22 +90,20 @@ class RunLog:
             self._decisions.take(lambda: line_of(record.index, record.t, record.entry))
         match record.entry:
             case entries.Commit() as commit:
-                self._pending[commit.ticket] = (commit.samples, commit.loss)
+                self._pending.commit(commit.ticket, commit.samples, commit.loss)
             case entries.Drop(_, ticket):
-                self._pending.pop(ticket, None)
+                self._pending.drop(ticket)
             case entries.Apply() as apply:
                 self._applied(record.t, apply)
 
     def _applied(self, t: float, apply: entries.Apply) -> None:
-        parts = [self._pending.pop(part.ticket) for part in apply.parts]
-        self._samples += sum(samples for samples, _ in parts)
-        losses = [loss for _, loss in parts if math.isfinite(loss)]
-        self.last_loss = sum(losses) / len(losses) if losses else None
+        self._pending.apply([part.ticket for part in apply.parts])
+        samples, loss = self._pending.samples, self._pending.loss
         if self._metrics is not None:
             self._metrics.take(
                 lambda: (
                     f'{{"t":{value_text(round(t, 6))},"kind":"train","version":{apply.version},'
-                    f'"samples":{self._samples},"loss":{value_text(self.last_loss)}}}'
+                    f'"samples":{samples},"loss":{value_text(loss)}}}'
                 )
             )
 

@@ -1,0 +1,196 @@
+"""Checks of updates: their versions, staleness and weights, how they are summed, and those that are refused."""
+
+import math
+from collections.abc import Iterator
+
+from pslab.check.log_check import LogCheck
+from pslab.runs.fold import Fold
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
+
+
+class Versions(LogCheck):
+    """Version 0 is installed once, every update adds one, and a grant names the current version."""
+
+    name = "versions"
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        current = state.version
+        match entry.fact:
+            case e.Install(_, _, version):
+                if current is not None:
+                    yield f"initial values are installed although version {current} exists"
+                elif version != 0:
+                    yield f"initial values should become version 0, got {version}"
+            case e.Grant(worker, ticket, version):
+                if current is None:
+                    yield f"{worker} is granted version {version} before any values were installed"
+                elif version != current:
+                    yield f"ticket {ticket} is granted version {version}, but {current} is current"
+            case e.Apply(version):
+                if current is None:
+                    yield f"version {version} is made before any values were installed"
+                elif version != current + 1:
+                    yield f"the update should make version {current + 1}, got {version}"
+            case e.Refuse(version):
+                if current is None or version != current + 1:
+                    yield f"version {version} is refused, but {current} is current"
+            case e.Stop(_, version):
+                if version != (current or 0):
+                    yield f"the job stops at version {version}, but the last version made is {current or 0}"
+
+
+class Staleness(LogCheck):
+    """Staleness is the number of versions made between a ticket's base and the update that uses it."""
+
+    name = "staleness"
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        match entry.fact:
+            case e.Apply(version, _, _, parts) | e.Refuse(version, _, _, parts):
+                for part in parts:
+                    yield from self._part(version, part, state)
+            case e.Drop(_, number, staleness):
+                ticket = state.tickets.get(number)
+                if ticket is not None and state.version is not None and staleness != state.age(ticket):
+                    yield (
+                        f"ticket {number} is dropped with staleness {staleness}, but version {state.version}"
+                        f" - base {ticket.base} = {state.age(ticket)}"
+                    )
+
+    def _part(self, version: int, part: e.Part, state: Fold) -> Iterator[str]:
+        ticket = state.tickets.get(part.ticket)
+        if ticket is not None and ticket.base is not None and part.base != ticket.base:
+            yield f"ticket {part.ticket} is applied with base {part.base}, but was granted {ticket.base}"
+        if part.staleness != version - 1 - part.base:
+            yield (
+                f"ticket {part.ticket} has staleness {part.staleness}, but version {version} - 1"
+                f" - base {part.base} = {version - 1 - part.base}"
+            )
+
+
+class Weights(LogCheck):
+    """A part's weight is its factor times the update's scale: nothing else is multiplied in."""
+
+    name = "weights"
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        if not isinstance(entry.fact, e.Apply | e.Refuse):
+            return
+        for part in entry.fact.parts:
+            expected = part.factor * entry.fact.scale
+            if not math.isclose(part.weight, expected, rel_tol=1e-12):
+                yield (
+                    f"ticket {part.ticket} has weight {part.weight}, but factor {part.factor}"
+                    f" * scale {entry.fact.scale} = {expected}"
+                )
+
+
+class Folds(LogCheck):
+    """What was folded is exactly the head of the next update: same tickets, order, factors."""
+
+    name = "folds"
+
+    def __init__(self) -> None:
+        self._open: list[e.Fold] = []
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        match entry.fact:
+            case e.Fold(number) as fold:
+                if any(other.ticket == number for other in self._open):
+                    yield f"ticket {number} is folded twice into the same sum"
+                self._open.append(fold)
+            case e.Drop(_, number, _, "stopped"):
+                # The job ended before the sum was used.
+                self._open = [fold for fold in self._open if fold.ticket != number]
+            case e.Drop(_, number):
+                if any(fold.ticket == number for fold in self._open):
+                    yield f"ticket {number} is dropped although it was already folded into the open sum"
+            case e.Apply(version, _, _, parts) | e.Refuse(version, _, _, parts):
+                yield from self._compare(version, parts)
+                self._open.clear()
+
+    def _compare(self, version: int, parts: tuple[e.Part, ...]) -> Iterator[str]:
+        folded = [fold.ticket for fold in self._open]
+        head = [part.ticket for part in parts[: len(folded)]]
+        if head != folded:
+            yield (
+                f"version {version} should begin with the folded tickets {folded} in this order, got {head}:"
+                " the shards have summed something else than the log says"
+            )
+            return
+        for fold, part in zip(self._open, parts, strict=False):
+            if (fold.factor, fold.compensation) != (part.factor, part.compensation):
+                yield (
+                    f"ticket {fold.ticket} was folded with factor {fold.factor}, compensation"
+                    f" {fold.compensation}, but the update says {part.factor}, {part.compensation}"
+                )
+
+    def finish(self, state: Fold) -> Iterator[str]:
+        if self._open and state.stop is not None and state.stop.success:
+            yield f"tickets {[fold.ticket for fold in self._open]} were folded, but never applied"
+
+
+class Turns(LogCheck):
+    """Contributions with a turn are summed in the order of their turns, in a round without newcomers."""
+
+    name = "turns"
+
+    def __init__(self) -> None:
+        # A newcomer may take a turn that lies before one that was folded already.
+        self._newcomer = False
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        match entry.fact:
+            case e.Grant(worker):
+                member = state.members.get(worker)
+                first = member is not None and not member.granted
+                # The first grants of a job go out together, before anything is committed.
+                self._newcomer |= first and bool(state.committed)
+            case e.Apply(version, _, _, parts) | e.Refuse(version, _, _, parts):
+                tickets = [state.tickets.get(part.ticket) for part in parts]
+                turns = [t.turn for t in tickets if t is not None and t.turn is not None]
+                falls = any(later <= earlier for earlier, later in zip(turns, turns[1:], strict=False))
+                if falls and not self._newcomer:
+                    yield f"version {version} sums turns {turns}, which should only rise"
+                self._newcomer = False
+
+
+class Refusals(LogCheck):
+    """The contributions of a refused update, and no others, are dropped as "nonfinite update", at once and in order."""
+
+    name = "refused updates"
+
+    def __init__(self) -> None:
+        # Parts of the last refused update that are still to be dropped.
+        self._left: list[e.Part] = []
+        self._version = 0
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        match entry.fact:
+            case e.Drop(worker, ticket, _, e.NONFINITE):
+                if not self._left:
+                    yield f"ticket {ticket} of {worker} is dropped as {e.NONFINITE!r}, but no update of it was refused"
+                else:
+                    expected = self._left.pop(0)
+                    if (worker, ticket) != (expected.worker, expected.ticket):
+                        yield (
+                            f"ticket {ticket} of {worker} is dropped as {e.NONFINITE!r}; next of the refused version "
+                            f"{self._version} is ticket {expected.ticket} of {expected.worker}"
+                        )
+                return
+            case e.Refuse(version, _, _, parts):
+                yield from self._unsettled(f"version {version} is refused")
+                self._left, self._version = list(parts), version
+            case _:
+                yield from self._unsettled(f"a {entry.kind} entry comes")
+
+    def finish(self, state: Fold) -> Iterator[str]:
+        if state.stop is not None:
+            yield from self._unsettled("the log ends")
+
+    def _unsettled(self, event: str) -> Iterator[str]:
+        if self._left:
+            tickets = ", ".join(str(part.ticket) for part in self._left)
+            self._left = []
+            yield f"{event} before tickets {tickets} of the refused version {self._version} are dropped"
