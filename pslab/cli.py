@@ -6,19 +6,14 @@ import click
 
 from pslab.commands.certs import certs
 from pslab.commands.failure import Failure
+from pslab.commands.live.asking import note, status, watch
 from pslab.commands.live.dashboard import dashboard
-from pslab.commands.live.note import note
-from pslab.commands.live.status import status
-from pslab.commands.live.watch import watch
 from pslab.commands.manifest import manifest
 from pslab.commands.policies import optimizers, policies
-from pslab.commands.recorded.check import check
 from pslab.commands.recorded.checkpoints import checkpoints
 from pslab.commands.recorded.export import export
 from pslab.commands.recorded.replay import replay
-from pslab.commands.recorded.report import report
-from pslab.commands.recorded.tensorboard import tensorboard
-from pslab.commands.recorded.trace import trace
+from pslab.commands.recorded.views import check, report, tensorboard, trace
 from pslab.commands.running.chaos import chaos
 from pslab.commands.running.compare import compare
 from pslab.commands.running.quickstart import quickstart

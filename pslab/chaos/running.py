@@ -6,8 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from pslab.chaos.campaign import Campaign, Seen
-from pslab.chaos.plan import Disturbance
+from pslab.chaos.campaign import Campaign, Disturbance, Seen
 from pslab.chaos.relay import Relay
 from pslab.display.progress import Display
 from pslab.launch.engines.launcher import Task

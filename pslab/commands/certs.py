@@ -9,8 +9,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from pslab.certificates.folder import CA, CertificateFolder, Held, Made, Wanted
-from pslab.certificates.hosts import ServerHost, parse_servers
+from pslab.certificates import CA, CertificateFolder, Held, Made, ServerHost, Wanted, parse_servers
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import print_json
 from pswire.addresses import AddressError

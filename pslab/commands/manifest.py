@@ -10,9 +10,8 @@ from pslab.commands.failure import EPILOG, Failure
 from pslab.launch.experiments import load
 from pslab.manifests import yaml
 from pslab.manifests.checking import problems, schema_problems
-from pslab.manifests.jobs import jobset, plain
+from pslab.manifests.jobs import jobset, plain, tfjob
 from pslab.manifests.request import ManifestError, Request, name_from
-from pslab.manifests.tfjob import tfjob
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 

@@ -2,12 +2,9 @@
 
 measure     the numbers of one run
 groups      runs of the same experiment but for the seed, with mean and spread; the best setting of each policy
-curves      loss over time, versions and samples; which worker held a ticket when
-timeline    computing, waiting and communicating of each worker
-grid        the experiments of a sweep
-sweep       runs them, and keeps what is finished
-step_times  how long the steps of a run took, without injected delays
-predict     the same experiment in the simulator, several times, against the real run
+timeline    loss over time; holding a ticket, computing, waiting and communicating of each worker
+sweep       the experiments of a sweep; runs them, and keeps what is finished
+predict     how long the steps of a run took; the same experiment in the simulator, several times, against the run
 tables/     all of it for a terminal and as JSON
 charts/     the pictures, and one chart as a file
 html        a report that is one file

@@ -5,15 +5,13 @@ from html import escape
 from pathlib import Path
 
 from pslab.compare.charts import figures as charts
-from pslab.compare.charts import many_workers as many_workers
 from pslab.compare.charts.theory import bound_chart
 from pslab.compare.charts.timeline import timeline_chart
-from pslab.compare.curves import curve
 from pslab.compare.groups import Group
 from pslab.compare.measure import Goals
+from pslab.compare.tables.expected import HEAD, bounded, claims_by_group, rows
 from pslab.compare.tables.groups import columns_for, drops, measure_text, starving
-from pslab.compare.tables.theory import HEAD, bounded, claims_by_group, rows
-from pslab.compare.timeline import Timeline, share_head, share_rows, timeline
+from pslab.compare.timeline import Timeline, curve, share_head, share_rows, timeline
 from pslab.runs.folder import RunError
 
 STYLE = """
@@ -49,7 +47,7 @@ def page(groups: Sequence[Group], goals: Goals) -> str:
         "<h2>Whose work was applied</h2>",
         "<p class=note>The dashed line is an equal part. A worker far below it starves: the model hardly "
         "sees its data.</p>",
-        charts.svg(many_workers.shares(groups)),
+        charts.svg(charts.shares(groups)),
         *_theory(groups),
         *(part for group in groups for part in _one(group)),
     ]
@@ -117,9 +115,9 @@ def _one(group: Group) -> list[str]:
 def _staleness(group: Group) -> str:
     found = group.runs[0].run.summary
     ages = found.histogram
-    if len(ages) == 1 and len(found.staleness) > many_workers.MANY:
+    if len(ages) == 1 and len(found.staleness) > charts.MANY:
         return f"<p class=note>Everything that was applied had staleness {next(iter(ages))}.</p>"
-    return charts.svg(many_workers.staleness([group]))
+    return charts.svg(charts.staleness([group]))
 
 
 def _legend(found: Timeline) -> str:

@@ -19,9 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pslab.dashboard import access
 from pslab.dashboard.observer import Observer, TooMany
-from pslab.dashboard.playground.choices import choices
 from pslab.dashboard.playground.pool import Busy, Pool
-from pslab.dashboard.playground.settings import SettingsError
+from pslab.dashboard.playground.settings import SettingsError, choices
 from pslab.dashboard.runs import RunPages
 from pslab.runs.folder import RunError
 

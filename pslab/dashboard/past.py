@@ -1,10 +1,13 @@
-"""What lies before the entries that are shown in detail: curves with fewer points, and counts. Pure."""
+"""A long log for a browser: parts that it holds at once, and the past before each as curves and counts. Pure."""
 
+import json
+import zlib
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslab.dashboard.recording import BACK, DONE, JOIN, LEAVE, LOST, Batch
+from pslab.dashboard.recording import BACK, DONE, JOIN, LEAVE, LISTS, LOST, Batch, Recorder
+from pslab.runs.log import Line
 
 # Points of the curves of the whole time.
 POINTS = 2000
@@ -80,4 +83,78 @@ class Before(Past):
             "grants": sorted((row for rows in self.grants.values() for row in rows), key=lambda row: row[3]),
             "tickets": list(self.pending.values()),
             "kinds": list(self.kinds.items()),
+        }
+
+
+# Entries of a part.
+PART = 40_000
+
+
+class Parts:
+    """Give it entries in order, and say `seen` before you ask. Parts that are full never change."""
+
+    def __init__(self, size: int = PART) -> None:
+        self.count = 0
+        # From which second to which each part goes.
+        self.spans: list[list[float]] = []
+        self._size = size
+        self._recorder = Recorder()
+        self._before = Before()
+        self._full: list[bytes] = []
+        self._open: Batch = {name: [] for name in LISTS}
+        self._newest = ""
+        # The newest update's row.
+        self._final: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    @property
+    def workers(self) -> list[str]:
+        return self._recorder.workers
+
+    def see(self, entry: Line) -> None:
+        # Only now: a part that is full is closed by the entry after it, so no part is empty.
+        if self.count and self.count % self._size == 0:
+            self._close()
+        self._recorder.see(entry)
+        self.count += 1
+
+    def seen(self) -> None:
+        """Take in what `see` was given."""
+        batch = self._recorder.take()
+        for name in LISTS:
+            self._open[name] += batch.pop(name, [])
+        self._open |= batch
+        self._final = self._open["updates"][-1] if self._open["updates"] else self._final
+        begin = self.spans[len(self._full) - 1][1] if self._full else 0.0
+        self.spans[len(self._full) :] = [[begin, self._recorder.seconds]]
+        self._newest = ""
+
+    def _close(self) -> None:
+        self.seen()
+        self._full.append(zlib.compress(self._text().encode(), 1))
+        self._before.add(self._open)
+        self._open = {name: [] for name in LISTS}
+
+    def _text(self) -> str:
+        body = {name: values for name, values in self._open.items() if name not in ("workers", "evals")}
+        return json.dumps({**body, "past": self._before.to_json()}, allow_nan=False, separators=(",", ":"))
+
+    def body(self, number: int) -> str:
+        """A JSON object: the entries as `Recorder` has them, and `past`."""
+        if number < len(self._full):
+            return zlib.decompress(self._full[number]).decode()
+        self._newest = self._newest or self._text()
+        return self._newest
+
+    def whole(self) -> dict[str, Any]:
+        """What is true of the whole run."""
+        return {
+            "workers": self.workers,
+            "parts": len(self),
+            "spans": self.spans,
+            "entries": self.count,
+            "end": self._recorder.seconds,
+            "final": self._final,
         }

@@ -10,12 +10,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pslab.dashboard.parts import PART, Parts
+from pslab.dashboard.past import PART, Parts
 from pslab.dashboard.waits import waits_of
 from pslab.replay.log_entries import read_records
 from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
+from pslab.runs.growing import Seen
 from pslab.runs.log import Line, Malformed, read_log
-from pslab.runs.seen import Seen
 from psserver.policies import PolicyError
 from pswire.decisions.entries import Job
 from pswire.logs.events import spoken

@@ -1,7 +1,14 @@
-"""The events of a run. Threads and signal handlers of a run do nothing but put them into its one queue."""
+"""The events of a run, Ctrl-C and SIGTERM among them.
 
+Threads and signal handlers of a run do nothing but put events into its one queue."""
+
+import ctypes
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
+from types import FrameType
 from typing import Any
 
 from pswire.v1 import coordinator_pb2 as pb
@@ -62,3 +69,37 @@ class Signalled:
 Event = Reserved | Printed | Unplaced | Exited | StatusAnswer | StatusFailure | Signalled
 # SimpleQueue: its put is safe inside a signal handler.
 EventQueue = SimpleQueue[Event]
+
+
+# More than any system's struct sigaction.
+_SIGACTION = 1024
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """What SIGINT and SIGTERM do is the same after the block as before it, whatever a library has installed in it. In
+    any thread, which Python's own functions do not allow."""
+    libc = ctypes.CDLL(None)
+    before = {number: ctypes.create_string_buffer(_SIGACTION) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, action in before.items():
+        libc.sigaction(number, None, action)
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            libc.sigaction(number, action, None)
+
+
+@contextmanager
+def signals_to(events: EventQueue) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into events as long as the block runs. In the main thread."""
+
+    def put(number: int, frame: FrameType | None) -> None:
+        events.put(Signalled(number))
+
+    before = {number: signal.signal(number, put) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

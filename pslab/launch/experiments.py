@@ -14,8 +14,7 @@ from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.run import RealRun
 from pslab.launch.security import security_of
 from pslab.launch.tasks import Daemons
-from pslab.observe.live import Observing, Sink
-from pslab.observe.trackers import RunInfo
+from pslab.observe.trackers import Observing, RunInfo, Sink
 from pslab.runs.folder import Run
 from pslab.runs.making import open_folder
 from psserver.checkpoint.resumption import AUTO

@@ -25,11 +25,11 @@ from pslab.launch.events import (
     StatusAnswer,
     StatusFailure,
     Unplaced,
+    signals_to,
 )
 from pslab.launch.exits import DuplicateOutput, ExitTracker, RunResult, Verdict, end_text
 from pslab.launch.restarts import AGREEING, RestartRules, Restarts
 from pslab.launch.security import Protection, credentials_of
-from pslab.launch.signals import signals_to
 from pslab.launch.status_poll import StatusPoller
 from pslab.launch.tasks import Daemons, Tasks
 from pslab.runs.folder import EXPERIMENT, LOGS, later_jobs

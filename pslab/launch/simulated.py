@@ -14,8 +14,7 @@ from rich.console import Console
 
 from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.experiments import FinishedRun
-from pslab.observe.live import Observing, Sink
-from pslab.observe.trackers import RunInfo
+from pslab.observe.trackers import Observing, RunInfo, Sink
 from pslab.runs.folder import EXPERIMENT, RunError
 from pslab.runs.making import open_folder
 from pslab.simulator import Cluster, Folder, TrainerFactory, build

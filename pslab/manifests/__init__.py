@@ -2,9 +2,7 @@
 
 request   what is asked for, and what is wrong with it
 pods      what runs in a pod of a server, and of a worker
-failures  which exit codes are worth another pod
-jobs      plain Indexed Jobs beside a headless Service, and the same as one JobSet
-tfjob     the TFJob of Kubeflow's training operator
+jobs      plain Indexed Jobs beside a headless Service, the same as one JobSet, and a TFJob
 checking  what every manifest must be, looked at from outside
 yaml      documents as text
 """

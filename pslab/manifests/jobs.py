@@ -1,12 +1,13 @@
-"""Servers and workers as two Indexed Jobs: beside a headless Service, or in a JobSet, which makes one itself.
+"""Servers and workers as two Indexed Jobs beside a headless Service or in a JobSet, which makes one; or as a TFJob.
 
-Success is the servers' Job: the exit code of server 0 is the verdict of a run.
-"""
+Success is the servers' Job: the exit code of server 0 is the verdict of a run. The TFJob is that of Kubeflow's training
+operator (version 1 of it): TF_CONFIG says where the servers are. Its policy "ExitCode" takes exit codes up to 127 for
+permanent, also 3, a server that was lost. So workers come again on any failure; servers never, for what they held is
+gone. `pswire.exits` says which exit codes are worth another pod."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pslab.manifests.failures import limits
 from pslab.manifests.pods import (
     DATA_PORT,
     GRPC_PORT,
@@ -21,6 +22,34 @@ from pslab.manifests.pods import (
     template,
 )
 from pslab.manifests.request import Request
+from pswire.exits import ExitCode
+
+# Of a process that was told to end: nothing is wrong with its command.
+_TOLD = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+_DISRUPTED: Mapping[str, Any] = {
+    "action": "Ignore",
+    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+}
+
+
+def final_codes() -> list[int]:
+    """The same command would fail in the same way."""
+    return [int(code) for code in ExitCode if code and not code.restart and code not in _TOLD]
+
+
+def limits(container: str, restarts: int) -> dict[str, Any]:
+    """Fields of an Indexed Job whose pods come again, each index `restarts` times; 0: the first failure ends the job.
+
+    A pod that gave way (drained, evicted) does not count. One whose exit code says that nothing passing was wrong is
+    not tried again, and the others go on. All else counts: a lost server (3), SIGKILL (137), SIGTERM (143).
+    """
+    final = {"containerName": container, "operator": "In", "values": final_codes()}
+    if not restarts:
+        ending = [{"action": "FailJob", "onExitCodes": final}]
+        return {"backoffLimit": 0, "podFailurePolicy": {"rules": ending}}
+    rules = [dict(_DISRUPTED), {"action": "FailIndex", "onExitCodes": final}]
+    return {"backoffLimitPerIndex": restarts, "podFailurePolicy": {"rules": rules}}
+
 
 SERVER, WORKER = "ps", "worker"
 # Seconds for which Kubernetes keeps Jobs that have ended, and the output of their pods: a week.
@@ -115,3 +144,43 @@ def _spec(request: Request, role: Role, hosts: Sequence[str], subdomain: str | N
         **limits(container, restarts),
         "template": template(request, role, Network(hosts, subdomain=subdomain), container),
     }
+
+
+# What the operator looks for.
+CONTAINER, PORT_NAME, PORT = "tensorflow", "tfjob-port", 2222
+
+
+def tfjob(request: Request) -> list[dict[str, Any]]:
+    """ConfigMap, TFJob, NetworkPolicy and PodDisruptionBudget."""
+    cluster = request.experiment.cluster
+    spec = {
+        "runPolicy": {
+            # Servers end by themselves, when log and weights are written.
+            "cleanPodPolicy": "None",
+            "backoffLimit": request.restarts * cluster.workers,
+        },
+        # Else worker 0 alone decides when the job is over.
+        "successPolicy": "AllWorkers",
+        "tfReplicaSpecs": {
+            "PS": _replicas(request, "ps", cluster.servers, "Never"),
+            "Worker": _replicas(request, "worker", cluster.workers, "OnFailure"),
+        },
+    }
+    return [
+        config_map(request),
+        {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "TFJob",
+            "metadata": metadata(request, request.name),
+            "spec": spec,
+        },
+        *disruption_budget(request),
+        network_policy(request),
+    ]
+
+
+def _replicas(request: Request, role: Role, count: int, restart: str) -> dict[str, Any]:
+    pods = template(request, role, Network((), PORT, PORT_NAME, DATA_PORT), CONTAINER)
+    # The operator writes its own over it, from beside the template.
+    del pods["spec"]["restartPolicy"]
+    return {"replicas": count, "restartPolicy": restart, "template": pods}

@@ -7,8 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pslab.observe.follow import Follower
-from pslab.observe.points import Point
+from pslab.observe.follow import Follower, Point
 from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import DECISIONS, EXPERIMENT, TENSORBOARD, RunError
 
@@ -128,7 +127,7 @@ def write_events(run: Path, target: Path) -> int:
 
 
 class EventSink:
-    """Event files while a run goes on, in its folder's `tensorboard/`; see `pslab.observe.live`."""
+    """Event files while a run goes on, in its folder's `tensorboard/`; see `pslab.observe.trackers.Observing`."""
 
     name = "TensorBoard"
     every = 1

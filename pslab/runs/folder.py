@@ -23,8 +23,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from pslab.runs.ends import Problem, count_lines, end_of
 from pslab.runs.fold import Fold, mean_of
+from pslab.runs.growing import Problem, count_lines, end_of
 from pslab.runs.log import Line, Malformed, loads, read_log
 from pswire.config.experiment import Experiment, load_experiment
 from pswire.decisions.entries import Grant

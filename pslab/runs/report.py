@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pslab.compare.timeline import curve
 from pslab.runs.folder import Run, RunError
 from pslab.runs.table import labels
 from pswire.decisions.entries import Note
@@ -80,14 +81,14 @@ def _loss(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> None:
     spread: list[float] = []
     for run, name, colour in zip(runs, names, _colours(len(runs)), strict=True):
         _draw_notes(axes, run, colour)
-        t, loss = _curve(run)
-        if not len(t):
+        found = curve(run)
+        if not len(found.loss):
             axes.plot([], [], color=colour, label=f"{name} (no loss recorded)")
             continue
-        smooth = smoothed(loss)
+        smooth = smoothed(found.loss)
         spread += [float(smooth.min()), float(smooth.max())]
-        axes.plot(t, loss, color=colour, alpha=0.18, linewidth=0.8)
-        axes.plot(t, smooth, color=colour, linewidth=2, label=name)
+        axes.plot(found.seconds, found.loss, color=colour, alpha=0.18, linewidth=0.8)
+        axes.plot(found.seconds, smooth, color=colour, linewidth=2, label=name)
     # A linear axis hides everything after the first second when the loss falls far.
     if spread and min(spread) > 0 and max(spread) / min(spread) > 8:
         axes.set_yscale("log")
@@ -109,15 +110,6 @@ def _draw_notes(axes: Any, run: Run, colour: str) -> None:
                 else f"{entry.fact.text[:LONGEST_NOTE]}..."
             )
             axes.annotate(said, (at, 0.02), rotation=90, fontsize=7, color=colour, **place)
-
-
-def _curve(run: Run) -> tuple[Series, Series]:
-    """Seconds since the first grant, and training loss; versions without a finite loss are left out."""
-    begin = run.began or 0.0
-    points = [(metric.t - begin, metric.loss) for metric in run.metrics() if metric.kind == "train"]
-    table = np.array(points, dtype=np.float64).reshape(-1, 2)
-    table = table[np.isfinite(table).all(axis=1)]
-    return table[:, 0], table[:, 1]
 
 
 def smoothed(values: Series) -> Series:

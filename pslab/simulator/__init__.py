@@ -4,9 +4,7 @@ Rules of this package: no clock, no threads, no sockets, no TensorFlow. Time is
 the event queue's; chance comes from seeded generators, one per worker and purpose.
 Same experiment, same run, to the last bit.
 
-    event_queue  what happens next: a heap of (time, sequence, action)
-    network      latency and bandwidth; a server's link is shared by its flows
-    channel      messages between workers and coordinator: in order, lost ones are sent again
+    network      what happens next; latency and bandwidth of links; messages, of which lost ones are sent again
     workers      the worker's loop as a state machine, and what it works through
     store        the shards' arrays (learning); nothing at all (timing only)
     cluster      the shell around coordinator and shards

@@ -7,14 +7,12 @@ from functools import partial
 from itertools import count, repeat
 from typing import Any
 
-from pslab.simulator.channel import LinkFaults
 from pslab.simulator.cluster import Cluster
-from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.faults import schedule_faults
-from pslab.simulator.network import Network
+from pslab.simulator.network import EventQueue, LinkFaults, Network
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.store import ShardStore, Store, TimingOnlyStore
-from pslab.simulator.workers.dealt import Dealing, dealing
+from pslab.simulator.workers.data import Dealing, dealing
 from pslab.simulator.workers.worker import Worker
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer

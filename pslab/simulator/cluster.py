@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.simulator.channel import Channel, LinkFaults
-from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.folder import Folder
-from pslab.simulator.network import Network
+from pslab.simulator.network import Channel, EventQueue, LinkFaults, Network
 from pslab.simulator.store import ShardStore, Store
-from pslab.simulator.workers.dealt import Dealing
+from pslab.simulator.workers.data import Dealing
 from pslab.simulator.workers.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, Trial
 from psserver.coordinator.assurance import Assurance

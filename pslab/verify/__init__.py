@@ -7,9 +7,7 @@ golden trace.
     harness       a coordinator on a clock of its own, told what its workers do
     client        a worker of the schedule, on the engine of the real one
     adversarial   messages that must change nothing
-    invariants    what holds after every step
-    log_checks    what the policy's facts promise
+    invariants    what holds after every step, and what the policy's facts promise
     shard         a real shard that executes the log
     trace_format  a schedule as text
-    violation     what is raised when something does not hold
 """

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from pslab.verify.invariants import Guard
+from pslab.verify.invariants import Guard, expect
 from pslab.verify.schedules.choices import ChoiceSource
 from pslab.verify.schedules.time_limit import TimeLimitedPolicy
-from pslab.verify.violation import expect
 from psserver.coordinator import Coordinator, Send
 from pswire import protocol
 

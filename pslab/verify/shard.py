@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pslab.verify.violation import InvariantViolation, expect
+from pslab.verify.invariants import InvariantViolation, expect
 from psserver.coordinator import Coordinator
 from psserver.optimizers import build
 from psserver.policies import TensorParts

@@ -4,8 +4,7 @@ from itertools import islice
 
 import pytest
 
-from pslab.chaos.campaign import Campaign, Seen
-from pslab.chaos.plan import Disturbance, Kind, disturbances
+from pslab.chaos.campaign import Campaign, Disturbance, Kind, Seen, disturbances
 
 
 def seen(version: int, job: str = "j", phase: str = "training") -> Seen:

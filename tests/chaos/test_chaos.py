@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pslab.chaos.campaign import Campaign, Seen
-from pslab.chaos.plan import Disturbance, Kind
+from pslab.chaos.campaign import Campaign, Disturbance, Kind, Seen
 from pslab.runs.folder import Run
 from tests.cluster.cluster import ROOT, entries_of
 from tests.replay.command import ps_lab

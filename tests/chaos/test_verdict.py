@@ -3,8 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from pslab.chaos.campaign import Outcome
-from pslab.chaos.plan import Disturbance
+from pslab.chaos.campaign import Disturbance, Outcome
 from pslab.chaos.verdict import Round, as_json, text
 
 OUTCOMES = [

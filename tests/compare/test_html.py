@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from pslab.compare.charts.many_workers import MANY, histograms, shares, staleness
-from pslab.compare.curves import curve, spans
+from pslab.compare.charts.figures import MANY, histograms, shares, staleness
 from pslab.compare.groups import grouped
 from pslab.compare.html import page
 from pslab.compare.measure import Goals, measured
 from pslab.compare.tables.groups import NAMED, drops, starving
+from pslab.compare.timeline import curve, spans
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
 

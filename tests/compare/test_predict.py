@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from pslab.compare.predict import REPEAT, Prediction, Row, predict, prediction_rows, relative_error
-from pslab.compare.step_times import step_times_of
-from pslab.compare.tables.prediction import prediction_json
+from pslab.compare.predict import (
+    REPEAT,
+    Prediction,
+    Row,
+    predict,
+    prediction_rows,
+    relative_error,
+    step_times_of,
+)
+from pslab.compare.tables.expected import prediction_json
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab

@@ -15,11 +15,9 @@ from pslab.compare.charts import PLOTS, write_picture
 from pslab.compare.groups import Group, best_of_each, grouped
 from pslab.compare.html import page
 from pslab.compare.measure import MEASURES, Goals, measured
-from pslab.compare.predict import predict
-from pslab.compare.step_times import step_times_of
+from pslab.compare.predict import predict, step_times_of
+from pslab.compare.tables.expected import prediction_tables, theory_tables
 from pslab.compare.tables.groups import columns_for, compare_table
-from pslab.compare.tables.prediction import prediction_tables
-from pslab.compare.tables.theory import theory_tables
 from pslab.runs.folder import Run, RunError
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab

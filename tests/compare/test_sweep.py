@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pslab.compare.grid import SweepError, cells, vary
+from pslab.compare.sweep import SweepError, cells, vary
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pslab.dashboard.parts import PART
+from pslab.dashboard.past import PART
 from pslab.runs.folder import Run
 from tests.cluster.cluster import Cluster
 from tests.dashboard.page import Page

@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from pslab.dashboard.playground.choices import choices, lessons
 from pslab.dashboard.playground.play import Budget, play, played
-from pslab.dashboard.playground.settings import Play, SettingsError, experiment_of, read_play
+from pslab.dashboard.playground.settings import (
+    Play,
+    SettingsError,
+    choices,
+    experiment_of,
+    lessons,
+    read_play,
+)
 from pslab.dashboard.recording import recorded
 from pslab.dashboard.sources import flat
 from pslab.dashboard.waits import waits_of

@@ -7,8 +7,7 @@ import pytest
 
 from pslab.launch.engines.launcher import EngineError, Resources, Wanted
 from pslab.launch.engines.ray import options
-from pslab.launch.engines.ray.options import RayOptions, chosen
-from pslab.launch.engines.ray.placing import bundle, shortage, total
+from pslab.launch.engines.ray.options import RayOptions, bundle, chosen, shortage, total
 
 
 @pytest.fixture

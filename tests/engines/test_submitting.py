@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pslab.launch.engines.submitting import submit
+from pslab.launch.engines.slurm import submit
 from pslab.runs.folder import RunError
 from pswire.config.experiment import Experiment
 from tests.lab.drive import experiment

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pslab.commands.recorded import export as command
-from pslab.export import exporting
+from pslab.export import target as exporting
 from pslab.export.source import Weights
 from psserver.checkpoint import Store
 from tests.checkpoint.written import write

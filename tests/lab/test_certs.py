@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pslab.certificates import folder as module
-from pslab.certificates.hosts import parse_servers
+from pslab import certificates as module
+from pslab.certificates import parse_servers
 from pslab.cli import cli
 from pswire.addresses import AddressError
 from pswire.security.authority import Authority, described

@@ -248,7 +248,7 @@ def test_watch_ends_when_the_server_does(monkeypatch: Patch, capsys: Capture) ->
         raise StatusError("gone")
 
     monkeypatch.setattr(StatusClient, "ask", ask)
-    monkeypatch.setattr(sys.modules["pslab.commands.live.status"], "INTERVAL", 0.0)
+    monkeypatch.setattr(sys.modules["pslab.commands.live.asking"], "INTERVAL", 0.0)
     assert ps_lab(monkeypatch, "status", "localhost:1", "--watch", "--json") == 0
     captured = capsys.readouterr()
     assert [json.loads(line)["version"] for line in captured.out.splitlines()] == [1, 2]

@@ -6,8 +6,7 @@ import signal
 
 import pytest
 
-from pslab.launch.events import EventQueue, Signalled
-from pslab.launch.signals import signals_kept, signals_to
+from pslab.launch.events import EventQueue, Signalled, signals_kept, signals_to
 from tests.patience import PATIENCE
 
 

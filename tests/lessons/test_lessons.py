@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
-from pslab.theory.claims import Claim, claims_of
-from pslab.theory.curves import bounded_curve
+from pslab.theory.measured import Claim, bounded_curve, claims_of
 from tests.lessons.lesson import LESSONS, Lesson, agrees, commands, rewritten, tables, taken
 
 NAMES = sorted(path.name for path in LESSONS.iterdir() if path.name[0].isdigit())

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from pslab.manifests.jobs import jobset, plain
+from pslab.manifests.jobs import jobset, plain, tfjob
 from pslab.manifests.request import Request
-from pslab.manifests.tfjob import tfjob
 from pswire.config.experiment import Experiment, parse_experiment
 
 KINDS = {"jobs": plain, "jobset": jobset, "tfjob": tfjob}

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from pslab.observe import tensorboard
-from pslab.observe.follow import Follower, LineTail
-from pslab.observe.points import Point, evaluation
+from pslab.observe.follow import Follower, LineTail, Point, evaluation
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from tests.checkpoint.test_simulated import EVERY, cut_off, play

@@ -14,10 +14,8 @@ from pslab.cli import cli
 from pslab.display.progress import Quiet
 from pslab.launch.experiments import run_local
 from pslab.launch.tasks import Daemons
-from pslab.observe.follow import Follower, LineTail
-from pslab.observe.live import Observing
-from pslab.observe.points import Point, Points, evaluation
-from pslab.observe.trackers import RunInfo, TrackerError, TrackerSink, load_trackers
+from pslab.observe.follow import Follower, LineTail, Point, Points, evaluation
+from pslab.observe.trackers import Observing, RunInfo, TrackerError, TrackerSink, load_trackers
 from pslab.runs.folder import Run, RunError
 from pswire.config.experiment import parse_experiment
 from tests.compare.test_timeline import three_commits

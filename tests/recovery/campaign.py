@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from pslab.verify.invariants import InvariantViolation
 from pslab.verify.schedules.choices import ListedChoices, Seeded
-from pslab.verify.schedules.shrink import signature
-from pslab.verify.violation import InvariantViolation
+from pslab.verify.schedules.search import signature
 from tests.recovery.promises import check
 from tests.recovery.schedule import Schedule
 from tests.recovery.settings import Job, job_of

@@ -1,6 +1,6 @@
 """What a worker does next: a message of its stream arrives, or its training loop takes a step."""
 
-from pslab.verify.violation import expect
+from pslab.verify.invariants import expect
 from psworker.engine import Abandon, Commit
 from psworker.errors import Voided
 from tests.recovery.cluster import Cluster

@@ -6,7 +6,7 @@ from collections import Counter
 
 from pslab.check.checker import check_log
 from pslab.runs.log import read_log
-from pslab.verify.violation import expect
+from pslab.verify.invariants import expect
 from pswire.decisions import entries
 from tests.recovery.cluster import Cluster
 

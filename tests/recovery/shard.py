@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from pslab.verify.violation import expect
+from pslab.verify.invariants import expect
 from psserver.checkpoint import settled
 from psserver.coordinator import Record
 from psserver.shard import ShardState

@@ -4,9 +4,7 @@ from random import Random
 
 import pytest
 
-from pslab.simulator.channel import Channel, LinkFaults
-from pslab.simulator.event_queue import EventQueue
-from pslab.simulator.network import Link, Network
+from pslab.simulator.network import Channel, EventQueue, Link, LinkFaults, Network
 from tests.simulator.lab import experiment, simulate
 
 

@@ -14,9 +14,7 @@ import pytest
 from pslab.replay import schedule as s
 from pslab.replay.log_entries import job_of, read_records
 from pslab.simulator import Cluster
-from pslab.simulator.channel import Channel, LinkFaults
-from pslab.simulator.event_queue import EventQueue
-from pslab.simulator.network import Network
+from pslab.simulator.network import Channel, EventQueue, LinkFaults, Network
 from pslab.simulator.store import TimingOnlyStore
 from pslab.simulator.workers.worker import Worker
 from psserver.coordinator import JobTerms, Record

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from pslab.verify.violation import InvariantViolation
+from pslab.verify.invariants import InvariantViolation
 from psserver.coordinator.state import saving as coordinator_state
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import names as policy_names

@@ -6,8 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from pslab.theory import bounds
-from pslab.theory.order import mean_of_kth
+from pslab.theory import formulas
+from pslab.theory.formulas import mean_of_kth
 from pswire.config.distributions import parse
 
 DRAWS = 40_000
@@ -49,7 +49,7 @@ def test_order_statistics_of_the_literature() -> None:
 def test_the_stable_rate_is_where_iterating_turns_from_shrinking_to_growing(
     staleness: int, smooth: float
 ) -> None:
-    limit = bounds.stable_rate(staleness, smooth)
+    limit = formulas.stable_rate(staleness, smooth)
 
     def late(rate: float) -> float:
         x = [1.0] * (staleness + 1)
@@ -63,7 +63,7 @@ def test_the_stable_rate_is_where_iterating_turns_from_shrinking_to_growing(
 
 def test_the_sync_bound_is_exact_in_its_first_step_where_the_step_is_one_over_l() -> None:
     """f = x^2 / 2 and eta = 1: x_1 is the noise of K gradients, E f(x_1) = sigma^2 / (2 K), and so says the bound."""
-    said = bounds.sync_gap(1, gap=50.0, rate=1.0, convex=1.0, smooth=1.0, variance=3.0, parts=4)
+    said = formulas.sync_gap(1, gap=50.0, rate=1.0, convex=1.0, smooth=1.0, variance=3.0, parts=4)
     assert said == pytest.approx(3 / 8)
 
 
@@ -72,16 +72,16 @@ def test_bounds_hold_for_every_rate_that_they_allow() -> None:
     for staleness in (0, 2, 5):
         for step in range(1, 100):
             rate = step / 100
-            if not bounds.delayed_applies(rate, 1.0, staleness):
+            if not formulas.delayed_applies(rate, 1.0, staleness):
                 continue
             x = [1.0] * (staleness + 1)
             total = 0.0
             for version in range(1, 200):
                 total += x[-1] ** 2
                 x = [*x[1:], x[-1] - rate * x[0]]
-                said = bounds.delayed_gradient(
+                said = formulas.delayed_gradient(
                     version, gap=0.5, rate=rate, smooth=1.0, variance=0.0, parts=1, staleness=staleness
                 )
                 assert total / version <= said
-    assert not bounds.delayed_applies(0.5, 1.0, 2) and bounds.delayed_applies(0.3, 1.0, 1)
-    assert bounds.sync_applies(1.0, 1.0) and not bounds.sync_applies(1.01, 1.0)
+    assert not formulas.delayed_applies(0.5, 1.0, 2) and formulas.delayed_applies(0.3, 1.0, 1)
+    assert formulas.sync_applies(1.0, 1.0) and not formulas.sync_applies(1.01, 1.0)

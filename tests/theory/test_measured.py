@@ -8,9 +8,7 @@ import pytest
 
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
-from pslab.theory.claims import Claim, claims, claims_of
-from pslab.theory.curves import BoundedCurve, bounded_curve
-from pslab.theory.quadratics import NoTheoryError
+from pslab.theory.measured import BoundedCurve, Claim, NoTheoryError, bounded_curve, claims, claims_of
 from pswire.config.experiment import parse_experiment
 
 WORKERS = 6

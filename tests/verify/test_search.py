@@ -5,8 +5,7 @@ import random
 import pytest
 
 from pslab.verify.schedules.play import Case, play
-from pslab.verify.schedules.search import OTHERWISE, Finding, verify
-from pslab.verify.schedules.shrink import signature
+from pslab.verify.schedules.search import OTHERWISE, Finding, signature, verify
 from psserver.policies import PolicyError, names
 
 SCHEDULES = 1000  # the default of ps-lab verify-policy

@@ -7,8 +7,8 @@ import click
 from pslab.commands.failure import EPILOG, Failure, say_unfinished
 from pslab.display.progress import print_json
 from pslab.export import target
-from pslab.export.exporting import exported, exported_checkpoint
 from pslab.export.source import OtherWeightsError, is_checkpoint
+from pslab.export.target import exported, exported_checkpoint
 from pslab.replay.execution import Replayed
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run, RunError

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from pslab.chaos.campaign import Campaign
-from pslab.chaos.plan import KINDS, Kind, disturbances
+from pslab.chaos.campaign import KINDS, Campaign, Kind, disturbances
 from pslab.chaos.running import DisturbedRun
 from pslab.chaos.verdict import ACCURACY, Round, as_json, judge, text
 from pslab.commands.failure import EPILOG, Failure

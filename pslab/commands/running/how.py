@@ -12,9 +12,8 @@ from pslab.launch.engines.registry import Options, Setting, check, engine_named,
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.simulated import run_simulated
 from pslab.launch.tasks import Daemons
-from pslab.observe.live import Sink
 from pslab.observe.tensorboard import EventSink
-from pslab.observe.trackers import TrackerSink, load_trackers
+from pslab.observe.trackers import Sink, TrackerSink, load_trackers
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import advice
 from pswire.config.experiment import FROM_JOB, Experiment, ExperimentError
@@ -76,7 +75,7 @@ def simulated(experiment: Experiment, how: How) -> FinishedRun:
 
 def submitted(experiment: Experiment, how: How) -> None:
     """As a batch job; says its number and the run folder. Raises EngineError and RunError."""
-    from pslab.launch.engines.submitting import submit
+    from pslab.launch.engines.slurm import submit
 
     if experiment.run.engine != "slurm":
         raise EngineError(f"--submit: is for engine slurm, got engine {experiment.run.engine}")

@@ -10,7 +10,7 @@ from pslab.commands.failure import EPILOG, Failure, console
 from pslab.commands.running.how import How, advise, real, simulated, submitted
 from pslab.display.progress import print_json
 from pslab.export import target
-from pslab.export.exporting import exported
+from pslab.export.target import exported
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import ENGINES, Options, engine_named, engines_text
 from pslab.launch.experiments import FinishedRun, checked, of_script

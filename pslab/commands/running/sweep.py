@@ -8,8 +8,7 @@ import click
 
 from pslab.commands.failure import EPILOG, Failure
 from pslab.commands.running.showing import Show, show, showing, shown
-from pslab.compare.grid import SweepError, cells
-from pslab.compare.sweep import Outcome, sweep
+from pslab.compare.sweep import Outcome, SweepError, cells, sweep
 from pslab.display.progress import print_json
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import Options

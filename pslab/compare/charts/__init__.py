@@ -5,19 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from pslab.compare.charts import figures as charts
-from pslab.compare.charts import many_workers
 from pslab.compare.charts.theory import bound_chart, measure_chart
 from pslab.compare.charts.timeline import timeline_chart
 from pslab.compare.groups import Group
 from pslab.compare.measure import MEASURES
-from pslab.compare.tables.theory import bounded
+from pslab.compare.tables.expected import bounded
 from pslab.runs.folder import RunError
 
 CHARTS = {
     "loss": charts.loss_chart,
     "timeline": timeline_chart,
-    "staleness": many_workers.staleness,
-    "shares": many_workers.shares,
+    "staleness": charts.staleness,
+    "shares": charts.shares,
 }
 # "loss" is the curve; the measure of that name is the loss at the end.
 FINAL = {"final_loss": "loss"}

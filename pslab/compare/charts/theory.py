@@ -8,8 +8,7 @@ from pslab.compare.charts.figures import colour, dress, figure_of
 from pslab.compare.groups import Group, varied_settings
 from pslab.compare.measure import MEASURES
 from pslab.runs.folder import RunError
-from pslab.theory.claims import claims_of
-from pslab.theory.curves import BoundedCurve
+from pslab.theory.measured import BoundedCurve, claims_of
 
 TITLES = {
     "gap": "f(x_v) - f(x*)",

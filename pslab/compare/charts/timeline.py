@@ -5,8 +5,8 @@ from typing import Any
 
 from pslab.compare import timeline as tl
 from pslab.compare.charts.figures import dress, figure_of
-from pslab.compare.curves import spans
 from pslab.compare.groups import Group
+from pslab.compare.timeline import spans
 from pslab.runs import work
 from pslab.runs.folder import Run
 from pslab.runs.table import worker_order

@@ -7,7 +7,6 @@ local       processes on this machine
 placement   which process is on which node
 nodes       what engines with nodes share
 ray         actors of a Ray cluster
-slurm       steps of an allocation
+slurm       steps of an allocation; a batch job that runs ps-lab
 ssh         machines that take a login
-submitting  a batch job that runs ps-lab
 """

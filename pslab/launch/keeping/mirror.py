@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from pslab.runs.seen import Seen
+from pslab.runs.growing import Seen
 
 # Of a frame.
 PIECE: Final = 1 << 20

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from pslab.simulator.problems.logistic import Logistic
-from pslab.simulator.problems.mlp import Mlp
+from pslab.simulator.problems.digits import Logistic, Mlp
 from pslab.simulator.problems.problem import NumpyTrainer, ProblemError
 from pslab.simulator.problems.quadratic import Quadratic
 from pswire.nearest import did_you_mean

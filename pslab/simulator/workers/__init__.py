@@ -3,5 +3,4 @@
 worker        the state machine
 surroundings  what it needs of the cluster around it
 data          what it works through: its own batches, or those of what it is dealt
-dealt         from a grant's part of a work unit to batches
 """

@@ -6,10 +6,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.simulator.event_queue import EventQueue
-from pslab.simulator.network import Network
+from pslab.simulator.network import EventQueue, Network
 from pslab.simulator.store import Store
-from pslab.simulator.workers.dealt import Dealing
+from pslab.simulator.workers.data import Dealing
 from psworker.engine import Request
 from psworker.local import LocalWork
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.simulator.channel import Channel
+from pslab.simulator.network import Channel
 from pslab.simulator.workers.data import TicketWork, WorkerData
 from pslab.simulator.workers.surroundings import Surroundings
 from pswire import protocol

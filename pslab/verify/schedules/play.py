@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pslab.verify.harness import CoordinatorHarness
-from pslab.verify.invariants import Guard
+from pslab.verify.invariants import Guard, InvariantViolation
 from pslab.verify.schedules.schedule import TIMEOUT
 from pslab.verify.schedules.time_limit import PATIENCE, TimeLimitedPolicy
 from pslab.verify.shard import StagedShard
 from pslab.verify.trace_format import act
-from pslab.verify.violation import InvariantViolation
 from psserver.coordinator import Output, Record
 from psserver.policies import build
 from pswire.decisions.entries import Apply, Cancel, Drop, Entry, Fold, Grant

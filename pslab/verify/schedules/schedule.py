@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from pslab.verify.adversarial import Adversary
 from pslab.verify.client import Client
-from pslab.verify.invariants import Guard
+from pslab.verify.invariants import Guard, InvariantViolation, expect
 from pslab.verify.schedules.choices import ChoiceSource
 from pslab.verify.schedules.time_limit import TimeLimitedPolicy
 from pslab.verify.shard import StagedShard
-from pslab.verify.violation import InvariantViolation, expect
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.status import report
 from psserver.policies import build

@@ -1,1 +1,0 @@
-"""A folder of certificates for the processes of one cluster: `ps-lab certs`."""

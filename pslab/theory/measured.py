@@ -1,0 +1,318 @@
+"""Measured beside expected: the laws that hold for a run, and the bound beside the measured curve."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.runs.fold import Fold, mean_of
+from pslab.runs.folder import EXPERIMENT, SIMULATED, Metric, Run
+from pslab.simulator.problems.quadratic import Quadratic
+from pslab.simulator.problems.registry import numpy_problem
+from pslab.theory import formulas
+from psserver import policies
+from psserver.optimizers import build
+from pswire.decisions import entries as facts
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """`seconds` and `versions` of that part; `staleness` counts what was applied in it.
+
+    `parts`: the smallest number of contributions of an update. `plain`: every update
+    was the unweighted mean of its parts, uncompensated, with the full learning
+    rate. `constant`: staleness was the same from the n-th version on.
+    `churn`: workers came or went.
+    """
+
+    seconds: float
+    versions: int
+    staleness: Counter[int]
+    parts: int
+    plain: bool
+    constant: bool
+    churn: bool
+
+    @property
+    def mean_staleness(self) -> float:
+        return mean_of(self.staleness)
+
+    @property
+    def max_staleness(self) -> int:
+        return max(self.staleness, default=0)
+
+
+@lru_cache(maxsize=256)
+def steady(run: Run) -> Steady:
+    """Read it off the log, once for each `Run`. Raises RunError when the log cannot be read."""
+    log, workers, last = Fold(), run.summary.workers, math.nan
+    plain, churn, parts = True, False, 0
+    late: set[int] = set()
+    for entry in run.decisions():
+        match entry.fact:
+            case facts.Apply() as update:
+                last = entry.t
+                parts = min(parts or len(update.parts), len(update.parts))
+                plain = plain and _is_mean(update)
+                late.update(part.staleness for part in update.parts if update.version > workers)
+            case facts.Done() | facts.Stop():
+                break
+            case facts.Leave() | facts.Lost() | facts.Back():
+                churn = True
+        log.see(entry.fact, entry.t)
+    seconds = math.nan if log.began is None else last - log.began
+    return Steady(seconds, log.versions, log.histogram, parts, plain, len(late) == 1, churn)
+
+
+def _is_mean(update: facts.Apply) -> bool:
+    share = 1 / len(update.parts)
+    even = all(math.isclose(part.weight, share, rel_tol=1e-6) for part in update.parts)
+    return even and update.lr_scale == 1 and all(not part.compensation for part in update.parts)
+
+
+class NoTheoryError(ValueError):
+    """The assumptions of the theory do not hold for a run; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """SGD on a quadratic. `gap` is f(x_0) - f(x*), `squared` |grad f(x_0)|^2, `variance` sigma^2 of one gradient."""
+
+    rate: float
+    convex: float
+    smooth: float
+    variance: float
+    gap: float
+    squared: float
+
+
+def descent(run: Run) -> Descent:
+    """Raises NoTheoryError, and RunError when the run cannot be read."""
+    if not (run.path / EXPERIMENT).is_file() or run.experiment.simulation.problem != "quadratic":
+        raise NoTheoryError("the constants of the problem are known for simulated quadratics only")
+    if not _plain(run):
+        raise NoTheoryError("nothing is known here about updates under this policy")
+    problem = numpy_problem("quadratic", run.experiment.simulation.options).problem
+    assert isinstance(problem, Quadratic)
+    if len(set(problem.centres)) > 1 or len(set(problem.curvatures)) > 1:
+        raise NoTheoryError("the workers' data differ, so a gradient is not an unbiased one")
+    start = problem.evaluate(problem.initial())
+    curvature = problem.curvatures[0]
+    return Descent(
+        rate=_constant_rate(run),
+        convex=curvature * float(problem.h.min()),
+        smooth=curvature * float(problem.h.max()),
+        variance=problem.dimensions * problem.noise**2,
+        gap=start["loss"],
+        squared=start["gradient"] ** 2,
+    )
+
+
+def _plain(run: Run) -> bool:
+    """Contributions are gradients at the version that was granted, and updates are sums of them."""
+    knobs = {key: value for key, value in run.summary.policy.items() if key != "name"}
+    name = str(run.summary.policy["name"])
+    if name not in policies.names():
+        return False
+    policy = policies.build(name, knobs, run.summary.workers)
+    return policy.local_rule.plain and not policy.tensors.lists
+
+
+def _constant_rate(run: Run) -> float:
+    config = run.summary.optimizer
+    rate = config.get("learning_rate")
+    # With every default written out, anything but SGD's two entries is another rule.
+    if config != build({"name": "sgd", "learning_rate": rate}).config or not isinstance(rate, int | float):
+        raise NoTheoryError("the theory is of sgd with a constant learning rate")
+    return float(rate)
+
+
+# Two numbers in such a relation: equal in the limit of a long run, at most, or a limit to stay below.
+Relation = Literal["=", "<="]
+LARGEST = "largest staleness"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`what` was measured; theory says `relation` `expected`, by `formula` of `source`."""
+
+    what: str
+    measured: float
+    relation: Relation
+    expected: float
+    formula: str
+    source: str
+    digits: int = 4  # significant ones, for people
+
+    @property
+    def excess(self) -> float:
+        """(measured - expected) / expected; 0 where both are 0."""
+        if self.expected == 0:
+            return 0.0 if self.measured == 0 else math.inf
+        return (self.measured - self.expected) / self.expected
+
+    def holds(self, tolerance: float) -> bool:
+        """Equal within the relative `tolerance`, or not above the bound."""
+        return self.excess <= 0 if self.relation == "<=" else abs(self.excess) <= tolerance
+
+
+def claims(run: Run) -> list[Claim]:
+    """Raises RunError when the run cannot be read. Empty: no formula is known to hold for it."""
+    found = steady(run)
+    if not found.versions:
+        return []
+    return [*_staleness(run, found), *_times(run, found), *_rate(run, found)]
+
+
+def _staleness(run: Run, found: Steady) -> list[Claim]:
+    policy, rows = run.summary.policy, []
+    mean = formulas.mean_staleness(policy, run.summary.workers)
+    if mean is not None and not found.churn:
+        expected, formula = mean
+        rows.append(Claim("mean staleness", found.mean_staleness, "=", expected, formula, formulas.LAW))
+    most = formulas.max_staleness(policy, run.summary.workers)
+    if most is not None:
+        bound, formula = most
+        rows.append(Claim(LARGEST, found.max_staleness, "<=", bound, formula, "the policy's guarantee"))
+    return rows
+
+
+def _times(run: Run, found: Steady) -> list[Claim]:
+    # Real processes have costs of their own that no formula knows.
+    if not (run.path / EXPERIMENT).is_file() or not run.summary.job.startswith(SIMULATED) or found.churn:
+        return []
+    expected = formulas.seconds_per_version(run.experiment, run.summary.policy)
+    if expected is None:
+        return []
+    measured = found.seconds / found.versions
+    relation: Relation = "<=" if expected.upper else "="
+    return [
+        Claim("seconds per version", measured, relation, expected.seconds, expected.formula, expected.source)
+    ]
+
+
+def _rate(run: Run, found: Steady) -> list[Claim]:
+    """Below the limit the run converges; what is above it diverges, which is what the row is there to say."""
+    try:
+        problem = descent(run)
+    except NoTheoryError:
+        return []
+    if not (found.plain and found.constant):
+        return []
+    limit = formulas.stable_rate(found.max_staleness, problem.smooth)
+    return [
+        Claim("learning rate", problem.rate, "<=", limit, formulas.STABLE, formulas.STABLE_SOURCE),
+    ]
+
+
+def claims_of(runs: Sequence[Run]) -> list[Claim]:
+    """Of runs that differ by their seed: the mean of what was measured, of a largest staleness the largest."""
+    found = [claims(run) for run in runs]
+    common = set.intersection(*({claim.what for claim in table} for table in found))
+    rows = []
+    for first in found[0]:
+        same = [claim for table in found for claim in table if claim.what == first.what]
+        if first.what in common:
+            values = [claim.measured for claim in same]
+            measured = max(values) if first.what == LARGEST else fmean(values)
+            rows.append(replace(first, measured=measured))
+    return rows
+
+
+def which_bound(problem: Descent, found: Steady) -> Literal["gap", "gradient"]:
+    """On what there is a bound: the gap, or the mean squared gradient. Raises NoTheoryError."""
+    if not found.plain:
+        raise NoTheoryError("updates are not the plain mean of their gradients")
+    if found.max_staleness == 0:
+        if not formulas.sync_applies(problem.rate, problem.smooth):
+            raise NoTheoryError(f"the learning rate is above 1 / L = {1 / problem.smooth:g}")
+        return "gap"
+    if not formulas.delayed_applies(problem.rate, problem.smooth, found.max_staleness):
+        raise NoTheoryError(
+            f"the learning rate is too large for a bound at staleness {found.max_staleness}: eta L + 2 (eta L T)^2 > 1"
+        )
+    return "gradient"
+
+
+Series = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedCurve:
+    """`measured` is the mean over the runs at `versions`; `bound` is what its expectation cannot exceed.
+
+    `kind`: "gap" is f(x_v) - f(x*); "gradient" is the mean of |grad f(x_i)|^2 over i = 0 .. v.
+    """
+
+    kind: str
+    versions: Series
+    measured: Series
+    bound: Series
+    formula: str
+    source: str
+
+
+def bounded_curve(runs: Sequence[Run]) -> BoundedCurve:
+    """Raises NoTheoryError saying why there is none, and RunError when a run cannot be read."""
+    problem, found = descent(runs[0]), [steady(run) for run in runs]
+    worst = max(found, key=lambda one: one.max_staleness)
+    kinds = {which_bound(problem, one) for one in found}
+    kind = "gradient" if "gradient" in kinds else kinds.pop()
+    parts = min(one.parts for one in found)
+    versions, gaps, gradients = _evaluations(runs, problem)
+    if kind == "gap":
+        line = [_sync(int(version), problem, parts) for version in versions]
+        return BoundedCurve(kind, versions, gaps, np.array(line), formulas.SYNC, formulas.SYNC_SOURCE)
+    if len(versions) <= versions[-1]:
+        raise NoTheoryError("the bound is on the mean over all versions: give simulation.evaluate = 1")
+    means = np.cumsum(gradients) / np.arange(1, len(gradients) + 1)
+    line = [_delayed(int(version) + 1, problem, worst, parts) for version in versions]
+    return BoundedCurve(kind, versions, means, np.array(line), formulas.DELAYED, formulas.DELAYED_SOURCE)
+
+
+def _sync(version: int, problem: Descent, parts: int) -> float:
+    return formulas.sync_gap(
+        version,
+        gap=problem.gap,
+        rate=problem.rate,
+        convex=problem.convex,
+        smooth=problem.smooth,
+        variance=problem.variance,
+        parts=parts,
+    )
+
+
+def _delayed(versions: int, problem: Descent, worst: Steady, parts: int) -> float:
+    return formulas.delayed_gradient(
+        versions,
+        gap=problem.gap,
+        rate=problem.rate,
+        smooth=problem.smooth,
+        variance=problem.variance,
+        parts=parts,
+        staleness=worst.max_staleness,
+    )
+
+
+def _evaluations(runs: Sequence[Run], problem: Descent) -> tuple[Series, Series, Series]:
+    """Versions that every run evaluated, version 0 among them; mean gap, and mean squared gradient there."""
+    tables = []
+    for run in runs:
+        rows = {m.version: (m.metrics["loss"], m.metrics["gradient"] ** 2) for m in _evaluated(run)}
+        tables.append({0: (problem.gap, problem.squared), **rows})
+    versions = sorted(set.intersection(*(set(table) for table in tables)))
+    if len(versions) < 3:
+        raise NoTheoryError("the run was not evaluated on its way: give simulation.evaluate")
+    values = np.array([[table[version] for version in versions] for table in tables]).mean(axis=0)
+    return np.array(versions, dtype=np.float64), values[:, 0], values[:, 1]
+
+
+def _evaluated(run: Run) -> list[Metric]:
+    every = run.experiment.simulation.evaluate
+    return [m for m in run.metrics() if m.kind == "eval" and every and m.version % every == 0]
