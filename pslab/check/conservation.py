@@ -107,9 +107,9 @@ class ConservationCounter:
 
     def _see_update(self, update: e.Apply, state: Fold) -> None:
         used = {part.ticket for part in update.parts}
-        parts = [ticket for ticket in state.reading() if ticket.number in used]
-        others = [ticket for ticket in state.reading() if ticket.number not in used]
-        holding = {ticket.worker for ticket in others}
+        parts = [ticket for number in used if (ticket := state.held.get(number)) and ticket.base is not None]
+        others = [ticket.worker for ticket in state.reading() if ticket.number not in used]
+        holding = set(others)
         waiting = {ticket.worker for ticket in parts} - holding
         group = (len(holding | waiting), len(waiting))
         stated = sum(part.staleness for part in update.parts)

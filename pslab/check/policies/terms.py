@@ -88,11 +88,10 @@ class Sizes(LogCheck):
         if terms.size is None:
             return
         # Fewer are right only when nobody is left who could add one.
-        others = {member.worker for member in state.playing()}
-        if terms.distinct:
-            others -= set(workers)
+        there = set(workers) if terms.distinct else set()
         above = len(workers) > terms.size and not terms.grows
-        if above or (len(workers) < terms.size and others):
+        short = len(workers) < terms.size
+        if above or (short and any(member.worker not in there for member in state.playing())):
             yield f"version {update.version} has {len(workers)} parts, the policy takes {terms.size}"
 
 
