@@ -36,7 +36,8 @@ def requested_optimizer(trainer: Any, servers: int = 1) -> dict[str, Any] | None
     cannot run."""
     if trainer.optimizer is None:
         return None
-    from psworker.keras.translate import TranslationError, translate
+    from psworker.keras.translate import translate
+    from psworker.translating import TranslationError
 
     try:
         config = translate(trainer.optimizer, trainer.trained, servers=servers)

@@ -8,10 +8,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pswire.model.blocks import Piece, assign
 from pswire.model.variables import (
@@ -100,15 +100,15 @@ class Plan:
                     np.copyto(into, rows, casting="same_kind")
         return flats
 
-    def gather(self, flats: Sequence[Flat]) -> list[Flat]:
-        """The float32 arrays, in the variables' order, of one flat payload per shard.
+    def gather(self, flats: Sequence[NDArray[Any]], dtype: DTypeLike = np.float32) -> list[NDArray[Any]]:
+        """The arrays of `dtype`, in the variables' order, of one flat payload per shard.
 
         A variable that lies whole in one shard is returned as a view of its payload, without a copy.
         Raises PlanError for a wrong number, length or dtype of payloads.
         """
-        self._check_flats(flats)
+        self._check_flats(flats, np.dtype(dtype))
         # Every variable has an element, hence a piece: none stays None.
-        arrays: list[Flat | None] = [None] * len(self.variables)
+        arrays: list[NDArray[Any] | None] = [None] * len(self.variables)
         for shard, flat in zip(self.shards, flats, strict=True):
             for piece in shard.slices:
                 spec = self.variables[piece.variable]
@@ -118,7 +118,7 @@ class Plan:
                     continue
                 whole = arrays[piece.variable]
                 if whole is None:
-                    whole = arrays[piece.variable] = np.empty(spec.shape, np.float32)
+                    whole = arrays[piece.variable] = np.empty(spec.shape, dtype)
                 whole[piece.start : piece.stop] = values.reshape(-1, *spec.shape[1:])
         return [array for array in arrays if array is not None]
 
@@ -143,13 +143,13 @@ class Plan:
         found = (arrays.get(spec.name, np.zeros(spec.shape, np.float32)) for spec in self.variables)
         return self.scatter(list(found))
 
-    def _check_flats(self, flats: Sequence[Flat]) -> None:
+    def _check_flats(self, flats: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> None:
         if len(flats) != len(self.shards):
             raise PlanError(f"expected {len(self.shards)} payloads, one per server, got {len(flats)}")
         for shard, flat in zip(self.shards, flats, strict=True):
-            if flat.dtype != np.float32 or flat.shape != (shard.elements,):
+            if flat.dtype != dtype or flat.shape != (shard.elements,):
                 got = f"{flat.dtype}{list(flat.shape)}"
-                expected = f"float32[{shard.elements}]"
+                expected = f"{dtype}[{shard.elements}]"
                 raise PlanError(f"payload of server {shard.server}: expected {expected}, got {got}")
 
     def describe(self) -> str:

@@ -12,9 +12,11 @@ from psworker.keras.distribution import distribute
 from psworker.keras.errors import FitError
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.optimizer import RemoteOptimizer
-from psworker.keras.remote import Remote, RemoteError
-from psworker.keras.translate import TranslationError, translate
+from psworker.keras.remote import Remote
+from psworker.keras.translate import translate
+from psworker.remote import RemoteError
 from psworker.servers import EmbeddedServerError
+from psworker.translating import TranslationError
 
 __all__ = [
     "Distributed",

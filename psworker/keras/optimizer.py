@@ -9,22 +9,18 @@ for x, y in batches:
 
 from __future__ import annotations
 
-import atexit
 import math
-import sys
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from psworker.errors import JobOver
-from psworker.keras.remote import Remote, RemoteError
-from psworker.session import Session
+from psworker.keras.remote import Remote
+from psworker.remote import Following, RemoteError
 
 
-class RemoteOptimizer:
+class RemoteOptimizer(Following):
     """The servers run `optimizer`, one of Keras' or its name: `apply` contributes gradients, and brings the next
     version into the variables of `model`, a built Keras model or a layer. Nothing else of the loop changes.
 
@@ -37,15 +33,8 @@ class RemoteOptimizer:
 
     def __init__(self, model: Any, optimizer: Any, *args: Any, **more: Any) -> None:
         self.optimizer = keras.optimizers.get(optimizer)
-        self.remote = Remote(model, self.optimizer, *args, **more)
-        self._closed = False
-        atexit.register(self._at_exit)
-        try:
-            self._pull()
-        except BaseException as error:
-            # Nobody gets this one to close it.
-            self.__exit__(type(error), error, None)
-            raise
+        self.remote: Remote
+        super().__init__(Remote(model, self.optimizer, *args, **more))
 
     @property
     def learning_rate(self) -> Any:
@@ -55,16 +44,6 @@ class RemoteOptimizer:
     @learning_rate.setter
     def learning_rate(self, rate: Any) -> None:
         self.optimizer.learning_rate = rate
-
-    @property
-    def version(self) -> int:
-        """The version of the weights in the model."""
-        return self.remote.version
-
-    @property
-    def session(self) -> Session:
-        """The session with the servers."""
-        return self.remote.session
 
     def apply(
         self,
@@ -87,9 +66,7 @@ class RemoteOptimizer:
                 "RemoteOptimizer.apply() within a tf.function: expected the gradients of a tf.function, applied "
                 "outside of it, for what travels is no graph"
             )
-        stop = self.remote.session.stop
-        if stop is not None:
-            raise JobOver(f"the job is over at version {stop.version}: {stop.reason}")
+        self._check_running()
         self.remote.apply(self._in_order(gradients, trainable_variables), samples=samples, loss=loss)
         self._pull()
 
@@ -97,16 +74,6 @@ class RemoteOptimizer:
         """As `apply`, of pairs."""
         gradients, variables = zip(*grads_and_vars, strict=True)
         self.apply(gradients, variables)
-
-    def close(self) -> None:
-        """This worker has no more data; waits for the others, and leaves the job's last version in the model. Safe to
-        call twice."""
-        self.__exit__(None, None, None)
-
-    def _pull(self) -> None:
-        """The next version, or the last where the job has ended."""
-        if self.remote.pull() is None:
-            self.close()
 
     def _in_order(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> Sequence[Any]:
         mine = self.remote.model.trainable_variables
@@ -119,19 +86,3 @@ class RemoteOptimizer:
                 f"for {len(given)} variables: a RemoteOptimizer is of one model, all of it"
             )
         return [given[id(variable)] for variable in mine]
-
-    def _at_exit(self) -> None:
-        """A process that an exception ends is not done with its data: it leaves, and nobody waits for it."""
-        error = getattr(sys, "last_value", None)
-        self.__exit__(None if error is None else type(error), error, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        atexit.unregister(self._at_exit)
-        if not self._closed:
-            self._closed = True
-            self.remote.__exit__(kind, error, trace)

@@ -9,24 +9,13 @@ can do is refused, with the nearest that can be done.
 from __future__ import annotations
 
 import glob
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
-from pswire.logs.events import event
-from psworker.errors import Unsupported
-
-log = logging.getLogger("ps-worker")
-
-Config = dict[str, Any]
-LEAST = float(np.finfo(np.float32).tiny)
-
-
-class TranslationError(Unsupported, ValueError):
-    """The compiled optimizer has no equal on the servers; the text names the nearest that has."""
+from psworker import translating
+from psworker.translating import Config, TranslationError, beginning, single
 
 
 def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = (), *, servers: int = 1) -> Config:
@@ -52,17 +41,17 @@ def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = (), *, server
             "update was made, and servers make updates only: use one of the two"
         )
     name, knobs = _TRANSLATIONS[kind](optimizer)
-    config = {"name": name, "learning_rate": _rate(optimizer), **{key: _number(knobs[key]) for key in knobs}}
+    config = {"name": name, "learning_rate": _rate(optimizer), **{key: single(knobs[key]) for key in knobs}}
     clipping = _clipping(optimizer)
     if clipping is not None and (servers == 1 or clipping == "clipvalue"):
-        config[clipping] = _number(getattr(optimizer, clipping))
+        config[clipping] = single(getattr(optimizer, clipping))
     if optimizer.gradient_accumulation_steps and isinstance(config["learning_rate"], Mapping):
         raise TranslationError(
             "Keras counts a LearningRateSchedule in batches and the servers in updates, which are not the same under "
             "gradient_accumulation_steps: use a constant learning rate, or larger batches without accumulation"
         )
     if optimizer.weight_decay is not None:
-        config["weight_decay"] = _number(optimizer.weight_decay)
+        config["weight_decay"] = single(optimizer.weight_decay)
         kept = [name for variable, name in trained if not optimizer._use_weight_decay(variable)]
         if kept:
             config["exclude_from_weight_decay"] = [glob.escape(name) for name in kept]
@@ -89,25 +78,14 @@ def worker_clips(optimizer: Any, config: Mapping[str, Any]) -> bool:
 
 def warn_of_clipping(optimizer: Any, config: Mapping[str, Any], workers: int) -> None:
     """Say so where several workers clip, each its own gradient."""
-    if workers > 1 and worker_clips(optimizer, config):
-        log.warning(
-            "each worker clips its own gradient (%s), because several servers have no norm of the mean; with one "
-            "server the mean is clipped, as one process on all batches does it",
-            _clipping(unwrapped(optimizer)),
-            extra=event("workers_clip"),
-        )
+    if worker_clips(optimizer, config):
+        translating.warn_of_clipping(str(_clipping(unwrapped(optimizer))), workers)
 
 
 def _clipping(optimizer: Any) -> str | None:
     """Which of its three kinds of clipping a Keras optimizer does."""
     kinds = ("clipnorm", "global_clipnorm", "clipvalue")
     return next((kind for kind in kinds if (getattr(optimizer, kind) or 0) > 0), None)
-
-
-def beginning(rate: float) -> float:
-    """The rate that a job begins with. A later one is a multiple of it, so that 0, the beginning of a warm-up, is the
-    least normal number of float32 here: it moves nothing."""
-    return rate or LEAST
 
 
 def unwrapped(optimizer: Any) -> Any:
@@ -229,7 +207,7 @@ def _rate(optimizer: Any) -> float | Config:
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return _schedule(rate)
     if isinstance(rate, keras.Variable):
-        return float(_number(beginning(float(rate.numpy()))))
+        return float(single(beginning(float(rate.numpy()))))
     raise TranslationError(
         f"learning_rate is a function of yours ({rate!r}), which the servers cannot run: use a number or one of "
         "keras.optimizers.schedules"
@@ -239,7 +217,7 @@ def _rate(optimizer: Any) -> float | Config:
 def _schedule(rate: Any) -> Config:
     schedules = keras.optimizers.schedules
     given = rate.get_config()
-    knobs = {key: _number(value) for key, value in given.items() if key != "name" and value is not None}
+    knobs = {key: single(value) for key, value in given.items() if key != "name" and value is not None}
     if type(rate) is schedules.ExponentialDecay:
         if rate.decay_rate > 1:
             raise TranslationError(
@@ -269,14 +247,3 @@ def _schedule(rate: Any) -> Config:
         f"{name} is a schedule of yours, which the servers cannot run; PiecewiseConstantDecay comes near to any (all: "
         "ExponentialDecay, CosineDecay, CosineDecayRestarts, PiecewiseConstantDecay, PolynomialDecay, InverseTimeDecay)"
     )
-
-
-def _number(value: Any) -> Any:
-    """As a plain number or list; a float as the shortest decimal with the same float32."""
-    if isinstance(value, list | tuple):
-        return [_number(each) for each in value]
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int | np.integer):
-        return int(value)
-    return float(str(np.float32(value)))

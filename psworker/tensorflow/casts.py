@@ -48,13 +48,14 @@ def payload_of(parts: list[Any]) -> Payload:
     """A result, of flat tensors that lie one behind the other: to be copied from the device (where it is not the CPU's
     memory already) when it is asked for."""
     if len(parts) == 1:
-        return partial(_array, parts[0])
+        return partial(array_of, parts[0])
     dtype = tf.bfloat16 if parts[0].dtype == tf.uint16 else parts[0].dtype
     elements = sum(int(part.shape[0]) for part in parts)
-    return Pieces([partial(_array, part) for part in parts], elements, dtype.as_numpy_dtype)
+    return Pieces([partial(array_of, part) for part in parts], elements, dtype.as_numpy_dtype)
 
 
-def _array(tensor: Any) -> NDArray[Any]:
+def array_of(tensor: Any) -> NDArray[Any]:
+    """A flat tensor's memory where it is the CPU's, else a copy of it."""
     # Not numpy(), which copies what lies in the CPU's memory.
     array = np.asarray(memoryview(tensor))
     return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == np.uint16 else array

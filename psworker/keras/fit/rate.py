@@ -9,7 +9,8 @@ import keras
 import numpy as np
 
 from psworker.keras.errors import FitError
-from psworker.keras.translate import beginning, unwrapped
+from psworker.keras.translate import unwrapped
+from psworker.translating import beginning
 
 
 class SetRate:

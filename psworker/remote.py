@@ -1,0 +1,265 @@
+"""A model on parameter servers, in a training loop of one's own: `pull`, gradients, `contribute`, and again.
+
+It knows no framework: `psworker.keras`, `psworker.torch` and `psworker.jax` give it a `psworker.backends.Model`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pswire.addresses import Address
+from pswire.logs.events import event
+from pswire.transport.codecs import codec_named
+from psworker.backends import Model, cut, payloads
+from psworker.connecting import connect
+from psworker.engine import Grant
+from psworker.errors import JobOver, PayloadRefused, Unsupported, Voided
+from psworker.local import NONFINITE_LIMIT
+from psworker.loop import Diverged
+from psworker.servers import EmbeddedServer, find_servers
+from psworker.session import Session
+
+log = logging.getLogger("ps-worker")
+
+
+class RemoteError(Unsupported, RuntimeError):
+    """A call that does not fit the loop's `pull`, gradients, `pull`, gradients; nothing was sent."""
+
+
+class Remote:
+    """One worker's loop. Close it, or use `with`. Not thread-safe.
+
+    `optimizer`: the [optimizer] for so many servers. `rate`: the learning rate of the update from a version on, or None
+    where the servers know it; worker 0's is that of all. `hosts`, `policy`, `seed`, `out`, `name`, `task_index`,
+    `wire_dtype`, `transport`, `server_timeout`: as in `psworker.keras.distribute`; without any servers one is started
+    here.
+
+    Raises what `psworker.connect` raises.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        optimizer: Callable[[int], Mapping[str, Any]],
+        rate: Callable[[int], float | None],
+        hosts: str | Sequence[Address] | None = None,
+        *,
+        policy: str | None = None,
+        seed: int | None = None,
+        out: str | Path | None = None,
+        name: str | None = None,
+        task_index: int | None = None,
+        wire_dtype: str | None = None,
+        transport: str | None = None,
+        server_timeout: float = 60.0,
+    ) -> None:
+        place = find_servers(hosts, os.environ, policy=policy, seed=seed, out=out)
+        self.config = optimizer(1 if place is None else len(place.hosts))
+        server = None
+        if place is None:
+            server = EmbeddedServer(
+                self.config, policy or "sync", seed or 0, None if out is None else Path(out)
+            )
+        try:
+            self.session: Session = connect(
+                place.hosts if place is not None else (server.address,),  # type: ignore[union-attr]
+                list(zip(model.specs, model.values(), strict=True)),
+                name=name,
+                task_index=task_index if place is None or task_index is not None else place.task_index,
+                wire_dtype=wire_dtype or (place.wire_dtype if place is not None else "") or "float32",
+                server_timeout=server_timeout,
+                transport=transport or (place.transport if place is not None else "") or "auto",
+                optimizer=self.config,
+            )
+        except BaseException:
+            if server is not None:
+                server.end()
+            raise
+        if server is not None:
+            self.session.at_close(server.close, server.end)
+        log.info(
+            "%s computes with %s on %s",
+            *(self.session.worker, model.backend, model.device),
+            extra=event("backend", backend=model.backend, device=model.device),
+        )
+        self._model, self._rate_of = model, rate
+        self._dtype = codec_named(self.session.dtypes[0]).array_dtype
+        self.grant: Grant | None = None
+        self._batch = self.session.next_batch
+        self._rate = rate(0)
+        self.version = 0
+        self.fates: dict[str, int] = {}
+        # How many gradients in a row were not finite.
+        self._bad = 0
+        self._closed = False
+
+    def pull(self) -> int | None:
+        """The granted version into the model; its number, or None when the job is over.
+
+        Called again before a contribution it is the same version again, without what changed the model meanwhile.
+        """
+        while self.grant is None and (grant := self.session.ready()) is not None:
+            self.grant = grant
+        if self.grant is None:
+            return None
+        try:
+            with self.session.view_flat(self.grant, narrow=True) as flats:
+                self._model.put(cut(self.session.plan, flats))
+        except Voided:
+            self.session.abandon(self.grant, "cancelled")
+            self.grant = None
+            return self.pull()
+        self.version = self.grant.version
+        return self.version
+
+    def contribute(self, gradients: Sequence[Any], *, samples: int = 1, loss: float = math.nan) -> bool:
+        """Contribute gradients of the pulled version, one for each trained variable in order, averaged over `samples`.
+
+        The changes of state (BatchNorm's averages) since `pull` go along. False where they did not count: the ticket
+        was cancelled, or a number is not finite. Raises RemoteError without a `pull` before; ModelError for another
+        shape; Diverged (a SessionError) for the tenth in a row that are not finite, as `fit` does.
+        """
+        grant, session = self._granted(), self.session
+        flats = payloads(session.plan, self._model, [*gradients, *self._model.changes()], self._dtype)
+        rate = self._changed_rate()
+        self.grant = None
+        try:
+            session.contribute(
+                grant,
+                flats,
+                samples=samples,
+                loss=float(loss),
+                batch=self._batch,
+                ready=True,
+                learning_rate=rate,
+            )
+        except (Voided, PayloadRefused) as error:
+            refused = isinstance(error, PayloadRefused)
+            session.abandon(grant, "nonfinite" if refused else "cancelled")
+            self._bad += refused
+            if self._bad >= NONFINITE_LIMIT:
+                raise Diverged(
+                    f"{self._bad} gradients in a row were not finite: lower the learning rate, or look for a division "
+                    "by zero or log(0) in the loss"
+                ) from error
+            return False
+        finally:
+            self._batch += 1
+        self._bad = 0
+        self._rate = self._rate if rate is None else rate
+        self._count_fates()
+        return True
+
+    def _granted(self) -> Grant:
+        if self.grant is None:
+            raise RemoteError(
+                "gradients without pull(): they are computed from a version, which pull() brings"
+            )
+        return self.grant
+
+    def _count_fates(self) -> None:
+        for disposition in self.session.dispositions():
+            # The initial values, which the first worker gives, are no contribution.
+            if disposition.fate != "applied" or disposition.version:
+                self.fates[disposition.fate] = self.fates.get(disposition.fate, 0) + 1
+
+    def _changed_rate(self) -> float | None:
+        rate = self._rate_of(self.version)
+        return None if rate is None or rate == self._rate or self.session.worker_index else rate
+
+    def close(self) -> None:
+        """This worker has no more data; waits for the others, and leaves the job's last version in the model. Safe
+        to call twice."""
+        session = self.session
+        self.grant = None
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            stop = session.stop or session.done()
+            self._count_fates()
+            if stop.success:
+                self._model.put(session.plan.gather(session.pull_final()))
+        finally:
+            session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            # Others must not wait for a contribution that will not come.
+            self.session.close(kind.__name__)
+
+
+class Following:
+    """A `Remote` whose next version is in the model after every contribution, in the place of an optimizer.
+
+    It waits for the job's first version, which is that of all workers. `close` it, or use `with`; the end of the
+    process does so, too, and leaves the job's last version in the model only then.
+    """
+
+    def __init__(self, remote: Remote) -> None:
+        self.remote = remote
+        self._closed = False
+        atexit.register(self._at_exit)
+        try:
+            self._pull()
+        except BaseException as error:
+            # Nobody gets this one to close it.
+            self.__exit__(type(error), error, None)
+            raise
+
+    @property
+    def version(self) -> int:
+        """The version of the weights in the model."""
+        return self.remote.version
+
+    @property
+    def session(self) -> Session:
+        """The session with the servers."""
+        return self.remote.session
+
+    def close(self) -> None:
+        """This worker has no more data; waits for the others, and leaves the job's last version in the model. Safe to
+        call twice."""
+        self.__exit__(None, None, None)
+
+    def _check_running(self) -> None:
+        """Raises JobOver."""
+        stop = self.session.stop
+        if stop is not None:
+            raise JobOver(f"the job is over at version {stop.version}: {stop.reason}")
+
+    def _pull(self) -> None:
+        """The next version, or the last where the job has ended."""
+        if self.remote.pull() is None:
+            self.close()
+
+    def _at_exit(self) -> None:
+        """A process that an exception ends is not done with its data: it leaves, and nobody waits for it."""
+        error = getattr(sys, "last_value", None)
+        self.__exit__(None if error is None else type(error), error, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        atexit.unregister(self._at_exit)
+        if not self._closed:
+            self._closed = True
+            self.remote.__exit__(kind, error, trace)
