@@ -110,6 +110,12 @@ RULES = (
     Rule("psserver", never=("prometheus_client",), but=("psserver.metrics",)),
     Rule("psworker", never=("psserver", "pslab", "examples")),
     Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow", "psworker.keras")),
+    Rule("psworker", never=("torch",), but=("psworker.torch", "psworker.backends.torch")),
+    Rule("psworker", never=("jax", "jaxlib"), but=("psworker.jax", "psworker.backends.jax")),
+    # A chain is known by what it is made of, and Optax is loaded by whoever makes one.
+    *(Rule(package, never=("optax", "flax")) for package in PACKAGES),
+    *(Rule(package, never=("torch", "jax", "jaxlib")) for package in PACKAGES if package != "psworker"),
+    Rule("psworker.backends", never=("psworker.torch", "psworker.jax", "psworker.keras", "grpc")),
     Rule(
         "psworker.local", only=(*STDLIB, "numpy", "pswire.model.plan", "psworker.local", *KNOBS), never=IMPURE
     ),
@@ -328,8 +334,9 @@ def test_no_server_module_loads_tensorflow() -> None:
 
 def test_worker_without_tensorflow() -> None:
     """The session is a library for loops that need numpy only."""
-    code = import_all("psworker", but=("psworker.tensorflow", "psworker.keras"))
-    assert not loaded(code) & {*TENSORFLOW, "psserver", "psworker.tensorflow"}
+    ours = ("psworker.tensorflow", "psworker.keras", "psworker.torch", "psworker.jax")
+    code = import_all("psworker", but=(*ours, "psworker.backends.torch", "psworker.backends.jax"))
+    assert not loaded(code) & {*TENSORFLOW, "torch", "jax", "psserver", "psworker.tensorflow"}
 
 
 def test_lab_loads_no_tensorflow() -> None:

@@ -1,0 +1,145 @@
+"""A pytree of JAX arrays as a `psworker.backends.Model`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from pswire.model.plan import VariableSpec
+from psworker.backends import ModelError
+
+# Bytes, as XLA aligns arrays.
+_ALIGNED = 64
+_DTYPES = ("float32", "float16", "bfloat16")
+
+
+class JaxModel:
+    """`params` are trained; of `state` (BatchNorm's averages) floating arrays travel, and others stay in this process.
+
+    Names are the ways to the leaves, "dense/kernel"; those of the state begin with "state/". `params` and `state` are
+    the present trees. Raises ModelError for what servers cannot hold.
+    """
+
+    backend = "jax"
+
+    def __init__(self, params: Any, state: Any = None) -> None:
+        if jax.process_count() > 1:
+            raise ModelError(
+                "jax.distributed joins the devices of several processes, and here each worker is one process with one "
+                "device: leave jax.distributed.initialize() out"
+            )
+        self.params, self.state = params, state
+        named, self.structure = jax.tree_util.tree_flatten_with_path(params)
+        if not named:
+            raise ModelError("params has no array: nothing is to be trained")
+        beside, self._beside = jax.tree_util.tree_flatten_with_path(state)
+        trained = [(_name(path, "params"), leaf) for path, leaf in named]
+        moving = [
+            (f"state/{_name(path, 'state')}", leaf) if _floating(leaf) else None for path, leaf in beside
+        ]
+        # Which leaves of the state travel.
+        self._travels = [each is not None for each in moving]
+        found = [*trained, *(each for each in moving if each is not None)]
+        for name, leaf in found:
+            _check(name, leaf)
+        self.names = [name for name, _ in trained]
+        self.specs: Sequence[VariableSpec] = tuple(
+            VariableSpec(
+                name, tuple(leaf.shape), str(leaf.dtype), "trainable" if place < len(trained) else "state"
+            )
+            for place, (name, leaf) in enumerate(found)
+        )
+        self._before: list[Any] = []
+
+    @property
+    def device(self) -> str:
+        devices = {device for leaf in self._all() if isinstance(leaf, jax.Array) for device in leaf.devices()}
+        return ",".join(sorted(f"{each.platform}:{each.id}" for each in devices or {jax.devices()[0]}))
+
+    def values(self) -> list[NDArray[Any]]:
+        return [np.asarray(leaf, np.float32) for leaf in self._all()]
+
+    def put(self, arrays: Sequence[NDArray[Any]]) -> None:
+        fresh = [
+            _placed(array, leaf).astype(leaf.dtype) for array, leaf in zip(arrays, self._all(), strict=True)
+        ]
+        # The memory of `arrays` is used again.
+        jax.block_until_ready(fresh)
+        count = self.structure.num_leaves
+        self.params = jax.tree_util.tree_unflatten(self.structure, fresh[:count])
+        self._before = fresh[count:]
+        moved, leaves = iter(self._before), jax.tree_util.tree_leaves(self.state)
+        leaves = [
+            next(moved) if travels else leaf for travels, leaf in zip(self._travels, leaves, strict=True)
+        ]
+        self.state = jax.tree_util.tree_unflatten(self._beside, leaves)
+
+    def check(self, tree: Any, what: str) -> None:
+        """Raises ModelError where `tree` ("gradients", "state") has other branches than what it is of."""
+        expected = self._beside if what == "state" else self.structure
+        got = jax.tree_util.tree_structure(tree)
+        if got != expected:
+            raise ModelError(f"{what}: expected a tree as {expected}, got {got}")
+
+    def leaves(self, tree: Any) -> list[Any]:
+        """Of a tree as `params`, in the order of `specs`."""
+        return [jnp.asarray(leaf) for leaf in jax.tree_util.tree_leaves(tree)]
+
+    def changes(self) -> list[Any]:
+        now = self._all()[self.structure.num_leaves :]
+        return [
+            jnp.asarray(after, jnp.float32) - jnp.asarray(before, jnp.float32)
+            for after, before in zip(now, self._before, strict=True)
+        ]
+
+    def host(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        rows = value if value.ndim == 0 or stop - start == value.shape[0] else value[start:stop]
+        return np.asarray(rows.astype(dtype)).reshape(-1)
+
+    def _all(self) -> list[Any]:
+        leaves = zip(jax.tree_util.tree_leaves(self.state), self._travels, strict=True)
+        return [*jax.tree_util.tree_leaves(self.params), *(leaf for leaf, travels in leaves if travels)]
+
+
+def _name(path: Any, whole: str) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/") or whole
+
+
+def _floating(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+
+def _placed(array: NDArray[Any], like: Any) -> Any:
+    """A copy of `array` where `like` is. On the CPU JAX goes on with aligned memory as it is, and this is its own."""
+    memory = np.empty(array.nbytes + _ALIGNED, np.uint8)
+    start = -memory.ctypes.data % _ALIGNED
+    copied = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(copied, array)
+    return jax.device_put(copied, like.sharding if isinstance(like, jax.Array) else None)
+
+
+def _check(name: str, leaf: Any) -> None:
+    dtype = str(getattr(leaf, "dtype", type(leaf).__name__))
+    if dtype.startswith("complex"):
+        raise ModelError(
+            f"{name!r} has dtype {dtype}, and servers train real numbers: hold its real and imaginary parts in two "
+            "arrays"
+        )
+    if dtype == "float64":
+        raise ModelError(
+            f"{name!r} has dtype float64, and servers reckon in float32: leave jax_enable_x64 out, or cast params"
+        )
+    if dtype not in _DTYPES:
+        raise ModelError(
+            f"{name!r}: expected an array of {', '.join(_DTYPES)}, got {dtype}: what is not trained belongs into "
+            "`state`, or stays out (equinox.partition, nnx.split)"
+        )
+    if isinstance(leaf, jax.Array) and len(leaf.devices()) > 1:
+        raise ModelError(
+            f"{name!r} lies on {len(leaf.devices())} devices: expected arrays of one device in each worker"
+        )

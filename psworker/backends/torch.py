@@ -1,0 +1,154 @@
+"""A PyTorch module as a `psworker.backends.Model`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pswire.model.plan import VariableSpec
+from psworker.backends import ModelError
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_WIRE = {np.dtype(np.float32): torch.float32, np.dtype(np.float16): torch.float16, _BFLOAT16: torch.bfloat16}
+
+
+class TorchModel:
+    """The parameters of `trained` that need a gradient are trained. Other parameters and the buffers of `state_dict()`
+    are state; what is not floating, and other buffers, stay in this process. A shared parameter counts once.
+
+    Raises ModelError for what servers cannot hold, and for parameters of `trained` that the model does not have.
+    """
+
+    backend = "torch"
+
+    def __init__(self, model: torch.nn.Module, trained: Collection[torch.Tensor]) -> None:
+        if hasattr(model, "module") and type(model).__name__.endswith("DataParallel"):
+            raise ModelError(
+                f"the model is wrapped in {type(model).__name__}, which averages gradients itself: expected the model "
+                "without it (model.module)"
+            )
+        wanted = {id(each) for each in trained}
+        self.parameters: list[torch.Tensor] = []
+        state: list[tuple[str, torch.nn.Module, str]] = []
+        specs: list[VariableSpec] = []
+        for name, owner, attribute, tensor in _tensors(model):
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                continue
+            _check(name, tensor)
+            shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+            if id(tensor) in wanted and tensor.requires_grad:
+                self.parameters.append(tensor)
+                specs.insert(len(self.parameters) - 1, VariableSpec(name, shape, dtype))
+            else:
+                state.append((name, owner, attribute))
+                specs.append(VariableSpec(name, shape, dtype, "state"))
+        unknown = len(wanted - {id(each) for each in model.parameters()})
+        if unknown:
+            raise ModelError(
+                f"the optimizer trains {unknown} parameters that the model does not have: expected an optimizer of "
+                "this model's parameters, all or some"
+            )
+        if not self.parameters:
+            raise ModelError("no parameter of the optimizer requires a gradient: nothing is to be trained")
+        self.specs: Sequence[VariableSpec] = tuple(specs)
+        self._state = state
+        self._before: list[torch.Tensor] = []
+        self._put: list[int] = []
+
+    @property
+    def device(self) -> str:
+        return ",".join(sorted({str(tensor.device) for tensor in self._all()}))
+
+    def values(self) -> list[NDArray[Any]]:
+        return [tensor.detach().to("cpu", torch.float32).numpy() for tensor in self._all()]
+
+    def put(self, arrays: Sequence[NDArray[Any]]) -> None:
+        with torch.no_grad():
+            for tensor, array in zip(self._all(), arrays, strict=True):
+                tensor.copy_(_tensor(array))
+            self._before = [tensor.detach().clone() for tensor in self._buffers()]
+        self._put = [tensor._version for tensor in self.parameters]
+
+    def check_unchanged(self) -> None:
+        """Raises ModelError where something else than `put` has changed a trained parameter since."""
+        for spec, tensor, version in zip(self.specs, self.parameters, self._put, strict=False):
+            if tensor._version != version:
+                raise ModelError(
+                    f"parameter {spec.name!r} was changed between two steps, and its values come from the servers: "
+                    "change or load weights before distribute()"
+                )
+
+    def changes(self) -> list[torch.Tensor]:
+        return [
+            now.detach().float() - before.float()
+            for now, before in zip(self._buffers(), self._before, strict=True)
+        ]
+
+    def host(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        rows = (value[start:stop] if value.dim() else value).detach().reshape(-1)
+        found = rows.to(_WIRE[dtype]).cpu()
+        # numpy has no bfloat16 of torch's; its bits it has.
+        return found.view(torch.int16).numpy().view(dtype) if dtype == _BFLOAT16 else found.numpy()
+
+    def _buffers(self) -> list[torch.Tensor]:
+        # Looked up each time: to(device) and assignments put other tensors in their place.
+        return [getattr(owner, attribute) for _, owner, attribute in self._state]
+
+    def _all(self) -> list[torch.Tensor]:
+        return [*self.parameters, *self._buffers()]
+
+
+def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
+    """Name, owner, attribute and tensor of what `state_dict()` has, each tensor once."""
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        own = [(name, tensor) for name, tensor in module._parameters.items()]
+        local = module._non_persistent_buffers_set
+        own += [(name, tensor) for name, tensor in module._buffers.items() if name not in local]
+        for name, tensor in own:
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield f"{path}.{name}" if path else name, module, name, tensor
+
+
+def _check(name: str, tensor: torch.Tensor) -> None:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        raise ModelError(f"{name!r} has no shape yet: run the model on one batch before distribute()")
+    if tensor.is_complex():
+        raise ModelError(
+            f"{name!r} has dtype {dtype}, and servers train real numbers only: hold its real and imaginary parts in a "
+            "real parameter (torch.view_as_real)"
+        )
+    if tensor.dtype == torch.float64:
+        raise ModelError(f"{name!r} has dtype float64, and servers reckon in float32: call model.float()")
+    if tensor.dtype not in _WIRE.values():
+        raise ModelError(f"{name!r}: expected float32, float16 or bfloat16, got the dtype {dtype}")
+    if tensor.device.type == "meta":
+        raise ModelError(f"{name!r} is on the device meta, without values: give the model a real one before")
+    if tensor.layout != torch.strided or hasattr(tensor, "device_mesh"):
+        raise ModelError(
+            f"{name!r} is sparse, or spread over several processes (FSDP): expected a plain dense tensor"
+        )
+
+
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    """The array's memory as a tensor, to be read only."""
+    bits = array.view(np.int16) if array.dtype == _BFLOAT16 else array
+    if not bits.flags.writeable:
+        # torch knows no memory that may only be read, and warns of it.
+        bits = np.asarray(_Claimed(bits))
+    tensor = torch.from_numpy(bits)
+    return tensor.view(torch.bfloat16) if array.dtype == _BFLOAT16 else tensor
+
+
+class _Claimed:
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+        interface = dict(array.__array_interface__)
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}

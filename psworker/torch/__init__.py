@@ -1,0 +1,192 @@
+"""PyTorch training loops on parameter servers: one line behind the optimizer.
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = psworker.torch.distribute(optimizer, model)
+    ...
+    loss.backward()
+    optimizer.step()
+
+See docs/guides/frameworks.md. Importing this package loads PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from pswire.addresses import Address
+from psworker.backends import ModelError
+from psworker.backends.torch import TorchModel
+from psworker.remote import Following, Remote, RemoteError
+from psworker.torch.translate import decoupled, rate, settings, translate
+from psworker.translating import TranslationError
+
+__all__ = [
+    "DistributedOptimizer",
+    "ModelError",
+    "RemoteError",
+    "TranslationError",
+    "distribute",
+    "translate",
+]
+
+# By the name of a server's rule: its slots in torch's words, in the order of the rule.
+_MEANS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+_SLOTS = {
+    "sgd": (),
+    "momentum": ("momentum_buffer",),
+    "nesterov": ("momentum_buffer",),
+    "adam": _MEANS,
+    "adamw": _MEANS,
+    "nadam": _MEANS,
+    "adamax": ("exp_avg", "exp_inf"),
+    "adagrad": ("sum",),
+    "adadelta": ("square_avg", "acc_delta"),
+    "rmsprop": ("square_avg", "momentum_buffer", "grad_avg"),
+}
+
+
+def distribute(
+    optimizer: torch.optim.Optimizer,
+    model: torch.nn.Module,
+    hosts: str | Sequence[Address] | None = None,
+    *,
+    clip_norm: float = 0.0,
+    **where: Any,
+) -> DistributedOptimizer:
+    """Let parameter servers run `optimizer`: what is returned takes its place in the loop.
+
+    `model`: the module whose parameters it trains; it gets the job's first version now and the next one with every
+    `step()`. `clip_norm` limits the norm of the mean gradient, as `clip_grad_norm_` does under
+    DistributedDataParallel; `clip_grad_norm_` itself limits that of this worker's. `hosts`, `where` (`policy`, `seed`,
+    `out`, `name`, `task_index`, `wire_dtype`, `transport`, `server_timeout`): as in `psworker.keras.distribute`;
+    without any servers one is started here.
+
+    Raises TranslationError, ModelError, and what `psworker.connect` raises.
+    """
+    return DistributedOptimizer(optimizer, model, hosts, clip_norm, where)
+
+
+class DistributedOptimizer(Following, torch.optim.Optimizer):
+    """In the place of a torch.optim.Optimizer, with its parameter groups: `step` contributes the gradients and brings
+    the next version into the model. Made by `distribute`.
+
+    Learning rates that a scheduler sets are worker 0's for all. `close` it, or use `with`; the end of the process does
+    so, too, and leaves the job's last version in the model only then. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module,
+        hosts: str | Sequence[Address] | None,
+        clip_norm: float,
+        where: dict[str, Any],
+    ) -> None:
+        trained = [each for group in optimizer.param_groups for each in group["params"]]
+        self._model = TorchModel(model, trained)
+        self._names = {
+            id(parameter): spec.name
+            for parameter, spec in zip(self._model.parameters, self._model.specs, strict=False)
+        }
+        config = translate(optimizer, self._names, clip_norm)
+        self._decoupled = decoupled(optimizer)
+        # The same dictionaries: a scheduler of either optimizer is heard.
+        torch.optim.Optimizer.__init__(self, optimizer.param_groups, optimizer.defaults)
+        self._settings = settings(self)
+        self._group = {id(each): group for group in self.param_groups for each in group["params"]}
+        # A scheduler that was made before would miss the steps of that one.
+        optimizer._opt_called = True
+        remote = Remote(self._model, lambda servers: config, lambda version: rate(self), hosts, **where)
+        Following.__init__(self, remote)
+
+    def step(
+        self, closure: Callable[[], Any] | None = None, *, samples: int = 1, loss: Any = math.nan
+    ) -> Any:
+        """As torch's: contribute the gradients of the parameters, and take up the next version.
+
+        `samples`, over how many the gradients were averaged, and `loss` are for the log, and for policies that weigh by
+        samples. A parameter without a gradient counts as one with zeros. What is not finite, or comes too late, does
+        not count. Raises JobOver where the job has ended, ModelError for a gradient that is sparse and a parameter that
+        was changed, TranslationError for settings that were, and as `Remote.contribute`.
+        """
+        self._check_running()
+        returned = None
+        if closure is not None:
+            with torch.enable_grad():
+                returned = closure()
+            loss = returned
+        if settings(self) != self._settings:
+            raise TranslationError(
+                "a setting of a parameter group has changed, and only lr may change during a job (of a scheduler that "
+                "cycles momentum, cycle_momentum=False)"
+            )
+        self._model.check_unchanged()
+        with torch.no_grad():
+            gradients = [self._gradient(parameter) for parameter in self._model.parameters]
+        told = float(torch.as_tensor(loss).detach())
+        self.remote.contribute(gradients, samples=samples, loss=told)
+        self._pull()
+        return returned
+
+    def _gradient(self, parameter: torch.Tensor) -> torch.Tensor:
+        gradient, group = parameter.grad, self._group[id(parameter)]
+        if gradient is None:
+            return torch.zeros_like(parameter)
+        if gradient.layout != torch.strided:
+            raise ModelError(
+                f"the gradient of {self._names[id(parameter)]!r} is sparse: expected a dense one (sparse=False)"
+            )
+        if group.get("maximize"):
+            gradient = -gradient
+        if group["weight_decay"] and not self._decoupled:
+            gradient = gradient.add(parameter, alpha=float(group["weight_decay"]))
+        return gradient
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's, with what the servers remember at this version: a plain torch optimizer can load it."""
+        self.state.clear()
+        if self.version:
+            config, grant = self.remote.config, self.remote.grant
+            names = _SLOTS[config["name"]]
+            if config["name"] == "rmsprop":
+                kept = (True, config["momentum"] > 0, config["centered"])
+                names = tuple(name for name, keeps in zip(names, kept, strict=True) if keeps)
+            elif names is _MEANS and not config.get("amsgrad"):
+                names = names[:2]
+            slots = self.session.pull_slots(len(names), grant) if names else []
+            for index, parameter in enumerate(self._model.parameters):
+                found = {
+                    name: torch.from_numpy(arrays[index].copy()).to(parameter)
+                    for name, arrays in zip(names, slots, strict=True)
+                }
+                if config["name"] not in ("sgd", "momentum", "nesterov"):
+                    found["step"] = torch.tensor(float(self.version))
+                self.state[parameter] = found
+            if config["name"] == "nadam":
+                self._note_products(config)
+        return super().state_dict()
+
+    def _note_products(self, config: Mapping[str, Any]) -> None:
+        powers = (0.96 ** (step * config["momentum_decay"]) for step in range(1, self.version + 1))
+        product = math.prod(config["beta_1"] * (1 - 0.5 * power) for power in powers)
+        for found in self.state.values():
+            found["mu_product"] = torch.tensor(product)
+
+    def load_state_dict(self, state_dict: Any) -> NoReturn:
+        """Raises RemoteError: servers begin without state, or with that of their checkpoints."""
+        raise RemoteError(
+            "load_state_dict(): the servers keep the optimizer's state, and go on from their own checkpoints"
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raises RemoteError once the job has begun: its variables are those of the beginning."""
+        if hasattr(self, "remote"):
+            raise RemoteError(
+                "add_param_group(): a job's variables are those of its beginning; give the optimizer all groups before "
+                "distribute(), where parameters may still be frozen, and start a new job to train others"
+            )
+        super().add_param_group(param_group)

@@ -1,0 +1,148 @@
+"""An optimizer of torch.optim as the servers' [optimizer].
+
+Weight decay that torch adds to the gradient, and `maximize`, are the worker's: they are part of the gradient of what is
+minimised. Weight decay of the weights (AdamW) is the servers'.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from psworker.translating import Config, TranslationError, beginning, known, single
+
+Group = Mapping[str, Any]
+
+
+def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipnorm: float = 0.0) -> Config:
+    """The [optimizer] that does on the servers what `optimizer` does. Raises TranslationError.
+
+    `names`: of the trained parameters, by their id. `clipnorm`: limit of the norm of the mean gradient.
+    """
+    kind = type(optimizer)
+    if kind not in RULES:
+        raise TranslationError(
+            f"the servers have no {kind.__name__}: expected one of torch.optim's "
+            f"{', '.join(each.__name__ for each in RULES)}, not a class derived from one"
+        )
+    # Adagrad has its sums from the beginning.
+    if any(float(found.get("step", 1)) for found in optimizer.state.values()):
+        raise TranslationError(
+            f"this {kind.__name__} has taken steps or loaded state, and servers begin without: distribute() a new "
+            "one; a job goes on from the checkpoints of its servers"
+        )
+    groups = optimizer.param_groups
+    first = groups[0]
+    for key, value in settings(optimizer)[0].items():
+        if key == "weight_decay":
+            continue
+        for group in groups:
+            if group[key] != value:
+                raise TranslationError(
+                    f"parameter groups with {key}={value} and {key}={group[key]}: the servers run one rule for all; "
+                    "expected groups that differ in weight_decay only"
+                )
+    if first.get("differentiable"):
+        raise TranslationError("differentiable=True: no gradient goes through the servers' update")
+    name, knobs = RULES[kind](first)
+    config = {"name": name, "learning_rate": beginning(rate(optimizer)), **knobs}
+    if decoupled(optimizer):
+        decays = {float(group["weight_decay"]) for group in groups} - {0.0}
+        if len(decays) > 1:
+            raise TranslationError(
+                f"parameter groups with weight_decay={' and '.join(map(str, sorted(decays)))}: expected one value, "
+                "and 0 for parameters that do not decay"
+            )
+        config["weight_decay"] = decays.pop() if decays else 0.0
+        kept = [
+            names[id(each)]
+            for group in groups
+            if not group["weight_decay"]
+            for each in group["params"]
+            if id(each) in names
+        ]
+        if kept and config["weight_decay"]:
+            config["exclude_from_weight_decay"] = [glob.escape(each) for each in kept]
+    if clipnorm:
+        config["global_clipnorm"] = clipnorm
+    return known(
+        {key: single(value) if not isinstance(value, str | list) else value for key, value in config.items()}
+    )
+
+
+def rate(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate. Raises TranslationError where parameter groups have several."""
+    rates = {float(group["lr"]) for group in optimizer.param_groups}
+    if len(rates) > 1:
+        raise TranslationError(
+            f"parameter groups with lr={' and '.join(map(str, sorted(rates)))}: the servers have one learning rate for "
+            "all; expected the same in every group"
+        )
+    return rates.pop()
+
+
+def settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """What no step may change: everything of each group but its rate, and what schedulers note there."""
+    return [
+        {key: group[key] for key in optimizer.defaults if key != "lr"} for group in optimizer.param_groups
+    ]
+
+
+def decoupled(optimizer: torch.optim.Optimizer) -> bool:
+    """Its weight decay is of the weights, not added to the gradient."""
+    return bool(
+        isinstance(optimizer, torch.optim.AdamW) or optimizer.param_groups[0].get("decoupled_weight_decay")
+    )
+
+
+def _sgd(g: Group) -> tuple[str, Config]:
+    if g["dampening"]:
+        raise TranslationError(
+            f"SGD(dampening={g['dampening']}), which the first step leaves out: expected 0; a smaller lr has the same "
+            "effect on all later steps"
+        )
+    if not g["momentum"]:
+        return "sgd", {}
+    return "nesterov" if g["nesterov"] else "momentum", {"momentum": g["momentum"], "rate_outside": True}
+
+
+def _adam(g: Group) -> tuple[str, Config]:
+    return "adam", {**_means(g), "amsgrad": g["amsgrad"], "epsilon_outside": True}
+
+
+def _adagrad(g: Group) -> tuple[str, Config]:
+    if g["lr_decay"]:
+        raise TranslationError(
+            f"Adagrad(lr_decay={g['lr_decay']}): expected 0, and a scheduler of torch.optim.lr_scheduler"
+        )
+    start = g["initial_accumulator_value"]
+    return "adagrad", {"initial_accumulator_value": start, "epsilon": g["eps"], "epsilon_outside": True}
+
+
+def _rmsprop(g: Group) -> tuple[str, Config]:
+    knobs = {"rho": g["alpha"], "momentum": g["momentum"], "centered": g["centered"], "epsilon": g["eps"]}
+    return "rmsprop", {**knobs, "rate_outside": True, "epsilon_outside": True}
+
+
+def _nadam(g: Group) -> tuple[str, Config]:
+    return "nadam", {**_means(g), "momentum_decay": g["momentum_decay"]}
+
+
+def _means(g: Group) -> Config:
+    return {"beta_1": float(g["betas"][0]), "beta_2": float(g["betas"][1]), "epsilon": g["eps"]}
+
+
+# Exact classes: a derived one may do anything.
+RULES: Mapping[type[torch.optim.Optimizer], Callable[[Group], tuple[str, Config]]] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adam: _adam,
+    torch.optim.AdamW: lambda g: ("adamw", _adam(g)[1]),
+    torch.optim.RMSprop: _rmsprop,
+    torch.optim.Adagrad: _adagrad,
+    torch.optim.Adadelta: lambda g: ("adadelta", {"rho": g["rho"], "epsilon": g["eps"]}),
+    torch.optim.Adamax: lambda g: ("adamax", {**_means(g), "epsilon_inside": True}),
+    torch.optim.NAdam: _nadam,
+}
