@@ -8,12 +8,14 @@ from click.testing import CliRunner
 from pydantic import Field
 
 from pslab.commands.running.run import run
+from psserver.cli import main as server
 from psserver.settings import Options
 from pswire.command.options import key_options, section_options
 from pswire.config.experiment import Experiment, parse_experiment
 from pswire.config.flags import RUN, SERVER, WORKER, Flag, meanings_of
 from pswire.config.overrides import apply_overrides, overrides_of
 from pswire.config.sections import Section
+from pswire.exits import ExitCode
 from psworker.cli import main as worker
 
 
@@ -102,3 +104,19 @@ def test_every_option_has_a_meaning() -> None:
                 assert all(set(each.commands) <= {SERVER, WORKER, RUN} for each in flags)
                 flagged += len(flags)
     assert flagged > 30
+
+
+def test_an_error_names_the_option_that_was_typed_and_the_key_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text("[cluster]\nservers = 1\nworkers = 0\n")
+    hosts = ["--ps-hosts", "127.0.0.1:0"]
+    for command, arguments, named in (
+        (server, ["--workers", "0"], "--workers: "),
+        (server, ["--set", "cluster.workers=0"], "options: cluster.workers: "),
+        (server, ["--config", str(file)], f"{file}: cluster.workers: "),
+        (server, ["--data-port", "70000"], "--data-port: "),
+        (worker, ["--job", "a:b", "--epochs", "0"], "--epochs: "),
+        (worker, ["--job", "a:b", "--server-timeout", "-1"], "--server-timeout: "),
+    ):
+        ended = CliRunner().invoke(command, [*hosts, *arguments])
+        assert ended.exit_code == ExitCode.USAGE and f": {named}" in ended.stderr, ended.stderr
