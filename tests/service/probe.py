@@ -135,7 +135,7 @@ class Probe:
     @property
     def sessions(self) -> int:
         """Session streams that stand."""
-        return len(self.job.outboxes())
+        return len(self.job.routes.outboxes.all())
 
     @property
     def sockets(self) -> int:
@@ -151,7 +151,7 @@ class Probe:
 
     def end_sessions(self) -> None:
         """End every session stream; the workers are alive and will be back."""
-        self.server.owner.ask(lambda: [outbox.end() for outbox in self.job.outboxes()])
+        self.server.owner.ask(lambda: [outbox.end() for outbox in self.job.routes.outboxes.all()])
 
     def cut_sockets(self) -> None:
         self.server.owner.ask(lambda: [each.cut() for each in self.server.sockets.connections])

@@ -116,7 +116,12 @@ def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
         def left() -> list[Any]:
             assert server.job is not None
             present = list(server.job.coordinator.roster.present)
-            return [present, len(server.job.outboxes()), server.sockets.tokens, server.watch.silent]
+            return [
+                present,
+                len(server.job.routes.outboxes.all()),
+                server.sockets.tokens,
+                server.watch.silent,
+            ]
 
         wait_until(lambda: server.owner.ask(left) == [["stays"], 1, 0, 0], "the visitors to be gone")
     report = check_run(Run(out))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from psserver.checkpoint import Checkpoint
-from psserver.coordinator import Coordinator, JobTerms, Record
-from psserver.coordinator.status import JobReport, holdup, report
+from psserver.coordinator import Coordinator, JobTerms
+from psserver.coordinator.status import JobReport, report
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
 from psserver.service.errors import precondition
@@ -25,7 +25,7 @@ from psserver.service.job.silent_servers import SilentServers, Wait
 from psserver.service.limits.workers import capacity
 from psserver.service.log.flushing import LogFlush
 from psserver.service.log.run_log import RunLog
-from psserver.service.outbox import InlineReply, Outbox
+from psserver.service.outbox import Outbox
 from psserver.service.saving.resume_point import ResumePoint
 from psserver.service.shard.host import ShardHost
 from pswire import protocol
@@ -134,9 +134,6 @@ class Job:
 
     # Members
 
-    def next_batch(self, worker: str) -> int:
-        return self.coordinator.roster.tally(worker).next_batch
-
     def has_committed(self, worker: str) -> bool:
         """A contribution of that name was taken, ever."""
         tally = self.coordinator.roster.tallies.get(worker)
@@ -164,21 +161,6 @@ class Job:
             self.decider.step(lambda: self.coordinator.disconnect(worker, incarnation, time.monotonic()))
         outbox.end()
         self.decider.execute()
-
-    def begin_inline(self, worker: str, incarnation: int, session: str) -> tuple[Outbox, InlineReply]:
-        """Collect this worker's notices from now on, until `end_inline`.
-
-        Raises Refused: UNAVAILABLE while the session is not open, FAILED_PRECONDITION for another worker's.
-        """
-        return self.routes.outboxes.begin_inline(worker, incarnation, session)
-
-    def end_inline(self, outbox: Outbox, reply: InlineReply) -> None:
-        """What is not delivered goes to the worker's session after all."""
-        self.routes.outboxes.end_inline(outbox, reply)
-
-    def outboxes(self) -> list[Outbox]:
-        """Of the session streams that stand."""
-        return self.routes.outboxes.all()
 
     # Work
 
@@ -258,13 +240,6 @@ class Job:
             )
         )
         return _with_wait(_with_wait(found, epoch), self.awaited or servers)
-
-    def entries(self, first: int) -> list[Record]:
-        """The decision log from entry `first` on, as far as it is remembered, a thousand entries at most."""
-        return self.routes.tail.since(first)
-
-    def holdup(self) -> tuple[float, str] | None:
-        return holdup(self.coordinator, time.monotonic())
 
 
 def _with_wait(found: JobReport, awaited: Wait | None) -> JobReport:

@@ -165,7 +165,7 @@ class CoordinatorRpc:
             # A worker beyond the number that the job was started for has a part of the data too.
             worker_count=max(terms.workers, member.rank + 1),
             seed=terms.seed,
-            next_batch=self._job.next_batch(member.worker),
+            next_batch=self._job.coordinator.roster.tally(member.worker).next_batch,
             worker_timeout=terms.worker_timeout,
             local_rule=_local_rule_to_wire(self._job.agreement.policy.local_rule),
             membership_token=receipts.membership_token(
@@ -317,7 +317,7 @@ class CoordinatorRpc:
         ]
         reply.servers.extend([own, *others])
         if request.HasField("entries_from"):
-            records = job.entries(request.entries_from)
+            records = job.routes.tail.since(request.entries_from)
             reply.entries.extend(lines(records))
             reply.entries_from = records[0].index if records else request.entries_from
             self._followed = time.monotonic()

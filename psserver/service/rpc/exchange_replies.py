@@ -124,7 +124,7 @@ async def committed(
         raise invalid("expected a hello of the worker that pushed")
     # The job has no other server, of which a receipt would be needed.
     told, norm = REQUESTS.codecs[protocol.Commit].from_wire(commit), norm_of([slot.squares])
-    outbox, reply = job.begin_inline(hello.worker, hello.incarnation, hello.session)
+    outbox, reply = job.routes.outboxes.begin_inline(hello.worker, hello.incarnation, hello.session)
     try:
         job.handle(hello.worker, hello.incarnation, told, ordinary=slot.ordinary, norm=norm)
         notices = await reply.take(wait_for_grant=commit.ready)
@@ -134,7 +134,7 @@ async def committed(
         await _outcome(host, request, notices, attachment, stream)
         reply.delivered()
     finally:
-        job.end_inline(outbox, reply)
+        job.routes.outboxes.end_inline(outbox, reply)
 
 
 async def _outcome(

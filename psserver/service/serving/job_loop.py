@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
+from psserver.coordinator.status import holdup
 from psserver.service.job.job import Job
 from psserver.service.serving.results import Results
 from psserver.service.succession.successor import Succession
@@ -103,7 +104,7 @@ class JobLoop:
 
     def _warn(self, job: Job, warn_at: float) -> float:
         """Log what a worker waits for, unasked, each time its wait has doubled."""
-        held = job.holdup()
+        held = holdup(job.coordinator, time.monotonic())
         if held is None or held[0] < self._wait_warning:
             return self._wait_warning
         seconds, sentence = held
