@@ -1,11 +1,13 @@
 """The ps-server command."""
 
 import errno
+import json
 import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,6 @@ from psserver import policies
 from psserver.checkpoint import CheckpointError, UnwritableError
 from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import RewindError
-from psserver.command.announcements import announce_json, announce_text
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
@@ -54,6 +55,31 @@ from pswire.config.flags import SERVER
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import event, last_words, set_up
 from pswire.transport.segments import SegmentError
+
+
+def announce_json(event: str, fields: Mapping[str, Any]) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+def announce_text(event: str, fields: Mapping[str, Any]) -> None:
+    match event:
+        case "ready":
+            print(f"ps-server {fields['task_index']} is ready at {fields['address']}", flush=True)
+            if "out" in fields:
+                print(f"run folder: {fields['out']}", flush=True)
+            if "metrics" in fields:
+                scheme = "https" if fields["security"] in ("tls", "tokens") else "http"
+                print(f"metrics: {scheme}://{fields['metrics']}/metrics", flush=True)
+        case "plan":
+            print(fields["text"], flush=True)
+        case "stopped":
+            print(f"stopped: {fields['reason']}", flush=True)
+            if "out" in fields:
+                # A job that lost a server, say, has none.
+                trained = (Path(fields["out"]) / "weights.safetensors").exists()
+                kept = "log, summary and weights" if trained else "log and summary, no weights"
+                print(f"{kept}: {fields['out']}", flush=True)
+
 
 log = logging.getLogger("ps-server")
 

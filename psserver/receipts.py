@@ -5,7 +5,7 @@ the key is known to the servers only. A commit carries the receipts of all
 shards, so a worker that skips a push, or reuses another's, is refused before
 anything is decided. The digest need not hold the payload: a shard accepts one
 for a ticket and no other, so that its receipt can mean no other. It says whether
-the payload is an ordinary one (`psserver.shard.payloads.ordinary`), and the sum of the squares of its gradient: facts
+the payload is an ordinary one (`psserver.shard.payload_checks`), and the sum of the squares of its gradient: facts
 of its content that the coordinator or a policy decides by. So nobody has to be believed.
 
 Memberships are proved by the same key: what Join gives a worker, every server
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from psserver.shard.payloads.norm import norm_of
+from psserver.shard.payload_checks import norm_of
 
 LENGTH = 16
 # Behind the digest of a receipt.

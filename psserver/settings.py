@@ -24,8 +24,8 @@ from pswire.command.tf_config import cluster_from_tf_config
 from pswire.config.checkpoints import Every, parse_every
 from pswire.config.experiment import Experiment, load_experiment
 from pswire.config.flags import SERVER, Flag
-from pswire.config.overrides import overrides_of
 from pswire.config.run_sections import RECOVER
+from pswire.config.toml import overrides_of
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for

@@ -15,7 +15,7 @@ import numpy as np
 from psserver.optimizers import Optimizer, OptimizerError
 from psserver.optimizers.magnitudes import LIMIT, ROUNDING, after
 from psserver.policies import TensorParts
-from psserver.shard.payloads.ordinary import ordinary
+from psserver.shard.payload_checks import ordinary
 from pswire.decisions.entries import Apply
 
 # The least float32 that is not subnormal: what squares are taken for zero below, and a divisor is at least.

@@ -28,15 +28,14 @@ from pswire.command.process import die_with, exit_on_sigterm, keep_large_blocks
 from pswire.command.task_index import chosen_task_index
 from pswire.config.experiment import ExperimentError
 from pswire.config.flags import WORKER
-from pswire.config.overrides import overrides_of
+from pswire.config.toml import overrides_of
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import set_up
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
 from pswire.security.tokens import TokenError
 from psworker.command.place import UsageError, WorkerOptions, check_new, find_place, read_experiment
-from psworker.command.reporter import Reporter, fail
-from psworker.command.running import run
+from psworker.command.running import Reporter, fail, run
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 

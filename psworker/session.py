@@ -18,8 +18,7 @@ from pswire.addresses import Address
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import codec_named
-from psworker.control.backoff import Backoff
-from psworker.control.contact import Contact
+from psworker.control.backoff import Backoff, Contact
 from psworker.control.epochs import EpochTotals, gather
 from psworker.control.registration import FIRST, Phase, Registration
 from psworker.control.stream import Control

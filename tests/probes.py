@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from pslab.launch.keeping.kept import CommandPipe
     from psserver.fast import FastBackend
     from psserver.shard import Shard
-    from psserver.shard.payloads.staging import Staging
+    from psserver.shard.staging import Staging
     from psworker.data.streams import GrpcStream
     from psworker.session import Session
 

@@ -33,7 +33,7 @@ ALLOWED = {
     ("psserver/service/access/reminders.py", "time.gmtime"): "a certificate's end, for people",
     ("psserver/service/access/reminders.py", "time.strftime"): "a certificate's end, for people",
     ("psserver/service/access/reminders.py", "time.time"): CERTIFICATES,
-    ("psserver/service/log/fence.py", ".st_mtime_ns"): "equal or not, beside the file's number",
+    ("psserver/service/log/json_lines.py", ".st_mtime_ns"): "equal or not, beside the file's number",
     ("pswire/logs/events.py", ".created"): "the time of a log line, for people",
     ("pswire/logs/events.py", "time.gmtime"): "the time of a log line, for people",
     ("pswire/logs/events.py", "time.strftime"): "the time of a log line, for people",

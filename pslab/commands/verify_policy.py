@@ -14,7 +14,7 @@ from pslab.verify.schedules.play import Case
 from pslab.verify.schedules.search import Finding, Report, verify
 from psserver.policies import PolicyError, names
 from pswire.command.options import completed_by, number_option
-from pswire.config.overrides import OverrideError, apply_overrides
+from pswire.config.toml import OverrideError, apply_overrides
 from pswire.exits import ExitCode
 
 # Between two lines of progress, in seconds.

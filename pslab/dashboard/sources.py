@@ -12,8 +12,7 @@ from pslab.launch.status_poll import StatusClient, StatusError, StatusUntrusted
 from pslab.runs.folder import RunError, address_of
 from pswire.addresses import AddressError, parse_address
 from pswire.config.experiment import ExperimentError, load_experiment
-from pswire.config.overrides import apply_overrides
-from pswire.config.toml import read_toml
+from pswire.config.toml import apply_overrides, read_toml
 from pswire.security.credentials import NO_TLS, Credentials
 
 if TYPE_CHECKING:

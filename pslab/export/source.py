@@ -20,7 +20,7 @@ from psserver.checkpoint.store import entry_of
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
-from psworker.job.optimizer import OptimizerState
+from psworker.job.job import OptimizerState
 
 Floats = NDArray[np.float32]
 

@@ -23,7 +23,7 @@ from pslab.replay.execution import Replayed
 from pslab.runs.folder import EXPERIMENT, Run, RunError
 from psserver import weights_file
 from pswire.config.experiment import parse_experiment
-from psworker.job.optimizer import OptimizerState
+from psworker.job.job import OptimizerState
 from psworker.trainers import load_trainer
 
 Floats = NDArray[np.float32]

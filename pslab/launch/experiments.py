@@ -27,7 +27,7 @@ from pswire.config.experiment import (
     load_experiment,
     parse_experiment,
 )
-from pswire.config.overrides import OverrideError, apply_overrides
+from pswire.config.toml import OverrideError, apply_overrides
 from pswire.exits import ExitCode
 
 

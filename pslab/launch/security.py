@@ -15,10 +15,9 @@ from pslab.launch.keeping.blanks import file
 from pswire.config.experiment import Experiment
 from pswire.config.run_sections import SecuritySection
 from pswire.security.authority import Authority
-from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.credentials import NO_TLS, Credentials, LiveIdentity
 from pswire.security.identity import Identity
 from pswire.security.names import IdentityError, Role, cluster_named_after
-from pswire.security.rotation import LiveIdentity
 from pswire.security.settings import (
     OBSERVER,
     VARIABLES,

@@ -12,8 +12,7 @@ from typing import Any, Protocol, Self
 
 from pslab.observe.follow import Follower, Point
 from pslab.runs.folder import SUMMARY, RunError
-from psworker.job.errors import JobError
-from psworker.job.importing import import_job_module, split_target
+from psworker.job.errors import JobError, import_job_module, split_target
 
 METHODS = ("start", "log", "finish")
 

@@ -18,7 +18,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import LocalRule, PolicyError, TensorParts
 from psserver.policies.declarations import from_config
 from psserver.shard import NonfiniteError, ShardError, reshard
-from psserver.shard.payloads.norm import same_norm
+from psserver.shard.payload_checks import same_norm
 from pswire.decisions import entries
 from pswire.model.plan import Plan, make_plan
 from pswire.transport.codecs import codec_named

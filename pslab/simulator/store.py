@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.shard import Shard, ShardState, arithmetic
-from psserver.shard.payloads.norm import norm_of
+from psserver.shard.payload_checks import norm_of
 from pswire.decisions import entries
 from pswire.decisions.entries import Entry
 from pswire.model.plan import Plan, VariableSpec, weights_sha256

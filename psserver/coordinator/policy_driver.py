@@ -1,13 +1,13 @@
 """Sends events to the policy; its decisions become entries, notices and facts."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from psserver.coordinator import outputs
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member
-from psserver.coordinator.pending_trial import PendingTrial, Refusals
 from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket, TicketError
 from psserver.coordinator.work.queue import WorkQueue
@@ -30,6 +30,38 @@ from psserver.policies import (
 )
 from pswire import protocol
 from pswire.decisions import entries
+
+
+@dataclass(slots=True)
+class PendingTrial:
+    """`update` is recorded when it is finite; `tickets`: of its parts. `behind`: what the policy decided after it.
+
+    `held`: events of the same input that the policy has not been sent yet.
+    """
+
+    number: int
+    update: entries.Apply
+    tickets: list[Ticket]
+    behind: list[Decision]
+    held: list[Event] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Updates that were refused since the last one that was made, and whose contributions were in them, in order."""
+
+    count: int = 0
+    workers: dict[str, None] = field(default_factory=dict)
+
+    def add(self, update: entries.Apply) -> None:
+        """One more."""
+        self.count += 1
+        self.workers |= {part.worker: None for part in update.parts}
+
+    def clear(self) -> None:
+        """An update was made."""
+        self.count = 0
+        self.workers.clear()
 
 
 class PolicyDriver:

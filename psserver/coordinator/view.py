@@ -6,7 +6,7 @@ from psserver.coordinator.members.roster import Roster
 from psserver.coordinator.members.waits import Wait, waits
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.terms import Stopped
-from psserver.coordinator.tickets.rates import present_rate
+from psserver.coordinator.tickets.contributions import present_rate
 from psserver.coordinator.tickets.table import TicketTable
 from psserver.coordinator.work.queue import WorkQueue
 

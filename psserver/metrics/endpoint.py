@@ -14,9 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from psserver.metrics.collector import registry
 from psserver.metrics.connections import DEADLINE, ConnectionServer
-from psserver.service.access.authorization import Authorizer
-from psserver.service.access.peers import ANYBODY, Peer
-from psserver.service.access.roles import METRICS
+from psserver.service.access.authorization import ANYBODY, METRICS, Authorizer, Peer
 from psserver.service.errors import Refused
 from psserver.service.job.job import Job
 from psserver.service.shard.host import ShardHost

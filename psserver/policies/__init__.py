@@ -19,7 +19,6 @@ from psserver.policies.declarations import LocalRule, TensorParts
 from psserver.policies.errors import PolicyError
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready, Refused
 from psserver.policies.loading import advice, build, check_trusted, describe, facts, names
-from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.dssp import DynamicSlack
 from psserver.policies.parts.gates import Gate, Immediate, Slack, WaitForUpdate
 from psserver.policies.parts.staleness_rules import (
@@ -33,7 +32,7 @@ from psserver.policies.parts.staleness_rules import (
     StalenessRule,
     Verdict,
 )
-from psserver.policies.parts.triggers import Count, Distinct, Everyone, Trigger
+from psserver.policies.parts.triggers import CancelStale, Count, Distinct, Everyone, Trigger
 from psserver.policies.parts.view import Contribution, Member, Open, View
 from psserver.policies.parts.weights import (
     Concurrency,

@@ -11,11 +11,10 @@ from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Gra
 from psserver.policies.declarations import BARE, PLAIN, LocalRule, TensorParts
 from psserver.policies.errors import PolicyError
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready, Refused
-from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
 from psserver.policies.parts.saved import restored, save
 from psserver.policies.parts.staleness_rules import Compensate, DropVerdict, StalenessRule
-from psserver.policies.parts.triggers import Trigger
+from psserver.policies.parts.triggers import CancelStale, Trigger
 from psserver.policies.parts.view import Contribution, Member, Open, View
 from psserver.policies.parts.weights import Weight
 from psserver.policies.policy import Policy, Waiting

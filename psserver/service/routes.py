@@ -7,9 +7,8 @@ from typing import NamedTuple, cast
 
 from psserver.coordinator import Output, Record, Send, Trial
 from psserver.coordinator.sentences import named
-from psserver.service.followers.follower import Follower
-from psserver.service.log.run_log import RunLog
-from psserver.service.log.tail import LogTail
+from psserver.service.follower import Follower
+from psserver.service.log.run_log import LogTail, RunLog
 from psserver.service.outbox import Outboxes
 from psserver.service.shard.executor import Executor, trial_update
 from psserver.shard import Order

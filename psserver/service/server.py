@@ -26,10 +26,9 @@ from psserver.service.rpc.services import (
 )
 from psserver.service.rpc.shard import ShardRpc
 from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS
-from psserver.service.serving.continuation import Continuation
 from psserver.service.serving.coordinating import Coordinating, lock_folder
 from psserver.service.serving.following import Following
-from psserver.service.serving.last_tasks import end_tasks
+from psserver.service.serving.job_loop import Continuation, end_tasks
 from psserver.service.serving.listeners import Listeners
 from psserver.service.serving.making import Announce
 from psserver.service.serving.settings import ServerSettings

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.shard.payloads.staging import OpenTicket
+from psserver.shard.staging import OpenTicket
 from psserver.shard.state import ShardFacts, ShardState
 from pswire.model.plan import Plan
 from pswire.records import StateError

@@ -12,9 +12,8 @@ from psserver.policies import TensorParts
 from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
-from psserver.shard.payloads.checks import PayloadChecks
-from psserver.shard.payloads.ordinary import ordinary
-from psserver.shard.payloads.staging import OpenTicket, Slot, Staging
+from psserver.shard.payload_checks import PayloadChecks, ordinary
+from psserver.shard.staging import OpenTicket, Slot, Staging
 from psserver.shard.state import ShardParts, ShardState, check, copied, save, take_up
 from psserver.shard.updater import Updater
 from psserver.shard.updates import PendingUpdate, ShardError, Updates, need

@@ -23,7 +23,7 @@ from psserver.policies import TensorParts
 from psserver.shard.accumulator import Added
 from psserver.shard.arena import Arena
 from psserver.shard.arithmetic import first_nonfinite
-from psserver.shard.payloads.staging import OpenTicket, Staging
+from psserver.shard.staging import OpenTicket, Staging
 from psserver.shard.updater import Updater
 from pswire.model.plan import Plan, ShardLayout
 from pswire.records import StateError, from_plain, to_plain

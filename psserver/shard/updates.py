@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from psserver.shard import arithmetic
 from psserver.shard.arena import Arena
 from psserver.shard.compensators import Gap
-from psserver.shard.payloads.checks import PayloadChecks
-from psserver.shard.payloads.staging import Staging
+from psserver.shard.payload_checks import PayloadChecks
+from psserver.shard.staging import Staging
 from psserver.shard.updater import Updater
 from pswire.decisions.orders import Apply, Fold
 from pswire.values import value

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from pswire.config.files import TooLong, read_text
+from pswire.config.toml import TooLong, read_text
 from pswire.domains import Bound, Domain, named
 from pswire.knobs import Knob, KnobError
 from pswire.nearest import did_you_mean, nearest

@@ -12,8 +12,6 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from pswire.config.files import TooLong, read_text
-from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.config.places import PlaceSection, ServerPlace, WorkerPlace
 from pswire.config.problems import describe_problems
 from pswire.config.run_sections import (
@@ -37,7 +35,7 @@ from pswire.config.sections import (
     TrackersSection,
     keyed_by_number,
 )
-from pswire.config.toml import read_toml, toml_text
+from pswire.config.toml import OverrideError, TooLong, apply_overrides, read_text, read_toml, toml_text
 
 # Of an experiment file.
 MOST_CHARACTERS = 2**20

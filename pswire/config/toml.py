@@ -1,9 +1,12 @@
-"""Write TOML, which Python reads but does not write; and read what others have written."""
+"""Write TOML, which Python reads but does not write; read what others have written; put `section.key=value` of a command
+line over it."""
 
+import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
+from pathlib import Path
 from typing import Any
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -60,3 +63,62 @@ def _value(value: object) -> str:
         case dict():
             return f"{{{', '.join(f'{_key(key)} = {_value(item)}' for key, item in value.items())}}}"
     raise TypeError(f"expected a value that TOML has, got {value!r} ({type(value).__name__})")
+
+
+class TooLong(ValueError):
+    """The file goes on beyond what such a file may have; the text names both."""
+
+
+def read_text(path: Path, most: int, encoding: str = "utf-8") -> str:
+    """The text of at most `most` characters. Raises TooLong, OSError, UnicodeDecodeError."""
+    with path.open(encoding=encoding) as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise TooLong(f"{path}: expected at most {most} characters, and it goes on")
+    return text
+
+
+class OverrideError(ValueError):
+    """An override that cannot be understood or has no place in the document."""
+
+
+def overrides_of(settings: Mapping[str, object]) -> list[str]:
+    """`section.key=value` of each setting that is given, which is not None and, of a list, not empty."""
+    # Strings, numbers and lists are TOML as JSON writes them; but not its escapes of a character by two others.
+    return [
+        f"{key}={json.dumps(value, ensure_ascii=False)}"
+        for key, value in settings.items()
+        if value is not None and value != ()
+    ]
+
+
+def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Set each override's key in `document`, in order; missing tables are made.
+
+    Raises OverrideError for text that is not key=value and for a path through something that is no table.
+    """
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        path = [part.strip() for part in key.split(".")]
+        value = parse_value(text.strip())
+        if not equals or not all(path) or (len(path) < 2 and not isinstance(value, dict)):
+            raise OverrideError(f"expected section.key=value (policy.max_staleness=2, say), got {override!r}")
+        table = document
+        for depth, part in enumerate(path[:-1], 1):
+            child = table.setdefault(part, {})
+            if not isinstance(child, dict):
+                raise OverrideError(f"{override!r}: {'.'.join(path[:depth])} is no table, it is {child!r}")
+            table = child
+        table[path[-1]] = value
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value; text that is none, or is a date, is a string as it stands."""
+    try:
+        parsed = read_toml(f"value = {text}")
+    except ValueError:
+        return text
+    # A line break in the text could have smuggled in a second key.
+    if list(parsed) != ["value"] or isinstance(parsed["value"], date | time):
+        return text
+    return parsed["value"]

@@ -3,16 +3,65 @@
 Everything that listens or connects is given the same `Credentials`: gRPC, the data line, metrics, the dashboard.
 """
 
+import logging
 import ssl
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from pswire.logs.events import event
+from pswire.security.files import TlsFiles
 from pswire.security.identity import Identity
-from pswire.security.names import Role
-from pswire.security.rotation import LiveIdentity
+from pswire.security.names import IdentityError, Role
 from pswire.security.tokens import Tokens, bearer
+
+log = logging.getLogger("security")
+
+
+class LiveIdentity:
+    """Ask `now` for every new connection: connections that stand keep what they were made with. Any thread.
+
+    While new files do not fit together, because they are being written one after
+    the other, or are wrong, the former identity holds; the log says so once.
+    """
+
+    def __init__(self, source: TlsFiles | Identity) -> None:
+        """An `Identity` is one that never changes. Raises IdentityError as `TlsFiles.read`."""
+        self._files = source if isinstance(source, TlsFiles) else None
+        self._guard = threading.Lock()
+        # What the files were when they were last read.
+        self._stamps = self._files.stamps if self._files is not None else ()
+        self._identity = source.read() if isinstance(source, TlsFiles) else source
+        self._said = ""
+
+    def now(self) -> Identity:
+        """The same object for as long as nothing has changed."""
+        files = self._files
+        if files is None:
+            return self._identity
+        with self._guard:
+            stamps = files.stamps
+            if stamps != self._stamps:
+                self._read(files)
+                self._stamps = stamps
+            return self._identity
+
+    def _read(self, files: TlsFiles) -> None:
+        try:
+            self._identity = files.read()
+        except IdentityError as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                told = event("identity_not_renewed")
+                log.warning("the new certificate is not used yet, the former one is: %s", error, extra=told)
+            return
+        self._said = ""
+        if self._identity.cert:
+            told = event("identity_renewed", subject=str(self._identity.facts.subject))
+            log.info("the certificate was renewed: %s", self._identity.facts.subject, extra=told)
+
 
 Metadata = tuple[tuple[str, str], ...]
 

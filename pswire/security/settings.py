@@ -5,10 +5,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pswire.security.credentials import Credentials
+from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
 from pswire.security.names import IdentityError, Role
-from pswire.security.rotation import LiveIdentity
 from pswire.security.tokens import VARIABLE, Tokens, parse_tokens, read_tokens
 
 if TYPE_CHECKING:

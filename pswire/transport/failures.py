@@ -1,7 +1,10 @@
 """Why a call failed, for people. gRPC's own texts put the reason last, behind addresses and layers of itself."""
 
+import asyncio
 import re
-from typing import Final
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
 
 import grpc
 
@@ -12,7 +15,7 @@ LONGEST: Final = 300
 MOST: Final = 10_000
 
 # grpc.aio's word for a call that ended while a message was on its way. It takes the place of what the server or the
-# connection says (`pswire.transport.call_ending`).
+# connection says (`pswire.transport.failures`).
 _WRITE_BROKE: Final = "Internal error from Core"
 
 # Of connections and processes: that they broke, ended or did not answer in time, or cut this call off to make room.
@@ -74,3 +77,44 @@ def reason(error: grpc.RpcError) -> str:
         return "it shut down"
     text = escaped(text, MOST)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+
+
+# Seconds that a call whose write has failed may take to end.
+PATIENCE: Final = 5.0
+
+
+class CallEnding:
+    """Of one call; made before anything is written. The loop's thread owns it.
+
+    A write that fails sets the call's status to INTERNAL, before its own status is there or in place of it: a peer that
+    refuses what it is sent would look like one that is gone. gRPC tells of each status at once when it is set.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._found: CallEnded | None = None
+        self._known = asyncio.Event()
+        call.add_done_callback(self._set)
+
+    def _set(self, call: Any) -> None:
+        found = CallEnded(_immediate(call.code()), _immediate(call.details()) or "")
+        if not write_broke(found):
+            self._found = found
+            self._known.set()
+
+    async def explained(self, error: grpc.RpcError) -> grpc.RpcError:
+        """`error`, which the call has raised, or why the write failed of which it tells. That may be OK."""
+        if not write_broke(error):
+            return error
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._known.wait(), PATIENCE)
+        return self._found or error
+
+
+def _immediate(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What it returns, for which it waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stopped:
+        return stopped.value
+    coroutine.close()
+    raise AssertionError("expected a call that has a status")

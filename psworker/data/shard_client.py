@@ -22,8 +22,7 @@ from pswire.transport.codecs import FLOAT32, Codec
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from psworker.control.backoff import MEANING, Backoff, insist, translated
-from psworker.control.contact import Contact
+from psworker.control.backoff import MEANING, Backoff, Contact, insist, translated
 from psworker.data.membership import MemberId, Membership
 from psworker.data.payloads import Payload, Pieces, array_of
 from psworker.data.shared_memory import Received

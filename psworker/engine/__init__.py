@@ -6,10 +6,8 @@ worker (`pslab.simulator`) and the schedules of `ps-lab verify-policy` (`pslab.v
 
     legal       what the training loop may do when
     client      the state machine
-    pending     what was sent and is not answered
-    position    how far the loop is in its batches
-    state       its state as a value
-    saving      from the machine to that value and back
+    pending     what was sent and is not answered, and how far the loop is in its batches
+    state       its state as a value; from the machine to that value and back
 """
 
 from pswire.protocol import (

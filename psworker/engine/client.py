@@ -38,8 +38,7 @@ from pswire.protocol import (
     Stop,
 )
 from psworker.engine.legal import LEGAL, WorkState, error_of, illegal
-from psworker.engine.pending import Pending
-from psworker.engine.position import Position
+from psworker.engine.pending import Pending, Position
 from psworker.errors import SessionError, Voided
 
 Requests = list[Request]

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
-from psworker.job.optimizer import OptimizerState
+from psworker.job.job import OptimizerState
 from psworker.tensorflow.objectives.training import Training
 from psworker.tensorflow.variables import ModelVariables
 

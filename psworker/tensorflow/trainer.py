@@ -13,10 +13,8 @@ import numpy as np
 from pswire.model.plan import Plan, VariableSpec
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
-from psworker.job.optimizer import OptimizerState
-from psworker.tensorflow.data.batches import grouped_batches, known_length
-from psworker.tensorflow.data.dealt import declared_work, unit_batches
-from psworker.tensorflow.data.first_batch import built
+from psworker.job.job import OptimizerState
+from psworker.tensorflow.batches import built, declared_work, grouped_batches, known_length, unit_batches
 from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate, measured_names
 from psworker.tensorflow.export import save_model

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from unittest import mock
 
 from psserver.checkpoint.disk import RealDisk
-from psserver.service.followers.follower import Follower
+from psserver.service.follower import Follower
 from psserver.service.log import run_log
 from psserver.service.rpc.follow import FollowRpc
 from psserver.service.saving import checkpoints, shard_part

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator.tickets.reported_times import plausible
+from psserver.coordinator.tickets.contributions import plausible
 from pswire import protocol
 from pswire.decisions.entries import Commit
 from pswire.protocol import UNTOLD, Times

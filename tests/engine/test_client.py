@@ -25,7 +25,7 @@ from psworker.engine import (
     Stop,
     legal,
 )
-from psworker.engine.saving import state_of
+from psworker.engine.state import state_of
 from psworker.errors import IllegalInput, Refused, SessionError, Voided
 from tests.repetitions import repetitions
 

@@ -21,7 +21,7 @@ from psworker.engine import (
     Stop,
     Times,
 )
-from psworker.engine.saving import restored, state_of
+from psworker.engine.state import restored, state_of
 from psworker.errors import SessionError
 from tests.repetitions import repetitions
 

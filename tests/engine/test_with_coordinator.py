@@ -14,7 +14,7 @@ from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Sen
 from psserver.policies import build
 from pswire.protocol import received
 from psworker.engine import ClientEngine, Commit, EngineState, Event, Request
-from psworker.engine.saving import restored, state_of
+from psworker.engine.state import restored, state_of
 from tests.repetitions import FIRST_SEED, repetitions
 
 TIMEOUT = 3.0

@@ -7,10 +7,9 @@ import pytest
 from psserver.policies import LocalRule, PolicyError, facts, names
 from psserver.policies import build as build_policy
 from psserver.policies.composed import Composition
-from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import WaitForUpdate
 from psserver.policies.parts.staleness_rules import DropStale
-from psserver.policies.parts.triggers import Everyone
+from psserver.policies.parts.triggers import CancelStale, Everyone
 from psworker.local import LocalRuleError, build
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from pswire.transport import call_ending
-from pswire.transport.call_ending import CallEnding
-from pswire.transport.failures import CallEnded, reason
+from pswire.transport import failures
+from pswire.transport.failures import CallEnded, CallEnding, reason
 from tests.patience import PATIENCE
 
 Status = tuple[grpc.StatusCode, str]
@@ -76,5 +75,5 @@ def test_a_call_that_ended_well_did_so() -> None:
 
 
 def test_a_call_that_never_says_why_has_a_broken_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_ending, "PATIENCE", 0.01)
+    monkeypatch.setattr(failures, "PATIENCE", 0.01)
     assert explained([BROKE]) == (grpc.StatusCode.INTERNAL, "the connection broke")

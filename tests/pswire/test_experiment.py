@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-from pswire.config.overrides import parse_value
-from pswire.config.toml import toml_text
+from pswire.config.toml import parse_value, toml_text
 
 FULL = """
 [run]

@@ -13,8 +13,8 @@ from psserver.settings import Options
 from pswire.command.options import key_options, section_options
 from pswire.config.experiment import Experiment, parse_experiment
 from pswire.config.flags import RUN, SERVER, WORKER, Flag, meanings_of
-from pswire.config.overrides import apply_overrides, overrides_of
 from pswire.config.sections import Section
+from pswire.config.toml import apply_overrides, overrides_of
 from pswire.exits import ExitCode
 from psworker.cli import main as worker
 

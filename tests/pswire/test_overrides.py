@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pswire.config.overrides import apply_overrides, overrides_of
+from pswire.config.toml import apply_overrides, overrides_of
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pslab.verify.invariants import expect
 from psserver.checkpoint import settled
 from psserver.coordinator import Record
 from psserver.shard import ShardState
-from psserver.shard.payloads.staging import OpenTicket
+from psserver.shard.staging import OpenTicket
 from psserver.shard.state import ShardFacts
 from pswire.decisions import entries
 from pswire.model.plan import Plan, VariableSpec, make_plan

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pswire.security.authority import Authority
-from pswire.security.credentials import Credentials
+from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
 from pswire.security.names import Role
-from pswire.security.rotation import LiveIdentity
 from pswire.security.settings import VARIABLES, SecurityOptions
 
 # Ended half an hour ago; it had begun before.

@@ -17,19 +17,18 @@ from click.testing import CliRunner
 import psworker
 from pslab.cli import cli
 from pslab.commands.failure import Failure
-from psserver.service.followers import follower
+from psserver.service import follower
 from psserver.settings import Options
 from pswire.addresses import Address, parse_address
 from pswire.exits import ExitCode
-from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.credentials import NO_TLS, Credentials, LiveIdentity
 from pswire.security.identity import Identity
 from pswire.security.names import Role
 from pswire.security.probe import Problem, find_problem
-from pswire.security.rotation import LiveIdentity
 from pswire.security.settings import SecurityOptions
 from pswire.transport.connecting import open_channel
 from pswire.v1 import shard_pb2
-from psworker.control import backoff, contact
+from psworker.control import backoff
 from tests.patience import within
 from tests.security.identities import ENDED, Identities
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, refused, serving
@@ -56,12 +55,12 @@ def plain() -> Iterator[Cluster]:
 
 def refusal(hosts: str, credentials: Credentials, name: str | None = None) -> str:
     """What a worker is told, after one look, or after a few where it might be otherwise soon."""
-    with looking(contact) as looks, within(SOON), pytest.raises(psworker.Untrusted) as caught:
+    with looking(backoff) as looks, within(SOON), pytest.raises(psworker.Untrusted) as caught:
         psworker.connect(hosts, ONES, name=name, credentials=credentials, server_timeout=FOR_EVER)
     certain = [look is not None and look.certain for look in looks]
     # What it waits for between them.
     pauses = sum(1.2 * backoff.FIRST_PAUSE * 2**n for n in range(len(looks) - 1))
-    assert certain in ([], [True], [False] * contact.LIKELY) and pauses <= 0.4, looks
+    assert certain in ([], [True], [False] * backoff.LIKELY) and pauses <= 0.4, looks
     return str(caught.value)
 
 

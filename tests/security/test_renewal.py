@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.access.authorization import Authorizer
-from psserver.service.access.peers import Peer
+from psserver.service.access.authorization import Authorizer, Peer
 from psserver.service.access.reminders import DAY, Reminders, ending
 from pswire.addresses import parse_address
 from pswire.security.authority import Authority
-from pswire.security.credentials import Credentials
+from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
 from pswire.security.identity import fingerprint_of_pem, peer_fingerprint
 from pswire.security.names import Role
-from pswire.security.rotation import LiveIdentity
 from pswire.transport.connecting import open_channel, stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from tests.security.identities import Identities, options_of, overwrite

@@ -6,7 +6,7 @@ from unittest import mock
 import grpc
 import pytest
 
-from psserver.service.access.roles import ROLES
+from psserver.service.access.authorization import ROLES
 from psserver.service.rpc.registration import Registration
 from pswire.security.authority import Authority
 from pswire.security.names import Role

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pswire.security.credentials import LiveIdentity
 from pswire.security.files import TlsFiles
 from pswire.security.names import IdentityError
-from pswire.security.rotation import LiveIdentity
 from tests.security.authorities import worker
 from tests.security.identities import overwrite
 

@@ -16,9 +16,8 @@ import psworker.cli
 from pslab.cli import cli as lab
 from psserver import cli as server
 from psserver.settings import Options, resolve
-from pswire.security.credentials import Credentials
+from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.names import Role
-from pswire.security.rotation import LiveIdentity
 from pswire.security.tokens import parse_tokens
 from tests.cluster.cluster import Process
 from tests.forking import fixtures

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.access.peers import Names, Peer
+from psserver.service.access.authorization import Names, Peer
 from psserver.service.errors import Refused
 from psserver.settings import Options, resolve
-from pswire.security.credentials import Credentials
+from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.names import Role
-from pswire.security.rotation import LiveIdentity
 from pswire.security.settings import SecurityOptions
 from pswire.security.tokens import Tokens, parse_tokens
 from tests.security.identities import Identities

@@ -12,8 +12,8 @@ import pytest
 from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.transport import bulk
-from psserver.service.transport.buffers import SMALL, Buffers
 from psserver.service.transport.connection import Connection
+from psserver.service.transport.payloads import SMALL, Buffers
 from pswire.transport.framed_socket import FRAME_BYTES, HEAD, SocketError
 from pswire.transport.frames import Message
 from tests import patience

@@ -13,9 +13,8 @@ import pytest
 
 from psserver.service.limits.watch import Watch
 from psserver.service.rpc.registration import Call, Registration
-from pswire.transport.call_ending import CallEnding
 from pswire.transport.channels import CHANNEL_OPTIONS, SERVER_OPTIONS
-from pswire.transport.failures import may_pass
+from pswire.transport.failures import CallEnding, may_pass
 from tests.patience import PATIENCE
 from tests.repetitions import FIRST_SEED
 from tests.security.relay import Relay

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from psserver import receipts
-from psserver.service.followers import follower
+from psserver.service import follower
 from psserver.service.rpc import registration
 from pswire.addresses import Address
 from pswire.exits import ExitCode

@@ -8,7 +8,7 @@ import pytest
 
 from psserver.service.server import Server
 from psserver.service.serving.following import Following
-from psserver.service.succession.patience import MOST_FRUITLESS, Patience
+from psserver.service.succession.servers import MOST_FRUITLESS, Patience
 from psserver.settings import resolve
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan

@@ -13,7 +13,7 @@ from psserver.service.limits.ledger import MIB
 from psserver.service.limits.room import ShardMemory
 from psserver.shard import Admit, Apply, Dismiss, Fold, Install, Order, Pin, Release, Seal, Shard
 from psserver.shard.arena import Version
-from psserver.shard.payloads.staging import Slot
+from psserver.shard.staging import Slot
 from pswire.model.plan import VariableSpec, make_plan
 from tests.repetitions import seeds
 
@@ -236,7 +236,7 @@ def test_a_small_limit_is_kept_and_nobody_waits_for_ever(name: str, seed: int) -
     limit = total(roomy) + roomy.nbytes
     job = Job(random.Random(f"{name}/{seed}/small"), name, limit)
     for _ in range(300):
-        # Reads are bounded by `psserver.service.shard.reads`.
+        # Reads are bounded by `psserver.service.shard.reading`.
         job.step()
         while job.reads:
             job.end_read()

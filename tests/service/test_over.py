@@ -16,7 +16,7 @@ from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
 from psworker.command import running
 from psworker.command.place import WorkerOptions
-from psworker.command.reporter import Reporter
+from psworker.command.running import Reporter
 from psworker.servers import Place
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from psserver.service.followers import follower
-from psserver.service.followers.follower import Follower
-from psserver.service.followers.trials import TrialAnswers
+from psserver.service import follower
+from psserver.service.follower import Follower
 from psserver.service.job import silent_servers
+from psserver.service.job.decider import TrialAnswers
 from psserver.service.limits import silence
 from psserver.service.limits.silence import Silence
 from psserver.service.rpc import follow

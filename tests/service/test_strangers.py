@@ -13,7 +13,7 @@ from psserver.service.limits.calls import ConcurrentCalls
 from psserver.service.limits.strangers import Strangers, address_of
 from psserver.service.limits.table import UNAUTHENTICATED, UNAUTHENTICATED_OF_ONE, Limit
 from psserver.service.limits.watch import Caller, Watch
-from psserver.service.loop.turns import AT_ONCE, Turns
+from psserver.service.loop.waits import AT_ONCE, Turns
 from psserver.service.transport import sockets as served
 from pswire.transport import framed_socket
 from pswire.v1 import coordinator_pb2 as pb

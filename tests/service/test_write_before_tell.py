@@ -15,7 +15,7 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.outputs import Record
-from psserver.service.followers.follower import Follower
+from psserver.service.follower import Follower
 from psserver.service.log import json_lines
 from psserver.service.log.json_lines import JsonLines, LogError
 from psserver.service.outbox import Outboxes

@@ -16,7 +16,7 @@ from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.shard import Order, Shard
-from psserver.shard.payloads.staging import Slot
+from psserver.shard.staging import Slot
 from pswire import protocol
 from pswire.model.plan import VariableSpec, make_plan
 

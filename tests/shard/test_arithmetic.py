@@ -8,8 +8,8 @@ import pytest
 from psserver.fast import FastBackend
 from psserver.optimizers import NUMPY, Backend, build
 from psserver.shard import Shard, arithmetic
-from psserver.shard.payloads.norm import norm_of, same_norm
-from psserver.shard.payloads.staging import Slot
+from psserver.shard.payload_checks import norm_of, same_norm
+from psserver.shard.staging import Slot
 from pswire.model.plan import VariableSpec, make_plan
 
 SIZE = 2 * arithmetic.BLOCK + 77

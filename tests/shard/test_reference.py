@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Order, Pin, Release, Seal, Shard
 from psserver.shard.arena import Version
-from psserver.shard.payloads.staging import Slot
+from psserver.shard.staging import Slot
 from tests.repetitions import repetitions
 from tests.shard.reference import Reference, install, numbers, same_bits, shards_of, stage
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from psserver.shard import Apply, Pin, Release, Seal, Shard, ShardError
-from psserver.shard.payloads.staging import Staging
+from psserver.shard.staging import Staging
 from pswire.decisions.orders import Fold, Install
 from tests.probes import staged
 from tests.shard.reference import SGD, install, numbers, same_bits, shards_of, stage

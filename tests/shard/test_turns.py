@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from psserver.shard.payloads.staging import OpenTicket, Staging
+from psserver.shard.staging import OpenTicket, Staging
 from tests.probes import turns_kept
 from tests.repetitions import seeds
 

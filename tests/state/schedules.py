@@ -26,7 +26,7 @@ from psserver.shard import Shard, ShardState, reshard
 from pswire.decisions import entries
 from pswire.model.plan import make_plan
 from psworker.engine import EngineState
-from psworker.engine.saving import restored, state_of
+from psworker.engine.state import restored, state_of
 from tests.shard.reference import VARIABLES, numbers
 
 

@@ -18,7 +18,7 @@ from psserver.shard import ShardError
 from psserver.shard import state as shard_state
 from psserver.shard.accumulator import RunningSum
 from psserver.shard.arena import Arena
-from psserver.shard.payloads.staging import Staging
+from psserver.shard.staging import Staging
 from tests.repetitions import FIRST_SEED, SOAK, repetitions
 from tests.state.schedules import Report, Setting, play, run
 

@@ -12,7 +12,7 @@ from pswire.model.plan import VariableSpec, make_plan
 from psworker import Job
 from psworker.job.errors import JobError
 from psworker.tensorflow import DeviceError, Trainer
-from psworker.tensorflow.data.batches import numbered_batches
+from psworker.tensorflow.batches import numbered_batches
 from psworker.tensorflow.evaluation import evaluate
 from psworker.tensorflow.quiet import without_chatter
 

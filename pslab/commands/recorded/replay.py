@@ -25,7 +25,7 @@ from pslab.runs.folder import Run, RunError
 from psserver.policies import PolicyError, names
 from pswire.command.options import completed_by
 from pswire.config.experiment import ExperimentError
-from pswire.config.overrides import OverrideError, apply_overrides
+from pswire.config.toml import OverrideError, apply_overrides
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
 

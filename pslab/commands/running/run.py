@@ -22,7 +22,7 @@ from psserver.policies import names
 from pswire.command.options import key_options, log_format_option, overrides_option, typed_options
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.config.flags import RUN
-from pswire.config.overrides import overrides_of
+from pswire.config.toml import overrides_of
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
 

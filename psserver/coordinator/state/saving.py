@@ -6,8 +6,7 @@ from typing import Any
 
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import REMEMBERED_SESSIONS, Roster, Tally
-from psserver.coordinator.pending_trial import Refusals
-from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.policy_driver import PolicyDriver, Refusals
 from psserver.coordinator.state.agreement import check
 from psserver.coordinator.state.records import CoordinatorState, TallyState
 from psserver.coordinator.terms import JobTerms

@@ -1,19 +1,88 @@
-"""What members ask for, and what they bring: the life of their tickets."""
+"""What members ask for, and what they bring: the life of their tickets; which times and rates are believed."""
 
 import math
+from collections.abc import Mapping
+from typing import Final
 
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.policy_driver import PolicyDriver
-from psserver.coordinator.tickets.rates import began_with, rate_refusal
-from psserver.coordinator.tickets.reported_times import plausible
 from psserver.coordinator.tickets.table import AHEAD, Ticket
 from psserver.coordinator.work.dealer import Dealer
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import Abandon, Commit, Done
 from pswire import protocol
 from pswire.decisions import entries
+from pswire.protocol import UNTOLD
+
+Reported = tuple[float | None, float | None, float | None]
+
+# Of numbers that the log has in whole microseconds, and of two machines' clocks: each may be slewed by 500 parts per
+# million while it is set right. `ps-lab check` allows as much.
+ROUNDING: Final = 1e-6
+DRIFT: Final = 1e-3
+
+
+def plausible(times: Reported, granted: float, former: float | None, now: float) -> Reported:
+    """`times`, if they fit between a ticket's grant and its commit, `now`; else `UNTOLD`.
+
+    What came before the grant must fit behind the grant of the worker's ticket before, at `former`; None where
+    there was none. A worker's intervals lie within the coordinator's, so a contribution whose times do not fit
+    is taken, and its times are not: nothing is decided by them.
+    """
+    pull, compute, before = times
+    if pull is None or compute is None:
+        return UNTOLD
+    held = pull + compute
+    if not held <= _most(now - granted):
+        return UNTOLD
+    if former is not None and not held + (before or 0.0) <= _most(now - former):
+        return UNTOLD
+    return times
+
+
+def _most(seconds: float) -> float:
+    return seconds * (1 + DRIFT) + ROUNDING
+
+
+def rate_refusal(optimizer: Mapping[str, object], rate: float | None, aggregator: str) -> str | None:
+    """Why a commit that sets this rate is refused; None where it is not, or sets none.
+
+    `aggregator`: of the job's policy. One that tolerates bad workers must not let one of them set the rate for all.
+    """
+    if rate is None:
+        return None
+    if aggregator != "mean":
+        return (
+            f"learning_rate {rate:g} in a commit: under {aggregator}, which tolerates bad workers, no worker sets the "
+            "rate for all; expected none: a schedule of the optimizer changes it"
+        )
+    began = optimizer.get("learning_rate")
+    if isinstance(began, Mapping):
+        return (
+            f"learning_rate {rate:g} in a commit: this job's rate follows the schedule "
+            f"{began.get('schedule')!r}, so expected none"
+        )
+    if not isinstance(began, int | float) or not began > 0:
+        return (
+            f"learning_rate {rate:g} in a commit: the job began with {began}, which no factor makes another; "
+            "expected none"
+        )
+    return None
+
+
+def present_rate(optimizer: Mapping[str, object], scale: float, aggregator: str) -> float | None:
+    """The job's rate, `scale` times the one that it began with; None where no commit may set another."""
+    refused = rate_refusal(optimizer, 1.0, aggregator) is not None
+    return None if refused else began_with(optimizer) * scale
+
+
+def began_with(optimizer: Mapping[str, object]) -> float:
+    """The rate of entry 0 of the log, a number above 0: `rate_refusal` has seen to that."""
+    began = optimizer["learning_rate"]
+    assert isinstance(began, int | float)
+    return float(began)
 
 
 class Contributions:

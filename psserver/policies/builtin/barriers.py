@@ -5,10 +5,9 @@ from typing import ClassVar
 
 from psserver.policies.builtin.spec import ONE_EACH, WORKERS, Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
-from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
 from psserver.policies.parts.staleness_rules import DropStale
-from psserver.policies.parts.triggers import Count, Distinct, Everyone
+from psserver.policies.parts.triggers import CancelStale, Count, Distinct, Everyone
 from pswire.knobs import integer, word
 
 DUTTA = "Dutta et al. 2018, Slow and Stale Gradients Can Win the Race"

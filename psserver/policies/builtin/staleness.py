@@ -7,7 +7,6 @@ from typing import ClassVar
 from psserver.policies.builtin.spec import ONE_EACH, WORKERS, Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
 from psserver.policies.declarations import BARE, TensorParts
-from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Immediate
 from psserver.policies.parts.staleness_rules import (
     Block,
@@ -17,7 +16,7 @@ from psserver.policies.parts.staleness_rules import (
     KeepAll,
     StalenessRule,
 )
-from psserver.policies.parts.triggers import Count
+from psserver.policies.parts.triggers import CancelStale, Count
 from psserver.policies.parts.weights import Concurrency
 from pswire.knobs import flag, integer, number, word
 

@@ -1,20 +1,100 @@
-"""Before a server reads anything of a call: who calls, and may the caller?"""
+"""Before a server reads anything of a call: who calls, and may the caller? Whose a name is."""
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import grpc
 
-from psserver.service.access.peers import ANYBODY, Peer
-from psserver.service.access.roles import ROLES
 from psserver.service.errors import Refused
 from pswire.logs.events import event
 from pswire.logs.texts import escaped
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, Role, Subject, subject_among
 from pswire.security.tokens import HEADER
+from pswire.v1 import coordinator_pb2, options_pb2, shard_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who calls. `role`: None where nobody is asked who he is, and everybody may do everything. `name`: empty for any
+    of that role. `credential`: what a name belongs to."""
+
+    role: Role | None = None
+    name: str = ""
+    credential: str = ""
+
+
+ANYBODY: Final = Peer()
+
+
+class Names:
+    """Which credential a worker's name belongs to: that of the first who had it, or the one that it is made for.
+
+    The loop's thread owns it.
+    """
+
+    def __init__(self, reserved: frozenset[str] = frozenset()) -> None:
+        """`reserved`: names that have a token of their own."""
+        self._reserved = reserved
+        self._held: dict[str, str] = {}
+
+    def of(self, peer: Peer, asked: str) -> str:
+        """The name under which the peer joins, where it asks for that one, or for any (empty). Raises Refused."""
+        if peer.role is None:
+            return asked
+        if peer.name and asked not in ("", peer.name):
+            raise _denied(
+                f"{peer.credential} is for the worker {peer.name!r} only, and asks to join as {asked!r}"
+            )
+        name = peer.name or asked
+        if not peer.name and name in self._reserved:
+            raise _denied(f"the name {name!r} has a token of its own, and {peer.credential} is another one")
+        holder = self._held.get(name, peer.credential)
+        if holder != peer.credential:
+            raise _denied(f"the name {name!r} is that of {holder}, and {peer.credential} is another one")
+        return name
+
+    def came(self, peer: Peer, name: str) -> None:
+        """It has joined so."""
+        if peer.role is not None:
+            self._held.setdefault(name, peer.credential)
+
+
+def _denied(message: str) -> Refused:
+    return Refused(grpc.StatusCode.PERMISSION_DENIED, message)
+
+
+# Whoever looks, and changes nothing.
+_LOOKS = frozenset({Role.OBSERVER, Role.ADMIN})
+# It says whether a server is there, and no more.
+_ALL = frozenset(Role)
+
+
+def _declared() -> Iterator[tuple[str, frozenset[Role]]]:
+    """Yield our own methods with their callers, as the protos say. Raises TypeError for a method without."""
+    for file in (coordinator_pb2, shard_pb2):
+        for service in file.DESCRIPTOR.services_by_name.values():
+            for method in service.methods:
+                callers = method.GetOptions().Extensions[options_pb2.callers]
+                if not callers:
+                    raise TypeError(f"{method.full_name}: expected callers in protos/pswire/v1, got none")
+                names = (options_pb2.Caller.Name(caller).lower() for caller in callers)
+                yield f"/{service.full_name}/{method.name}", frozenset(map(Role, names))
+
+
+ROLES: Final[Mapping[str, frozenset[Role]]] = {
+    **dict(_declared()),
+    "/grpc.health.v1.Health/Check": _ALL,
+    "/grpc.health.v1.Health/List": _ALL,
+    "/grpc.health.v1.Health/Watch": _ALL,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _LOOKS,
+}
+# Of the metrics' port, which is no method of gRPC.
+METRICS: Final = _LOOKS | {Role.SERVER}
+
 
 log = logging.getLogger("ps-server")
 

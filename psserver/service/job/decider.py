@@ -7,15 +7,14 @@ has happened that is not in it.
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from psserver.coordinator import Coordinator, JoinDeferred, JoinRefused, Output, Record
 from psserver.optimizers import Optimizer
 from psserver.policies import advice
-from psserver.service.followers.trials import TrialAnswers
 from psserver.service.job.agreement import Agreement
-from psserver.service.job.first_entries import FirstEntries
 from psserver.service.log.flushing import Flushing, LogFlush
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
@@ -24,8 +23,81 @@ from psserver.service.saving.checkpoints import Checkpoints
 from psserver.service.shard.host import ShardHost
 from psserver.shard_bounds import ShardBounds
 from pswire.decisions import entries
+from pswire.decisions.entries import Job as JobEntry
 from pswire.exits import ExitCode
 from pswire.logs.events import event
+
+
+class FirstEntries:
+    """Outputs that wait until a session stands.
+
+    The log's first entry names the optimizer. Where that is the workers', a Join alone decides nothing: what is to be
+    written waits here, and another Join may name another optimizer. The loop's thread owns it.
+    """
+
+    def __init__(self, *, wait: bool) -> None:
+        # None: nothing waits any more.
+        self._outputs: list[Output] | None = [] if wait else None
+
+    @property
+    def waiting(self) -> bool:
+        """Nothing is written yet."""
+        return self._outputs is not None
+
+    def release(self, outputs: list[Output], *, settled: bool) -> list[Output]:
+        """`outputs`, behind those that waited; none until it is `settled` what the job trains."""
+        if self._outputs is None:
+            return outputs
+        self._outputs += outputs
+        if not settled:
+            return []
+        outputs, self._outputs = self._outputs, None
+        return outputs
+
+    def correct(self, optimizer: Mapping[str, Any]) -> None:
+        """The optimizer is another one than the first Join said."""
+        assert self._outputs
+        first = self._outputs[0]
+        assert isinstance(first, Record) and isinstance(first.entry, JobEntry)
+        self._outputs[0] = Record(first.index, first.t, replace(first.entry, optimizer=optimizer))
+
+    def skip(self) -> None:
+        """The log has its beginning already."""
+        self._outputs = None
+
+
+@dataclass(slots=True)
+class TrialAnswers:
+    """To one trial at a time, of `servers` servers. The loop's thread owns it."""
+
+    servers: int
+    trial: int = 0
+    # When the question was asked; seconds, monotonic.
+    since: float = 0.0
+    _finite: dict[int, bool] = field(default_factory=dict)
+    _largest: float = 0.0
+
+    def expect(self, trial: int, now: float) -> None:
+        """Another question is asked."""
+        self.trial, self.since, self._largest = trial, now, 0.0
+        self._finite.clear()
+
+    @property
+    def missing(self) -> str:
+        """The servers that have not answered, as a part of a sentence."""
+        numbers = [str(server) for server in range(self.servers) if server not in self._finite]
+        return f"server{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+
+    def take(self, server: int, trial: int, finite: bool, largest: float) -> tuple[bool, float] | None:
+        """A server's answer. Once all have come: whether it is finite everywhere, and the largest magnitude."""
+        if trial != self.trial or server in self._finite:
+            return None
+        self._finite[server] = finite
+        self._largest = max(self._largest, largest)
+        if len(self._finite) < self.servers:
+            return None
+        return all(self._finite.values()), self._largest
+
 
 log = logging.getLogger("ps-server")
 

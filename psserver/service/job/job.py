@@ -14,13 +14,11 @@ from psserver.policies import Policy
 from psserver.service.errors import precondition
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider, Failure
-from psserver.service.job.epochs import Epochs
-from psserver.service.job.evaluations import Evaluations
+from psserver.service.job.epochs import Epochs, Evaluations
 from psserver.service.job.joining import Joining
 from psserver.service.job.memory import JobMemory
-from psserver.service.job.model import JobModel
+from psserver.service.job.model import JobModel, resume
 from psserver.service.job.progress import Extent, HowFar, Progress
-from psserver.service.job.resuming import resume
 from psserver.service.job.silent_servers import SilentServers, Wait
 from psserver.service.limits.workers import capacity
 from psserver.service.log.flushing import LogFlush

@@ -1,16 +1,21 @@
-"""The model of a job: held by this server's shard, and named to the other servers."""
+"""The model of a job: held by this server's shard, and named to the other servers; or taken up from a checkpoint."""
 
 import json
+import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import grpc
 
-from psserver.optimizers import Optimizer, OptimizerError
+from psserver.checkpoint import Checkpoint, CheckpointError, coordinator_of, name_of, plan_of, shards_of
+from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.service.errors import Refused, precondition
 from psserver.service.job.decider import Decider
+from psserver.service.saving.resume_point import ResumePoint
 from pswire.model.plan import Plan
 from pswire.model.specs import specs_to_wire
 from pswire.patience import transfer
+from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
 
@@ -56,3 +61,24 @@ class JobModel:
         for follower in decider.routes.followers:
             follower.configure(message)
         self._announce(plan)
+
+
+def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: ResumePoint) -> None:
+    """Coordinator, shard and log are those of the checkpoint. Raises CheckpointError."""
+    about, agreement = checkpoint.manifest, decider.agreement
+    optimizer = agreement.optimizer or build(about.optimizer)
+    agreement.optimizer = decider.assurance.optimizer = optimizer
+    agreement.terms = replace(agreement.terms, optimizer=optimizer.config)
+    plan, now = plan_of(checkpoint, agreement.terms.servers), time.monotonic()
+    decider.take_up(coordinator_of(checkpoint, agreement.terms, agreement.policy, now, decider.assurance))
+    try:
+        model.hold(plan, optimizer)
+        decider.host.take_up(shards_of(checkpoint, plan)[0], about.entry + 1)
+    except (Refused, StateError) as error:
+        raise CheckpointError(
+            f"the checkpoint of version {about.version} cannot be taken up: {error}"
+        ) from error
+    begun = found.mark.first_grant
+    first_grant = None if begun is None else now - about.t + begun
+    decider.routes.go_on(about.entry + 1, about.version, decider.coordinator.folded, first_grant)
+    model.adopt(plan, name_of(about.entry, about.job), about.entry + 1)

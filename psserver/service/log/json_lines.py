@@ -1,4 +1,4 @@
-"""A file of JSON lines that is only ever appended to, and never holds half a line."""
+"""A file of JSON lines that is only ever appended to, and never holds half a line; the fence of its folder."""
 
 import errno
 import os
@@ -116,3 +116,35 @@ class JsonLines:
                 self.flush()
         finally:
             os.close(self._file)
+
+
+class TakenOverError(LogError):
+    """Another coordinator has begun a later generation in this folder."""
+
+    code = ExitCode.REFUSED
+
+
+class Fence:
+    """Made once the generation's name is in the file at `path`, by the process that wrote it there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._own = self._identity()
+
+    def __call__(self) -> None:
+        """Before each write. Raises TakenOverError."""
+        found = self._identity()
+        # Without the file nobody has begun a later one.
+        if found is not None and found != self._own:
+            raise TakenOverError(
+                f"{self._path.parent.parent}: another coordinator has begun a later generation in this folder; "
+                "nothing more is written by this one"
+            )
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Of the file: it is written aside, and renamed."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns

@@ -12,7 +12,7 @@ from psserver import receipts
 from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.work.units import WorkError, WorkTerms
 from psserver.policies import LocalRule
-from psserver.service.access.peers import Names, Peer
+from psserver.service.access.authorization import Names, Peer
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.agreement import FROM_JOB, Variables
 from psserver.service.job.job import Job
@@ -24,7 +24,7 @@ from psserver.service.limits.rates import (
     Arrivals,
     Buckets,
 )
-from psserver.service.log.tail import lines
+from psserver.service.log.run_log import lines
 from psserver.service.rpc.adapters import (
     memory_to_wire,
     progress_to_wire,

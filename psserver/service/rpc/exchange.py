@@ -18,7 +18,7 @@ from psserver.service.transport.payloads import Incoming
 from psserver.service.transport.shared_memory import Attachment
 from psserver.service.transport.sockets import SocketListener, SocketToken
 from psserver.service.transport.streams import Stream
-from psserver.shard.payloads.staging import Slot
+from psserver.shard.staging import Slot
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.transport.frames import Message

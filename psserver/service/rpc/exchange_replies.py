@@ -15,8 +15,8 @@ from psserver.service.transport.payloads import Outgoing, claim_of
 from psserver.service.transport.shared_memory import Attachment
 from psserver.service.transport.streams import Stream
 from psserver.shard import Shard
-from psserver.shard.payloads.norm import norm_of
-from psserver.shard.payloads.staging import Slot
+from psserver.shard.payload_checks import norm_of
+from psserver.shard.staging import Slot
 from pswire import protocol
 from pswire.logs.events import event
 from pswire.messages import REQUESTS

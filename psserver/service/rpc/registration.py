@@ -20,7 +20,7 @@ from psserver.service.limits.calls import ConcurrentCalls
 from psserver.service.limits.strangers import address_of
 from psserver.service.limits.table import ANSWERS
 from psserver.service.limits.watch import LARGE, Caller, Watch
-from psserver.service.loop.turns import Turns
+from psserver.service.loop.waits import Turns
 from pswire.bounds import BoundError, check
 from pswire.security.identity import fingerprint_of_pem
 from pswire.transport.framed_socket import Parts

@@ -23,7 +23,7 @@ from psserver.checkpoint import (
 from psserver.checkpoint.disk import RealDisk
 from psserver.coordinator import CoordinatorState, JobTerms, Record
 from psserver.policies import Policy
-from psserver.service.followers.follower import Follower
+from psserver.service.follower import Follower
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import DECISIONS, METRICS, RunLog
 from psserver.service.saving.resume_point import SAVED

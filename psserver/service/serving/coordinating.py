@@ -6,14 +6,13 @@ from typing import Any
 
 from psserver.checkpoint import CheckpointError, FolderLock, Store
 from psserver.checkpoint.resumption import AUTO
-from psserver.service.access.peers import Names
+from psserver.service.access.authorization import Names
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import DECISIONS, FolderError, make_folder
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS
 from psserver.service.saving.resume_point import succeeded
-from psserver.service.serving.continuation import Continuation
-from psserver.service.serving.job_loop import JobLoop
+from psserver.service.serving.job_loop import Continuation, JobLoop
 from psserver.service.serving.listeners import Listeners
 from psserver.service.serving.making import Announce, make_job
 from psserver.service.serving.results import Results

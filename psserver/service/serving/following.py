@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from psserver.service.rpc.follow import FollowRpc
-from psserver.service.serving.continuation import Continuation
+from psserver.service.serving.job_loop import Continuation
 from psserver.service.serving.making import Announce
 from psserver.service.serving.settings import ServerSettings
 from psserver.service.shard.host import ShardHost

@@ -1,15 +1,18 @@
-"""The life of a job: time passes for the coordinator, and a signal ends it."""
+"""The life of a job: time passes for the coordinator, and a signal ends it; what goes on behind it."""
 
 import asyncio
 import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from psserver.coordinator.status import holdup
 from psserver.service.job.job import Job
 from psserver.service.serving.results import Results
-from psserver.service.succession.successor import Succession
+from psserver.service.succession.successor import Succession, Successor
+from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.patience import transfer
 
@@ -112,3 +115,60 @@ class JobLoop:
             return warn_at
         log.warning("%s", sentence, extra=event("worker_waits", seconds=seconds))
         return 2 * seconds
+
+
+@dataclass(slots=True)
+class Continuation:
+    """The loop's thread owns it."""
+
+    # Of all servers of the job, as far as they are known; and those that are not where workers were told.
+    hosts: tuple[Address, ...]
+    moved: frozenset[int]
+    # For how many seconds the server that goes on with the job may wait for the others.
+    recover: float
+    # Why the job is to go on in another server of this process, if it is.
+    again: str | None = None
+    # The next job, if any.
+    successor: Successor | None = None
+    # The name of the signal that came, if one did.
+    signal: str | None = None
+    # Set when something has happened that may end the server.
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def begin_again(self, reason: str) -> None:
+        self.again = reason
+        self.wake.set()
+
+    def move(self, server: int, address: Address) -> None:
+        """That server is there from now on."""
+        hosts = list(self.hosts)
+        hosts[server] = address
+        self.hosts, self.moved = tuple(hosts), self.moved | {server}
+        self.begin_again(f"server {server} came back at {address}")
+
+
+# Seconds that gRPC may take to let go of what has ended.
+LAST_EVENTS = 0.05
+# How long calls that are cancelled may take for their end.
+LAST_WORDS = 0.5
+
+
+async def end_tasks() -> None:
+    """What still runs is cancelled, and comes to its end. Connections end in a turn of the loop of their own.
+
+    Calls that gRPC has cancelled are given a moment: one that is cancelled again while it tells its peer so is
+    reported by gRPC with a traceback.
+    """
+    calls = [task for task in asyncio.all_tasks() if _name(task) == "_handle_exceptions"]
+    if calls:
+        await asyncio.wait(calls, timeout=LAST_WORDS)
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    # gRPC has last events for this loop.
+    await asyncio.sleep(LAST_EVENTS)
+
+
+def _name(task: "asyncio.Task[Any]") -> str:
+    return getattr(task.get_coro(), "__qualname__", "")

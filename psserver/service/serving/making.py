@@ -9,11 +9,10 @@ from psserver.checkpoint import Store
 from psserver.checkpoint.generations import FILE as GENERATION
 from psserver.checkpoint.rewind import Mark
 from psserver.receipts import new_secret, opening
-from psserver.service.followers.follower import LOST, Follower
+from psserver.service.follower import LOST, Follower
 from psserver.service.job.job import Job
 from psserver.service.limits.workers import Capacity
-from psserver.service.log.fence import Fence
-from psserver.service.log.json_lines import Check, LogError, always
+from psserver.service.log.json_lines import Check, Fence, LogError, always
 from psserver.service.log.run_log import RunLog
 from psserver.service.saving.checkpoints import Checkpoints
 from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS

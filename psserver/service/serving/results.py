@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from psserver.coordinator import JobTerms
 from psserver.receipts import membership_token
-from psserver.service.followers.follower import Follower
+from psserver.service.follower import Follower
 from psserver.service.job.job import Job
 from psserver.service.log.json_lines import LogError
 from psserver.summary import summarise

@@ -14,15 +14,14 @@ from psserver.service.limits.watch import Caller, Watch
 from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.saving.shard_part import PartSaver
-from psserver.service.shard.attachments import Attachments
 from psserver.service.shard.claims import Claims
 from psserver.service.shard.executor import Executor, trial_update
 from psserver.service.shard.push_slots import PushSlots
 from psserver.service.shard.reading import Reading
-from psserver.service.shard.shared import SharedShard
+from psserver.service.shard.shared import Attachments, SharedShard
 from psserver.service.transport.shared_memory import Sharing
 from psserver.shard import Apply, Shard, ShardState
-from psserver.shard.payloads.staging import Slot
+from psserver.shard.staging import Slot
 from pswire.model.plan import Plan
 
 

@@ -10,7 +10,7 @@ from psserver.service.limits.room import ShardMemory
 from psserver.service.limits.watch import Caller
 from psserver.service.shard.shared import SharedShard
 from psserver.shard import Shard
-from psserver.shard.payloads.staging import Slot
+from psserver.shard.staging import Slot
 
 
 class PushSlots:

@@ -10,18 +10,37 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FrameType
 
 from psserver.checkpoint.resumption import AUTO
 from psserver.service.server import Server
 from psserver.service.serving.making import Announce
 from psserver.service.serving.settings import ServerSettings
-from psserver.service.succession.patience import Patience
 from psserver.service.succession.successor import Successor, numbered
 from psserver.service.transport.listening import BindError
 from pswire.exits import ExitCode
 from pswire.logs.events import event
+
+# Without a new version in between.
+MOST_FRUITLESS = 10
+
+
+@dataclass(slots=True)
+class Patience:
+    """`fruitless`: generations in a row that have made no version which none had made before."""
+
+    version: int = 0
+    fruitless: int = 0
+
+    def ended(self, version: int) -> bool:
+        """A generation has ended at that version; whether another one is worth its while."""
+        if version > self.version:
+            self.version, self.fruitless = version, 0
+        else:
+            self.fruitless += 1
+        return self.fruitless < MOST_FRUITLESS
+
 
 log = logging.getLogger("ps-server")
 

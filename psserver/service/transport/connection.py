@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from psserver.service.loop.heavy import HeavyWork
-from psserver.service.loop.steps import Steps, parked
+from psserver.service.loop.owner import Steps, parked
 from psserver.service.transport import bulk
-from psserver.service.transport.buffers import Buffers
-from psserver.service.transport.large_frame import LargeFrame
+from psserver.service.transport.bulk import LargeFrame
+from psserver.service.transport.payloads import Buffers
 from pswire.transport.framed_socket import (
     FRAME_BYTES,
     HEAD,

@@ -6,7 +6,7 @@ from psserver.service.shard.host import ShardHost
 from psserver.service.transport.payloads import claim_of
 from psserver.service.transport.shared_memory import Attachment, to_wire
 from psserver.shard import Shard
-from psserver.shard.payloads.staging import Slot
+from psserver.shard.staging import Slot
 from pswire.transport import segments
 from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 import numpy as np
@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from psserver.receipts import Claim
 from psserver.service.errors import Refused, invalid
-from psserver.service.limits.watch import Caller
+from psserver.service.limits.watch import Caller, SendingPace
 from psserver.service.loop.heavy import LARGE
 from psserver.service.shard.host import ShardHost
-from psserver.service.shard.reads import Read
-from psserver.service.transport.sending import SendingPace
+from psserver.service.shard.reading import Read
 from psserver.shard import Shard
-from psserver.shard.payloads.staging import Slot
+from psserver.shard.staging import Slot
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError, codec_numbered
 from pswire.v1 import shard_pb2
@@ -256,3 +255,47 @@ def known_codec(number: int) -> Codec:
         return codec_numbered(number)
     except WireDtypeError as error:
         raise invalid(str(error)) from error
+
+
+# Of a buffer, before anything has come: memory grows with what has come, not with what was announced.
+FIRST: Final = 2**18
+# Of what is received at once where no large frame is under way.
+SMALL: Final = 2**17
+# Buffers that are kept while no large frame is under way.
+KEPT: Final = 4
+
+
+class Buffers:
+    """The loop's thread owns it."""
+
+    def __init__(self) -> None:
+        # All small frames are received here; nothing is kept in it.
+        self.small = bytearray(SMALL)
+        self.view = memoryview(self.small)
+        self._free: list[bytearray] = []
+        # Bytes of those that are taken.
+        self.taken = 0
+
+    def take(self, length: int) -> bytearray:
+        """For a frame of so many bytes; it may be smaller (see `at_least`)."""
+        buffer = self._free.pop() if self._free else bytearray(min(length, FIRST))
+        self.taken += len(buffer)
+        return buffer
+
+    def at_least(self, buffer: bytearray, filled: int, more: int, length: int) -> bytearray:
+        """One in which `more` bytes fit behind those that are there; `length`: of the whole frame."""
+        if len(buffer) >= filled + more:
+            return buffer
+        # A view of it may be in use: it is replaced, never resized.
+        larger = bytearray(min(length, max(2 * len(buffer), filled + more)))
+        larger[:filled] = memoryview(buffer)[:filled]
+        self.taken += len(larger) - len(buffer)
+        return larger
+
+    def give(self, buffer: bytearray) -> None:
+        """The largest are kept."""
+        self.taken -= len(buffer)
+        self._free.append(buffer)
+        if len(self._free) > KEPT:
+            sizes = [len(each) for each in self._free]
+            del self._free[sizes.index(min(sizes))]

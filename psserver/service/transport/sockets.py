@@ -19,11 +19,11 @@ from psserver.service.limits.table import CONNECTIONS, UNAUTHENTICATED, UNAUTHEN
 from psserver.service.limits.watch import Caller, Watch
 from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
-from psserver.service.loop.turns import Turns
+from psserver.service.loop.waits import Turns
 from psserver.service.rpc.registration import clipped
 from psserver.service.transport import bulk
-from psserver.service.transport.buffers import Buffers
 from psserver.service.transport.connection import Connection
+from psserver.service.transport.payloads import Buffers
 from psserver.service.transport.streams import Serve
 from psserver.service.transport.tls_connection import TlsConnection
 from pswire.logs.events import event

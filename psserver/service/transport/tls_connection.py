@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from psserver.service.loop.heavy import HeavyWork
-from psserver.service.loop.steps import parked
-from psserver.service.transport.buffers import Buffers
+from psserver.service.loop.owner import parked
 from psserver.service.transport.connection import Connection
+from psserver.service.transport.payloads import Buffers
 from pswire.transport.framed_socket import SocketError
 from pswire.transport.tls_socket import TlsSocket
 

@@ -30,7 +30,7 @@ class Slot:
     cut: Callable[[], object] = lambda: None
     # Whose it is.
     worker: str = ""
-    # None of its numbers is so large that an update might not be finite for it (`psserver.shard.payloads.ordinary`).
+    # None of its numbers is so large that an update might not be finite for it (`psserver.shard.payload_checks`).
     ordinary: bool = True
     # The sum of the squares of its gradient.
     squares: float = 0.0

@@ -1,20 +1,23 @@
 """Payloads as they come in: copied, decoded and checked in one pass; a bad number is named as its variable has it."""
 
-from typing import Any
+import math
+from collections.abc import Iterable
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psserver.optimizers import Backend
+from psserver.policies import TensorParts
 from psserver.shard import arithmetic
-from psserver.shard.payloads.staging import Slot
+from psserver.shard.staging import Slot
 from pswire.model.plan import Plan
 
 Floats = NDArray[np.float32]
 
 
 class PayloadChecks:
-    """Of one shard. `ordinary`: the largest magnitude in an ordinary payload (`psserver.shard.payloads.ordinary`)."""
+    """Of one shard. `ordinary`: the largest magnitude in an ordinary payload (`psserver.shard.payload_checks`)."""
 
     def __init__(self, plan: Plan, server: int, ordinary: float, backend: Backend) -> None:
         self._plan = plan
@@ -81,3 +84,29 @@ class PayloadChecks:
         row = variable.size // variable.shape[0]
         index = np.unravel_index(piece.start * row + inside, variable.shape)
         return f"{variable.name}[{', '.join(str(int(i)) for i in index)}]"
+
+
+# In which pieces a payload came shows in the last bits of its sum, and must not show in a log.
+DIGITS: Final = 6
+
+
+def norm_of(squares: Iterable[float]) -> float:
+    """L2, in six digits. `squares`: of every server, in the order of the servers."""
+    return float(f"{math.sqrt(sum(squares)):.{DIGITS}g}")
+
+
+def same_norm(one: float, other: float) -> bool:
+    """Equal but for the last digit: two sums in other orders may fall on both sides of where it is rounded."""
+    return math.isclose(one, other, rel_tol=2 * 10.0 ** (1 - DIGITS))
+
+
+# Far above any gradient of a training that goes well. Its square and all that optimizers make of it stay far below the
+# largest float32.
+LARGEST: Final = 2.0**20
+# A compensator multiplies weights with the square of a gradient: bounds would soon prove nothing.
+LARGEST_COMPENSATED: Final = 8.0
+
+
+def ordinary(tensors: TensorParts) -> float:
+    """The largest magnitude in an ordinary payload, in a job with these parts."""
+    return LARGEST if tensors.compensator is None else LARGEST_COMPENSATED

@@ -19,10 +19,9 @@ from pswire.logs.events import event
 from pswire.messages import ORDERS
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
-from pswire.transport.call_ending import CallEnding
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_aio_channel
-from pswire.transport.failures import may_pass, method_failed, reason
+from pswire.transport.failures import CallEnding, may_pass, method_failed, reason
 from pswire.v1 import memory_pb2, shard_pb2
 
 log = logging.getLogger("ps-server")

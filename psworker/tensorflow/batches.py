@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from psworker.job.errors import JobError, blame
+import keras
+
+from psworker.job import Job
+from psworker.job.errors import JobError, blame, in_words
 from psworker.tensorflow.step import Group
+from psworker.work import Unit, WorkUnits
 
 
 def numbered_batches(
@@ -89,3 +94,62 @@ def _one_epoch(dataset: Any, epoch: int, epochs: int) -> Iterator[Any]:
             except StopIteration:
                 return
         yield batch
+
+
+def declared_work(job: Job) -> WorkUnits | None:
+    """The job's `work`; None where each worker has data of its own. Raises JobError."""
+    with blame(f"work of job {type(job).__name__}"):
+        found: object = job.work
+    if found is None or isinstance(found, WorkUnits):
+        return found
+    raise JobError(
+        f"work of job {type(job).__name__}: expected a psworker.WorkUnits, got {type(found).__name__}"
+    )
+
+
+def unit_batches(job: Job, unit: Unit) -> Iterator[Any]:
+    """The batches of one unit, as the job's `dataset(self, unit)` gives them. Raises JobError."""
+    dataset: Any = job.dataset
+    try:
+        inspect.signature(dataset).bind(unit)
+    except TypeError:
+        raise JobError(
+            f"job {type(job).__name__} declares work units: expected dataset(self, unit), got "
+            f"dataset(self, {', '.join(inspect.signature(dataset).parameters)})"
+        ) from None
+    with blame(f"dataset() of job {type(job).__name__}"):
+        found = dataset(unit)
+    return (batch for _, batch in numbered_batches(found, epochs=1, skip=0))
+
+
+def built(job: Job, model: Any, seed: int) -> Any:
+    """The model, built where it was not. The data is that of the first of one workers: only its shape matters.
+
+    Raises JobError when there is no batch, or the model cannot be called on it.
+    """
+    if not isinstance(model, keras.Model) or model.built:
+        return model
+    work = declared_work(job)
+    if work is not None:
+        batch = next(unit_batches(job, work.of(0, 0, seed)), None)
+    else:
+        work = declared_work(job)
+    if work is None:
+        _, batch = next(numbered_batches(job.dataset(0, 1, seed), 1, 0), (0, None))
+    else:
+        batch = next(unit_batches(job, work.of(0, 0, seed)), None)
+    if batch is None:
+        asked = f"dataset(0, 1, {seed})" if work is None else "its first unit"
+        raise JobError(
+            f"the dataset of job {type(job).__name__} is empty ({asked} has no batch), and the Keras model "
+            f"{model.name!r} is to be built from its first batch"
+        )
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    try:
+        model(x)
+    except Exception as error:
+        raise JobError(
+            f"the Keras model {model.name!r} is not built yet, and calling it on the first batch raised "
+            f"{in_words(error)}: begin it with keras.Input(shape), or call model.build(shape) in model()"
+        ) from error
+    return model

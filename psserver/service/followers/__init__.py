@@ -1,1 +1,0 @@
-"""The job's other servers, as server 0 sees them."""
