@@ -1,5 +1,4 @@
-"""Write TOML, which Python reads but does not write; read what others have written; put `section.key=value` of a command
-line over it."""
+"""Write TOML, which Python reads but does not write; read what others have written; and `section.key=value` over it."""
 
 import json
 import re
