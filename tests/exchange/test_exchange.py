@@ -157,7 +157,7 @@ class Foreign:
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.insecure_channel(address)
-        self.shard = stub_of(self.channel)
+        self.shard = stub_of(self.channel, "Shard")
         self.coordinator = stub_of(self.channel)
 
 

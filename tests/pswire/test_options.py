@@ -12,11 +12,12 @@ from psserver.cli import main as server
 from psserver.settings import Options
 from pswire.command.options import key_options, section_options
 from pswire.config.experiment import Experiment, parse_experiment
-from pswire.config.flags import RUN, SERVER, WORKER, Flag, meanings_of
+from pswire.config.flags import CONNECTING, LISTENING, RUN, SERVER, WORKER, Flag, meanings_of
 from pswire.config.sections import Section
 from pswire.config.toml import apply_overrides, overrides_of
 from pswire.exits import ExitCode
 from psworker.cli import main as worker
+from psworker.command.place import WorkerOptions
 
 
 class Own(Section):
@@ -95,13 +96,13 @@ def test_one_field_is_an_option_of_several_commands() -> None:
 
 def test_every_option_has_a_meaning() -> None:
     sections = [field.annotation for field in Experiment.model_fields.values()]
-    flagged = 0
-    for model in (Options, *sections):
+    flagged, commands = 0, {SERVER, WORKER, RUN, CONNECTING, LISTENING}
+    for model in (Options, WorkerOptions, *sections):
         if isinstance(model, type) and issubclass(model, Section):
             for name, field in model.model_fields.items():
                 flags = [each for each in field.metadata if isinstance(each, Flag)]
                 assert not flags or meanings_of(model).get(name), (model, name)
-                assert all(set(each.commands) <= {SERVER, WORKER, RUN} for each in flags)
+                assert all(set(each.commands) <= commands for each in flags)
                 flagged += len(flags)
     assert flagged > 30
 
