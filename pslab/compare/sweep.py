@@ -15,8 +15,7 @@ from pslab.runs.folder import EXPERIMENT, SUMMARY, Run, RunError
 from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
-from pswire.config.toml import parse_value
-from pswire.config.toml import read_toml
+from pswire.config.toml import parse_value, read_toml
 from pswire.exits import ExitCode
 
 
