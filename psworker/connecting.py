@@ -19,7 +19,7 @@ from psworker.work import WorkUnits
 
 
 def connect(
-    hosts: str | Sequence[Address] | None = None,
+    hosts: str | Sequence[str | Address] | None = None,
     variables: Variables | None = None,
     *,
     name: str | None = None,

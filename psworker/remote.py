@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from pswire.addresses import Address
 from pswire.logs.events import event
-from pswire.transport.codecs import codec_named
+from pswire.transport.wire import wire_named
 from psworker.backends import Model, cut, payloads
 from psworker.connecting import connect
 from psworker.engine import Grant
@@ -91,7 +91,7 @@ class Remote:
             extra=event("backend", backend=model.backend, device=model.device),
         )
         self._model, self._rate_of = model, rate
-        self._dtype = codec_named(self.session.dtypes[0]).array_dtype
+        self._dtype = wire_named(self.session.dtypes[0]).array_dtype
         self.grant: Grant | None = None
         self._batch = self.session.next_batch
         self._rate = rate(0)

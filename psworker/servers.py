@@ -40,7 +40,7 @@ class Place:
 
 
 def find_servers(
-    hosts: str | Sequence[Address] | None, environment: Mapping[str, str], **own: object
+    hosts: str | Sequence[str | Address] | None, environment: Mapping[str, str], **own: object
 ) -> Place | None:
     """`hosts`, else PS_HOSTS, else TF_CONFIG; None when nobody says anything.
 
@@ -57,9 +57,9 @@ def find_servers(
     return place
 
 
-def _said(hosts: str | Sequence[Address] | None, environment: Mapping[str, str]) -> Place | None:
+def _said(hosts: str | Sequence[str | Address] | None, environment: Mapping[str, str]) -> Place | None:
     if hosts is not None:
-        return Place(parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts))
+        return Place(parse_hosts(hosts if isinstance(hosts, str) else ",".join(map(str, hosts))))
     if environment.get("PS_HOSTS"):
         more = (environment.get(name, "") for name in ("PS_WIRE_DTYPE", "PS_TRANSPORT"))
         return Place(parse_hosts(environment["PS_HOSTS"]), _index(environment), *more)

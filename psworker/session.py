@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from pswire.addresses import Address
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.security.credentials import NO_TLS, Credentials
-from pswire.transport.codecs import codec_named
+from pswire.transport.wire import wire_named
 from psworker.control.backoff import Backoff, Contact
 from psworker.control.epochs import EpochTotals, gather
 from psworker.control.registration import FIRST, Phase, Registration
@@ -60,13 +60,18 @@ class Session:
         credentials: Credentials = NO_TLS,
         phase: Phase = FIRST,
     ) -> None:
-        codec = codec_named(wire_dtype)
+        wire = wire_named(wire_dtype)
         if transport not in TRANSPORTS:
             raise ValueError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {transport!r}")
+        if transport == "shared-memory" and wire.up.remembers:
+            raise ValueError(
+                f"shared memory carries float32: expected another transport beside wire_dtype {wire_dtype!r}"
+            )
         self.plan = make_plan([spec for spec, _ in variables], len(hosts))
         self._initial = [np.asarray(value) for _, value in variables]
-        self._wire_dtype, self._strict = wire_dtype, transport == "shared-memory"
-        self._servers = ShardGroup(hosts, self.plan, codec, server_timeout, transport, credentials)
+        self._wire, self._strict = wire, transport == "shared-memory"
+        wire.up.prepare()
+        self._servers = ShardGroup(hosts, self.plan, wire, server_timeout, transport, credentials)
         self._shards = self._servers.shards
         contact = Contact(hosts[0], credentials)
         backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing, contact)
@@ -76,7 +81,7 @@ class Session:
         registration = Registration(
             channel,
             self.plan,
-            wire_dtype,
+            wire.up,
             name,
             task_index,
             backoff,
@@ -222,8 +227,8 @@ class Session:
     def dtypes(self) -> tuple[str, ...]:
         """Of the weights that `psworker.loop` hands to a trainer: "float32" from shared memory and to a local rule,
         else the wire dtype."""
-        reckoned = self._strict or self.local_rule != PLAIN
-        return ("float32",) if reckoned else (self._wire_dtype,)
+        reckoned = self._strict or self.local_rule != PLAIN or not self._wire.same
+        return ("float32",) if reckoned else (self._wire.name,)
 
     # One step
 
@@ -261,7 +266,7 @@ class Session:
         `narrow`: what came over gRPC stays in the wire dtype (numpy's float16,
         ml_dtypes' bfloat16), for a caller that widens it on a device.
         """
-        return self._reader.view(grant, narrow)
+        return self._reader.view(grant, narrow and self._wire.same)
 
     def prefetch(self, grant: Grant) -> None:
         """Ask for the next ticket while `grant`, which is read, is computed on, and fetch its version.
@@ -452,7 +457,7 @@ class Session:
 
     def _initialise(self, grant: Grant) -> None:
         try:
-            self.push_flat(grant, self.plan.scatter(self._initial))
+            self._writer.push(grant, self.plan.scatter(self._initial), raw=True)
         except Voided as error:
             self.abandon(grant, str(error))
             return

@@ -55,8 +55,11 @@ RULES = (
             "cryptography",
             # Options that several commands have.
             "click",
+            # Compiled when a job uses a codec with blocks.
+            "numba",
         ),
     ),
+    Rule("pswire", never=("numba",), but=("pswire.transport.block_kernels",)),
     Rule("pswire", never=("click",), but=("pswire.command.options",)),
     # TLS itself is Python's and gRPC's; to make certificates is an extra.
     *(Rule(package, never=("cryptography",), but=("pswire.security.authority",)) for package in PACKAGES),

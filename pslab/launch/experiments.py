@@ -18,6 +18,7 @@ from pslab.observe.trackers import Observing, RunInfo, Sink
 from pslab.runs.folder import Run
 from pslab.runs.making import open_folder
 from psserver.checkpoint.resumption import AUTO
+from psserver.codec_rules import check_codec
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from pswire.config.experiment import (
@@ -29,6 +30,7 @@ from pswire.config.experiment import (
 )
 from pswire.config.toml import OverrideError, apply_overrides
 from pswire.exits import ExitCode
+from pswire.transport.wire import wire_named
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,15 @@ def _try_out(experiment: Experiment, source: str) -> None:
     cluster, policy = experiment.cluster, experiment.policy
     try:
         built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
+        codec, optimizer = wire_named(cluster.wire_dtype).up, None
+        if codec.remembers and cluster.transport == "shared-memory":
+            raise ExperimentError(f"cluster.transport: shared memory carries float32, not {codec.name}")
         if experiment.optimizer.name != FROM_JOB:
             optimizer = build_optimizer(experiment.optimizer.config)
             optimizer.check_aggregator(built.tensors.aggregator)
             optimizer.check_local(built.local_rule.name)
             optimizer.check_whole((), cluster.servers)
+        check_codec(codec, built, optimizer)
     except ValueError as error:
         raise ExperimentError(f"{source}: {error}") from error
 

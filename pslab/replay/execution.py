@@ -21,7 +21,7 @@ from psserver.shard import NonfiniteError, ShardError, reshard
 from psserver.shard.payload_checks import same_norm
 from pswire.decisions import entries
 from pswire.model.plan import Plan, make_plan
-from pswire.transport.codecs import codec_named
+from pswire.transport.wire import wire_named
 from psworker.engine import UnitPart
 from psworker.local import LocalRuleError, LocalWork, Result, Trainer
 from psworker.local import build as build_local
@@ -108,7 +108,7 @@ class Replay:
         self._fresh = memory_of(self.trainer)
         self._batches = LocalRule(str((job.local or {}).get("name", "gradient")), _numbers(job)).batches
         # Contributions of some rules depend on earlier ones, whatever became of those.
-        self._remembers = local_work(job, plan).remembers or codec_named(self.wire_dtype).remembers
+        self._remembers = local_work(job, plan).remembers or wire_named(self.wire_dtype).up.remembers
         # Bases are kept as long as their tickets live, whatever the policy needs: contributions are
         # computed at their commits, from versions that may be old by then.
         self._plan, self.store = plan, self._store_of(plan)
@@ -240,6 +240,7 @@ class Replay:
         result = self._replicas[commit.worker].compute(
             weights, part or commit.batch, lambda found: _difference(commit, found, None) is None
         )
+        self.store.go_on_from(commit)
         if needed:
             self._push(commit.ticket, result.flats)
             norm = self.store.norm(commit.ticket)

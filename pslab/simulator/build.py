@@ -14,6 +14,7 @@ from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.store import ShardStore, Store, TimingOnlyStore
 from pslab.simulator.workers.data import Dealing, dealing
 from pslab.simulator.workers.worker import Worker
+from psserver.codec_rules import check_codec
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
@@ -26,6 +27,7 @@ from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.config.sections import Fault, Join
 from pswire.model.plan import make_plan
+from pswire.transport.wire import wire_named
 from psworker.local import Trainer
 from psworker.local import build as build_local
 
@@ -161,7 +163,8 @@ def _problem(experiment: Experiment) -> str:
 def _store(
     experiment: Experiment, policy: Policy, optimizer: Optimizer, trainers: dict[int, Trainer | None]
 ) -> Store:
-    servers = experiment.cluster.servers
+    servers, wire_dtype = experiment.cluster.servers, experiment.cluster.payload_dtype
+    check_codec(wire_named(wire_dtype).up, policy, optimizer)
     given = [trainer for trainer in trainers.values() if trainer is not None]
     if not given:
         return TimingOnlyStore(servers, experiment.simulation.payload_bytes)
@@ -173,7 +176,7 @@ def _store(
         optimizer,
         policy.tensors,
         workers=len(trainers),
-        wire_dtype=experiment.cluster.payload_dtype,
+        wire_dtype=wire_dtype,
     )
 
 

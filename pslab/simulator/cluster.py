@@ -147,10 +147,8 @@ class Cluster:
         if life != worker.life:
             return
         try:
-            remembers = isinstance(self.store, ShardStore) and self.store.remembers
-            member, outputs = self.coordinator.join(
-                worker.name, worker.session, worker.index, self.queue.now, remembers=remembers
-            )
+            told = (worker.name, worker.session, worker.index, self.queue.now)
+            member, outputs = self.coordinator.join(*told, remembers=self.store.remembers)
         except JoinRefused:
             worker.die()  # the job is over
             return
@@ -251,8 +249,12 @@ class Cluster:
         trial: Trial | None = None
         for output in outputs:
             if isinstance(output, Send):
-                if not isinstance(output.notice, protocol.Disposition):
-                    self._post(self.workers[output.worker], output.incarnation, output.notice)
+                notice = output.notice
+                # Workers do not look at what became of their commits, but for what their codecs take back.
+                if not isinstance(notice, protocol.Disposition) or (
+                    self.store.remembers and notice.fate == "dropped"
+                ):
+                    self._post(self.workers[output.worker], output.incarnation, notice)
             elif isinstance(output, Trial):
                 trial = output
             elif read:

@@ -2,28 +2,37 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
-from psserver.shard import Shard, ShardState, arithmetic
+from psserver.shard import Shard, ShardError, ShardState, arithmetic
 from psserver.shard.payload_checks import norm_of
 from pswire.decisions import entries
 from pswire.decisions.entries import Entry
 from pswire.model.plan import Plan, VariableSpec, weights_sha256
-from pswire.transport.codecs import Encoder, codec_named
+from pswire.transport.codecs import FLOAT32, Codec, ElementDecoder, Encoder, NotFinite
+from pswire.transport.wire import wire_named
 
 Floats = NDArray[np.float32]
 
 
 class Store(Protocol):
-    """`sizes`: bytes of each server's part on the wire."""
+    """`sizes_up`, `sizes_down`: bytes of each server's part of a gradient and of a version on the wire."""
 
     @property
-    def sizes(self) -> Sequence[int]: ...
+    def sizes_up(self) -> Sequence[int]: ...
+
+    @property
+    def sizes_down(self) -> Sequence[int]: ...
+
+    @property
+    def remembers(self) -> bool:
+        """Workers' codecs do."""
+        ...
 
     @property
     def empty(self) -> bool:
@@ -51,6 +60,11 @@ class Store(Protocol):
         """Put the payloads of an open ticket into staging. Names the first NaN or Inf instead, if there is one."""
         ...
 
+    def residual(self, worker: str, dropped: int) -> int | None:
+        """The ticket whose commit left behind what the worker's next payload is encoded with, once it has heard that
+        `dropped` is."""
+        ...
+
     def ordinary(self, ticket: int) -> bool:
         """The ticket's payload, which was pushed, is an ordinary one on every server."""
         ...
@@ -68,9 +82,10 @@ class TimingOnlyStore:
     """Timing only: messages have a size, and nothing in them."""
 
     empty = True
+    remembers = False
 
     def __init__(self, servers: int, nbytes: int) -> None:
-        self.sizes: Sequence[int] = [
+        self.sizes_up = self.sizes_down = [
             nbytes * (s + 1) // servers - nbytes * s // servers for s in range(servers)
         ]
 
@@ -87,6 +102,9 @@ class TimingOnlyStore:
         pass
 
     def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
+        return None
+
+    def residual(self, worker: str, dropped: int) -> int | None:
         return None
 
     def ordinary(self, ticket: int) -> bool:
@@ -119,9 +137,8 @@ class ShardStore:
         keep_bases: bool = False,
     ) -> None:
         self.plan = plan
-        self._codec = codec_named(wire_dtype)
-        # Workers' encoders do.
-        self.remembers = self._codec.remembers
+        self._wire = wire_named(wire_dtype)
+        self.remembers = self._wire.up.remembers
         self._shards = [
             Shard(plan, server, optimizer, versions=workers + 2, tensors=tensors, keep_bases=keep_bases)
             for server in range(len(plan.shards))
@@ -130,8 +147,11 @@ class ShardStore:
         # What each worker's encoders remember, one per shard, and whose a ticket is.
         self._encoders: dict[str, list[Encoder]] = {}
         self._holders: dict[int, str] = {}
+        # Tickets for initial values, which no codec with scales rounds.
+        self._raw: set[int] = set()
         self._waiting: list[tuple[int, Callable[[], None]]] = []
-        self.sizes: Sequence[int] = [self._codec.size(layout.elements) for layout in plan.shards]
+        self.sizes_up = [self._wire.up.size(layout) for layout in plan.shards]
+        self.sizes_down = [self._wire.down.size(layout) for layout in plan.shards]
 
     def execute(self, entry: Entry) -> None:
         self._remember(entry)
@@ -167,9 +187,11 @@ class ShardStore:
         )
 
     def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
-        encoders = self._encoders_of(self._holders.get(ticket, ""))
-        for shard, encoder, flat in zip(self._shards, encoders, flats, strict=True):
-            payload = self._decoded(flat, encoder.encode(ticket, flat))
+        try:
+            payloads = self._arriving(ticket, flats)
+        except NotFinite as error:
+            return str(error)
+        for shard, payload in zip(self._shards, payloads, strict=True):
             problem = shard.checks.nonfinite(payload)
             if problem is not None:
                 return problem
@@ -192,24 +214,52 @@ class ShardStore:
     def encode(self, ticket: int, flats: Sequence[Floats]) -> float:
         """A payload that nothing depends on but what its worker's encoders remember. Returns its norm as `norm`."""
         squares = []
-        encoders = self._encoders_of(self._holders.get(ticket, ""))
-        for shard, encoder, flat in zip(self._shards, encoders, flats, strict=True):
-            gradient = self._decoded(flat, encoder.encode(ticket, flat))[: shard.layout.trainable]
+        for shard, payload in zip(self._shards, self._arriving(ticket, flats), strict=True):
+            gradient = payload[: shard.layout.trainable]
             squares.append(arithmetic.squares(gradient, arithmetic.LARGEST) or 0.0)
         return norm_of(squares)
 
     def _received(self, values: Floats) -> Floats:
         """A copy, as it comes out of the wire at the other end."""
-        return self._decoded(values, self._codec.encode(values))
-
-    def _decoded(self, values: Floats, payload: NDArray[Any]) -> Floats:
-        """A new array like `values`, from what was made of them."""
+        codec = self._wire.down
+        if codec.exact:
+            return values.copy()
         out = np.empty_like(values)
-        if self._codec.exact:
-            out[...] = values
-        else:
-            self._codec.decoder(out).feed(payload.data)
+        ElementDecoder(codec, out).feed(codec.encode(values).data)
         return out
+
+    def _arriving(self, ticket: int, flats: Sequence[Floats]) -> list[Floats]:
+        """What the servers receive: new arrays. Raises NotFinite."""
+        codec: Codec = FLOAT32 if ticket in self._raw and self.remembers else self._wire.up
+        if codec.exact:
+            return [flat.copy() for flat in flats]
+        found = []
+        for shard, encoder, flat in zip(
+            self._shards, self._encoders_of(self._holders.get(ticket, "")), flats, strict=True
+        ):
+            out = np.empty_like(flat)
+            codec.decoder(shard.layout, out).feed(encoder.encode(ticket, flat).data)
+            found.append(out)
+        return found
+
+    def residual(self, worker: str, dropped: int) -> int | None:
+        if not self.remembers:
+            return None
+        encoders = self._encoders_of(worker)
+        for encoder in encoders:
+            encoder.take_back(dropped)
+        return encoders[0].base
+
+    def go_on_from(self, commit: entries.Commit) -> None:
+        """Before the payload of a commit of the log is encoded again: its worker had heard by then that the one before
+        was dropped, or not. Raises ShardError where the log says something else of it."""
+        base = self.residual(commit.worker, 0)
+        if base is not None and base != commit.residual:
+            base = self.residual(commit.worker, base)
+        if base != commit.residual:
+            raise ShardError(
+                f"ticket {commit.ticket} was encoded with what ticket {commit.residual} left behind, expected {base}"
+            )
 
     # Checkpoints
 
@@ -234,7 +284,10 @@ class ShardStore:
         match entry:
             case entries.Join(worker):
                 self._encoders.pop(worker, None)
-            case entries.Grant(worker, ticket) | entries.Initialise(worker, ticket):
+            case entries.Initialise(worker, ticket):
+                self._holders[ticket] = worker
+                self._raw.add(ticket)
+            case entries.Grant(worker, ticket):
                 self._holders[ticket] = worker
             case entries.Commit(worker, ticket):
                 for encoder in self._encoders_of(worker):
@@ -245,7 +298,7 @@ class ShardStore:
 
     def _encoders_of(self, worker: str) -> list[Encoder]:
         if worker not in self._encoders:
-            self._encoders[worker] = [self._codec.encoder(layout.elements) for layout in self.plan.shards]
+            self._encoders[worker] = [self._wire.up.encoder(layout) for layout in self.plan.shards]
         return self._encoders[worker]
 
     # The end

@@ -139,6 +139,7 @@ class ComposedPolicy(Policy):
         self.tensors, self.local_rule = composition.tensors, composition.local
         self.ahead = composition.gate.ahead and composition.staleness.ahead
         self.by_samples = bool(composition.most_samples)
+        self.cancels = composition.cancel is not None
         self._rules = composition
         self._view = View()
         # Payloads are summed as their turns come. A list of them has no turns: shards let all of them in.

@@ -49,6 +49,7 @@ class Policy(ABC):
     `by_rank`: an update does not depend on who commits first; work units are then dealt in the order of ranks.
     `retracts`: it takes the event `Refused`, and goes on as if it had dropped the contributions of the update.
     Under any other policy the first update that is not finite ends the job.
+    `cancels`: it may close a ticket that a worker holds. Then no codec or local rule of workers may remember anything.
     `by_samples`: a contribution counts by its samples, so one without any counts for nothing.
     """
 
@@ -59,6 +60,7 @@ class Policy(ABC):
     ahead: bool = False
     by_rank: bool = False
     retracts: bool = False
+    cancels: bool = False
     by_samples: bool = False
 
     @abstractmethod

@@ -117,7 +117,8 @@ class ClusterSection(Section):
     """updates in a row that are refused, because they would not be finite, after which the job ends (exit code 8)"""
 
     wire_dtype: Annotated[Name, Flag((WORKER,))] = "float32"
-    """how numbers travel outside shared memory: `float32`, `bfloat16` or `float16`; servers add in float32"""
+    """how numbers travel outside shared memory: `float32`, `bfloat16` or `float16`; for gradients alone `int8`, `int4`
+    or `top-k`, with error feedback, and behind a slash how weights do: `int8/bfloat16`; servers add in float32"""
 
     transport: Annotated[Literal["auto", "grpc", "socket", "shared-memory"], Flag((SERVER, WORKER))] = "auto"
     """how payloads travel: `auto` is memory that server and worker share on one machine (numbers as float32 only), else
@@ -157,10 +158,11 @@ class ClusterSection(Section):
     @classmethod
     def _known_codec(cls, name: str) -> str:
         # Imported on use: numpy and protobuf, which a file is read without.
-        from pswire.transport.codecs import WireDtypeError, codec_named
+        from pswire.transport.codecs import WireDtypeError
+        from pswire.transport.wire import wire_named
 
         try:
-            return codec_named(name).name
+            return wire_named(name).name
         except WireDtypeError as error:
             raise PydanticCustomError("wire_dtype", "{error}", {"error": str(error)}) from None
 

@@ -197,6 +197,10 @@ class Commit(LogEntry):
     compute: float | None = about("seconds that it computed", default=None, digits=MICROSECONDS)
     before: float | None = about("seconds that it worked without a ticket", default=None, digits=MICROSECONDS)
     ends: bool = about("its work unit has no more parts", default=False)
+    residual: int | None = about(
+        "of a codec with error feedback: the ticket whose commit left behind what this payload was encoded with",
+        default=None,
+    )
 
     def sentence(self) -> str:
         loss = f", loss {self.loss:.4g}" if math.isfinite(self.loss) else ""

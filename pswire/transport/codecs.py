@@ -1,24 +1,21 @@
-"""How a flat float32 payload travels: the codecs behind `wire_dtype`, in one table.
+"""How a flat float32 payload travels: what a codec is, and those that take each element by itself.
 
-A codec says how many bytes n elements take, encodes them, and decodes them
-from chunks as they arrive. float32 travels as it is, bfloat16 and float16 are
-rounded to nearest even. These are `Elementwise`: each element travels by
-itself in a fixed number of bytes. Others need not be: a payload may begin with
-a scale, say.
+Gradients may travel by any codec, weights by an `Elementwise` one: float32 as it is, bfloat16 and float16 rounded to
+nearest even. `pswire.transport.blocks` has codecs that share a scale among a block of elements; `pswire.transport.wire`
+has the table of all. The size of a payload depends on the server's `ShardLayout` only, never on the numbers.
 
-What a worker remembers from payload to payload (the residual of error
-feedback, say) is in an `Encoder`, one per worker and server. Like
-`psworker.local.LocalWork` it counts from the commit on.
+What a worker remembers from payload to payload, such as the residual of error feedback, is in an `Encoder`, one for
+each worker and server. It counts from the commit on.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.nearest import did_you_mean
+from pswire.model.plan import ShardLayout
 from pswire.v1 import model_pb2
 
 Bytes = bytes | bytearray | memoryview
@@ -40,78 +37,73 @@ class Decoder(Protocol):
         ...
 
 
-class Encoder:
-    """A codec as one worker uses it towards one server; this one remembers nothing.
+class NotFinite(ValueError):
+    """A gradient with NaN or infinity, which a codec with scales would hide from the server. The text says where."""
 
-    A codec that does returns its own from `Codec.encoder`. The thread that
-    sends to the server uses it.
+
+class Encoder:
+    """One worker's payloads to one server, by a codec that remembers nothing.
+
+    The thread that sends to the server uses it.
     """
 
-    def __init__(self, codec: "Codec") -> None:
+    # The ticket whose commit left behind what the next payload begins with; None: nothing did.
+    base: int | None = None
+
+    def __init__(self, codec: "Elementwise") -> None:
         self._codec = codec
 
     def encode(self, ticket: int, values: Array) -> Array:
-        """As `Codec.encode`, under `ticket`. Encoded again, a ticket's payload has the same bytes."""
+        """Return an array whose memory is the payload. Encoded again, a ticket's payload has the same bytes.
+
+        `values`: C-contiguous, float32 or the codec's `array_dtype`. Raises NotFinite.
+        """
         return self._codec.encode(values)
 
     def keep(self, ticket: int) -> None:
-        """The payload of `ticket` is committed: what encoding it left behind counts from now on.
+        """Let what encoding `ticket` left behind count: it is committed.
 
-        A no-op for a ticket that was not encoded last: its payload went
-        another way, uncoded.
+        Do nothing for a ticket that was not encoded last: its payload went another way, uncoded.
         """
 
-    def state(self) -> Mapping[str, Array]:
-        """What is remembered, by name."""
-        return {}
-
-    def restore(self, state: Mapping[str, Array]) -> None:
-        """Go on from a `state`. Raises ValueError for one that is not of this codec."""
-        if state:
-            raise ValueError(f"{self._codec.name} remembers nothing, got {', '.join(sorted(state))}")
+    def take_back(self, ticket: int) -> None:
+        """Forget what the commit of `ticket` left behind, because it was dropped; if it is `base`."""
 
 
 class Codec(ABC):
     """`number`: in messages, a WireDtype. `caution`: why a finite number may arrive infinite, if it may.
 
     `exact`: what is decoded has the bits of what was encoded. `remembers`: what a worker's payload becomes depends
-    on those that it committed before, so that replay encodes all of them.
+    on those that it committed before, so that replay encodes all of them. `sparse`: most elements of a payload arrive
+    as zeros, and come in a later one.
     """
 
     name: str
     number: "model_pb2.WireDtype.ValueType"
     caution: str = ""
     exact: bool = False
-    remembers: bool = False
+    remembers: ClassVar[bool] = False
+    sparse: bool = False
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
         """Of arrays that hold elements as they travel; float32 where no array does."""
         return np.dtype(np.float32)
 
-    @abstractmethod
-    def size(self, elements: int) -> int:
-        """Bytes of a payload of `elements` elements."""
+    def prepare(self) -> None:  # noqa: B027
+        """Do ahead what would make the first payload late. Most have nothing to do."""
 
     @abstractmethod
-    def encode(self, values: Array) -> Array:
-        """An array whose memory is the payload of `values` (C-contiguous; float32 or `array_dtype`).
-
-        Nothing is copied that is the payload already.
-        """
+    def size(self, layout: ShardLayout) -> int:
+        """Bytes of a payload."""
 
     @abstractmethod
-    def decoder(self, out: Array) -> Decoder:
+    def decoder(self, layout: ShardLayout, out: Array) -> Decoder:
         """For one payload, into `out`: float32, or `array_dtype` to keep elements as they travel."""
 
-    def pieces(self, values: Array, limit: int) -> Iterator[Array]:
-        """As `encode`, in pieces of at most `limit` bytes, each made when it is asked for."""
-        payload = self.encode(values).reshape(-1).view(np.uint8)
-        return (payload[start : start + limit] for start in range(0, payload.size, limit))
-
-    def encoder(self, elements: int) -> Encoder:
-        """For one worker and one server whose payloads have `elements` elements."""
-        return Encoder(self)
+    @abstractmethod
+    def encoder(self, layout: ShardLayout) -> Encoder:
+        """For one worker and one server."""
 
 
 class Elementwise(Codec):
@@ -128,16 +120,29 @@ class Elementwise(Codec):
     def array_dtype(self) -> np.dtype[Any]:
         return self.raw.newbyteorder("=")
 
-    def size(self, elements: int) -> int:
-        return elements * self.raw.itemsize
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.raw.itemsize
+
+    def size(self, layout: ShardLayout) -> int:
+        return layout.elements * self.itemsize
+
+    def encoder(self, layout: ShardLayout) -> Encoder:
+        return Encoder(self)
 
     def encode(self, values: Array) -> Array:
+        """Return an array whose memory is the payload of `values` (C-contiguous; float32 or `array_dtype`).
+
+        Nothing is copied that is the payload already.
+        """
         if values.dtype == self.raw:
             return values
         with np.errstate(over="ignore"):
             return values.astype(self.raw, copy=False)
 
     def pieces(self, values: Array, limit: int) -> Iterator[Array]:
+        """As `encode`, in pieces of at most `limit` bytes, each made when it is asked for."""
         step = limit // self.raw.itemsize
         return (self.encode(values[start : start + step]) for start in range(0, values.size, step))
 
@@ -152,11 +157,13 @@ class Elementwise(Codec):
         """From `elements`, which are `raw`, to float32."""
         out[...] = elements
 
-    def decoder(self, out: Array) -> Decoder:
-        return _ElementDecoder(self, out)
+    def decoder(self, layout: ShardLayout, out: Array) -> Decoder:
+        return ElementDecoder(self, out)
 
 
-class _ElementDecoder:
+class ElementDecoder:
+    """Decodes into `out` whatever number of elements that has."""
+
     def __init__(self, codec: Elementwise, out: Array) -> None:
         self._codec = codec
         self._out = out.reshape(-1)
@@ -167,7 +174,7 @@ class _ElementDecoder:
         elements = self._codec.elements(data)
         start, stop = self._done, self._done + elements.size
         if stop > self._out.size:
-            expected = self._codec.size(self._out.size - start)
+            expected = self._codec.itemsize * (self._out.size - start)
             raise WireDtypeError(f"expected at most {expected} bytes more, got {memoryview(data).nbytes}")
         out = self._out[start:stop]
         if self._narrow:
@@ -203,21 +210,3 @@ BFLOAT16: Final = _BFloat16("bfloat16", model_pb2.WIRE_DTYPE_BFLOAT16, "<u2")
 FLOAT16: Final = Elementwise(
     "float16", model_pb2.WIRE_DTYPE_FLOAT16, "<f2", caution="beyond 65504 they become infinite as float16"
 )
-
-# By the name in configuration files. A codec that is added here can be asked for by every process that has it.
-CODECS: Final[dict[str, Codec]] = {codec.name: codec for codec in (FLOAT32, BFLOAT16, FLOAT16)}
-
-
-def codec_named(name: str) -> Codec:
-    """Raises WireDtypeError for an unknown name."""
-    if name not in CODECS:
-        raise WireDtypeError(f"unknown wire dtype {name!r}{did_you_mean(name, CODECS)}")
-    return CODECS[name]
-
-
-def codec_numbered(number: int) -> Codec:
-    """By a message's number. Raises WireDtypeError when it is unspecified or unknown."""
-    for codec in CODECS.values():
-        if codec.number == number:
-            return codec
-    raise WireDtypeError(f"unknown wire dtype number {number}; known: {', '.join(CODECS)}")

@@ -67,6 +67,7 @@ class JoinRequest(_message.Message):
     """Fingerprint of the plan that the worker computed for `servers` shards."""
     servers: _builtins.int
     wire_dtype: _model_pb2.WireDtype.ValueType
+    """Of gradients. Workers of one job say the same where it is one with scales."""
     task_index: _builtins.int
     """Which part of the data to take; absent: the coordinator picks the lowest free one."""
     optimizer: _builtins.str
@@ -450,6 +451,7 @@ class Commit(_message.Message):
     TIMES_FIELD_NUMBER: _builtins.int
     LEARNING_RATE_FIELD_NUMBER: _builtins.int
     UNIT_ENDS_FIELD_NUMBER: _builtins.int
+    RESIDUAL_FIELD_NUMBER: _builtins.int
     ticket: _builtins.int
     batch: _builtins.int
     samples: _builtins.int
@@ -462,6 +464,10 @@ class Commit(_message.Message):
     """
     unit_ends: _builtins.bool
     """The ticket's work unit has no part behind this one."""
+    residual: _builtins.int
+    """Of a codec that remembers: the ticket whose commit left behind what this payload was encoded with. Absent: none
+    did.
+    """
     @_builtins.property
     def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """What each shard returned from Push, in task order."""
@@ -482,14 +488,20 @@ class Commit(_message.Message):
         times: Global___Times | None = ...,
         learning_rate: _builtins.float | None = ...,
         unit_ends: _builtins.bool = ...,
+        residual: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "times", b"times"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "_residual", b"_residual", "learning_rate", b"learning_rate", "residual", b"residual", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "batch", b"batch", "learning_rate", b"learning_rate", "loss", b"loss", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times", "unit_ends", b"unit_ends"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "_residual", b"_residual", "batch", b"batch", "learning_rate", b"learning_rate", "loss", b"loss", "ready", b"ready", "receipts", b"receipts", "residual", b"residual", "samples", b"samples", "ticket", b"ticket", "times", b"times", "unit_ends", b"unit_ends"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    _WhichOneofReturnType__residual: _TypeAlias = _typing.Literal["residual"]  # noqa: Y015
+    _WhichOneofArgType__residual: _TypeAlias = _typing.Literal["_residual", b"_residual"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__residual) -> _WhichOneofReturnType__residual | None: ...
 
 Global___Commit: _TypeAlias = Commit  # noqa: Y015
 

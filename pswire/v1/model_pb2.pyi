@@ -49,14 +49,22 @@ class _WireDtypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WireDtype.V
     WIRE_DTYPE_FLOAT32: _WireDtype.ValueType  # 1
     WIRE_DTYPE_BFLOAT16: _WireDtype.ValueType  # 2
     WIRE_DTYPE_FLOAT16: _WireDtype.ValueType  # 3
+    WIRE_DTYPE_INT8: _WireDtype.ValueType  # 4
+    WIRE_DTYPE_INT4: _WireDtype.ValueType  # 5
+    WIRE_DTYPE_TOP_K: _WireDtype.ValueType  # 6
 
 class WireDtype(_WireDtype, metaclass=_WireDtypeEnumTypeWrapper):
-    """How an element travels. The servers accumulate in float32."""
+    """How a payload travels. The servers accumulate in float32. From INT8 on: gradients only, with a scale per block of
+    elements.
+    """
 
 WIRE_DTYPE_UNSPECIFIED: WireDtype.ValueType  # 0
 WIRE_DTYPE_FLOAT32: WireDtype.ValueType  # 1
 WIRE_DTYPE_BFLOAT16: WireDtype.ValueType  # 2
 WIRE_DTYPE_FLOAT16: WireDtype.ValueType  # 3
+WIRE_DTYPE_INT8: WireDtype.ValueType  # 4
+WIRE_DTYPE_INT4: WireDtype.ValueType  # 5
+WIRE_DTYPE_TOP_K: WireDtype.ValueType  # 6
 Global___WireDtype: _TypeAlias = WireDtype  # noqa: Y015
 
 @_typing.final

@@ -60,6 +60,7 @@ class PushHeader(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
+    WEIGHTS_DTYPE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     worker: _builtins.str
     ticket: _builtins.int
@@ -72,6 +73,8 @@ class PushHeader(_message.Message):
     incarnation: _builtins.int
     membership_token: _builtins.bytes
     """From Join: nobody else's payload is taken for the worker's tickets."""
+    weights_dtype: _model_pb2.WireDtype.ValueType
+    """With a commit: how the version that comes along travels, where that is not `dtype`."""
     def __init__(
         self,
         *,
@@ -84,10 +87,11 @@ class PushHeader(_message.Message):
         after: _builtins.int = ...,
         incarnation: _builtins.int = ...,
         membership_token: _builtins.bytes = ...,
+        weights_dtype: _model_pb2.WireDtype.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "bytes", b"bytes", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "ticket", b"ticket", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "bytes", b"bytes", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "ticket", b"ticket", "weights_dtype", b"weights_dtype", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,7 +8,7 @@ import grpc
 from pswire.generations import follows
 from pswire.model.plan import Plan
 from pswire.model.specs import specs_to_wire
-from pswire.transport.codecs import codec_named
+from pswire.transport.codecs import Codec
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, bounded, insist
@@ -39,7 +39,7 @@ class Registration:
         self,
         channel: grpc.Channel,
         plan: Plan,
-        wire_dtype: str,
+        codec: Codec,
         name: str | None,
         task_index: int | None,
         backoff: Backoff,
@@ -51,7 +51,7 @@ class Registration:
         """`optimizer`: the one that is expected, as JSON, or empty. `work`: the data is dealt, for so many epochs."""
         self.session = secrets.token_hex(16)
         self._plan = plan
-        self._wire_dtype = wire_dtype
+        self._codec = codec
         self._name, self._task_index = name, task_index
         self._optimizer = optimizer
         self._backoff = backoff
@@ -69,7 +69,7 @@ class Registration:
             variables=specs_to_wire(self._plan.variables),
             plan=self._plan.fingerprint,
             servers=len(self._plan.shards),
-            wire_dtype=codec_named(self._wire_dtype).number,
+            wire_dtype=self._codec.number,
             task_index=self._task_index,
             optimizer=self._optimizer,
             job=self._job,

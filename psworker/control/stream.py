@@ -196,6 +196,12 @@ class Control:
         with self._lock:
             return self._engine.void.get(ticket)
 
+    @property
+    def dropped(self) -> int:
+        """The last ticket of which it was said that its commit is dropped; 0: of none."""
+        with self._lock:
+            return self._engine.pending.dropped
+
     def dispositions(self, ticket: int | None = None) -> list[Disposition]:
         """What became of commits. `ticket`: wait first until its commit is answered, if nothing was granted ahead."""
         engine = self._engine

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pswire.bounds import BoundError, checker
 from pswire.transport import frames
-from pswire.transport.codecs import Codec, Decoder, WireDtypeError
+from pswire.transport.codecs import ElementDecoder, Elementwise, WireDtypeError
 from pswire.transport.failures import CallEnded
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
@@ -55,7 +55,11 @@ class Exchange:
             raise
 
     def payload(
-        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, codec: Codec, out: NDArray[Any]
+        self,
+        first: shard_pb2.ExchangeReply,
+        chunk: frames.ChunkView | None,
+        codec: Elementwise,
+        out: NDArray[Any],
     ) -> None:
         """Receive a payload that begins with `chunk` into `out`: float32, or the codec's `array_dtype`."""
         try:
@@ -71,9 +75,13 @@ class Exchange:
             stream.close()
 
     def _receive(
-        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, codec: Codec, out: NDArray[Any]
+        self,
+        first: shard_pb2.ExchangeReply,
+        chunk: frames.ChunkView | None,
+        codec: Elementwise,
+        out: NDArray[Any],
     ) -> None:
-        total, received, decoder = codec.size(out.size), 0, codec.decoder(out)
+        total, received, decoder = codec.itemsize * out.size, 0, ElementDecoder(codec, out)
         if first.bytes != total:
             raise SessionError(f"expected a payload of {total} bytes, got one of {first.bytes}")
         while received < total:
@@ -89,7 +97,7 @@ class Exchange:
                     raise CallEnded(grpc.StatusCode.CANCELLED, "the exchange was closed here")
                 _, chunk = _parsed(stream.receive())
 
-    def _decode(self, decoder: Decoder, data: memoryview) -> None:
+    def _decode(self, decoder: ElementDecoder, data: memoryview) -> None:
         try:
             decoder.feed(data)
         except WireDtypeError as error:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from pswire.messages import REQUESTS
 from pswire.transport.codecs import Encoder
+from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import shard_pb2
+from pswire.v1 import model_pb2, shard_pb2
 from psworker.engine import Commit
 
 _FILL = REQUESTS.codecs[Commit].fill
@@ -29,7 +30,7 @@ class Membership:
 
     __slots__ = ("encoder", "hello", "identity", "push", "step")
 
-    def __init__(self, identity: MemberId, encoder: Encoder, plan: str) -> None:
+    def __init__(self, identity: MemberId, encoder: Encoder, plan: str, wire: Wire) -> None:
         self.identity, self.encoder = identity, encoder
         header = shard_pb2.PushHeader(
             job=identity.job,
@@ -37,6 +38,7 @@ class Membership:
             plan=plan,
             incarnation=identity.incarnation,
             membership_token=identity.membership_token,
+            weights_dtype=model_pb2.WIRE_DTYPE_UNSPECIFIED if wire.same else wire.down.number,
         )
         self.push = shard_pb2.ExchangeRequest(push=header)
         # With a commit; `hello` is the one that it holds.

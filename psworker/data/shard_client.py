@@ -18,8 +18,9 @@ from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.protocol import received
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport import frames
-from pswire.transport.codecs import FLOAT32, Codec
+from pswire.transport.codecs import FLOAT32, Encoder, NotFinite
 from pswire.transport.framed_socket import Parts
+from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, Contact, insist, translated
@@ -64,7 +65,7 @@ class ShardClient:
         address: Address,
         channel: grpc.Channel,
         plan: Plan,
-        codec: Codec,
+        wire: Wire,
         patience: float,
         closing: threading.Event,
         transport: str = "auto",
@@ -82,14 +83,14 @@ class ShardClient:
         self.server = server
         self.address = address
         self.elements = plan.shards[server].elements
-        self._trainable = plan.shards[server].trainable
+        self._layout = plan.shards[server]
         self.turn = threading.RLock()
         self._plan = plan.fingerprint
         # Shared memory is float32, and so is what goes by messages in its stead.
-        self._codec = FLOAT32 if transport == "shared-memory" else codec
+        self._wire = Wire(FLOAT32, FLOAT32) if transport == "shared-memory" else wire
         # Replaced as one at every (re)join, by the thread that joins. A push takes it once. Only the training loop,
         # which pushes, uses the encoder.
-        self._membership = Membership(MemberId(), self._codec.encoder(self.elements), self._plan)
+        self._membership = Membership(MemberId(), self._encoder(), self._plan, self._wire)
         self._patience = patience
         self._closing = closing
         self._void = void
@@ -97,7 +98,7 @@ class ShardClient:
         kind = transport if self.elements or transport == "grpc" else "auto"
         newest = credentials.live.now if credentials.live is not None else None
         self._carried: Callable[[Address, grpc.Channel], Transport] = lambda address, channel: Transport(
-            server, address, channel, self._plan, kind, codec, newest, silence
+            server, address, channel, self._plan, kind, wire.exact, newest, silence
         )
         # The newest is replaced by the thread that joins, where the server has moved; who holds the turn takes it up.
         self._transport = self._newest = self._carried(address, channel)
@@ -110,8 +111,11 @@ class ShardClient:
         encoder, before = self._membership.encoder, self._membership.identity
         same_job = before.job in ("", identity.job)
         if not same_job or identity.incarnation != before.incarnation:
-            encoder = self._codec.encoder(self.elements)
-        self._membership = Membership(identity, encoder, self._plan)
+            encoder = self._encoder()
+        self._membership = Membership(identity, encoder, self._plan, self._wire)
+
+    def _encoder(self) -> Encoder:
+        return self._wire.up.encoder(self._layout)
 
     def move(self, address: Address, channel: grpc.Channel) -> None:
         """The server is elsewhere. Whoever waits for it there tries here next."""
@@ -160,7 +164,7 @@ class ShardClient:
             ticket=ticket,
             version=version,
             plan=self._plan,
-            dtype=self._codec.number,
+            dtype=self._wire.down.number,
             after=after,
             worker=identity.worker,
             incarnation=identity.incarnation,
@@ -185,14 +189,14 @@ class ShardClient:
                 raise SessionError("the server named memory that is not shared")
             return attachment.receive(first.located, ticket)
         values = self._array(narrow)
-        self._transport.exchange.payload(first, chunk, self._codec, values)
+        self._transport.exchange.payload(first, chunk, self._wire.down, values)
         return Received(values, spare=self._spare)
 
     def pull_slots(self, slots: int, version: int, after: int) -> Floats:
         """What the optimizer remembers at `version` or a later one: so many slots of this server's trainable part, as
         (slots, elements). Raises Refused, Unreachable."""
         identity = self.identity
-        values = np.empty((slots, self._trainable), np.float32)
+        values = np.empty((slots, self._layout.trainable), np.float32)
         request = shard_pb2.PullRequest(
             job=identity.job,
             version=version,
@@ -217,18 +221,21 @@ class ShardClient:
 
     def _array(self, narrow: bool) -> NDArray[Any]:
         """For a version to be received into."""
-        dtype = self._codec.array_dtype if narrow else np.dtype(np.float32)
+        dtype = self._wire.down.array_dtype if narrow else np.dtype(np.float32)
         while self._spare:
             values = self._spare.pop()
             if values.dtype == dtype:
                 return values
         return np.empty(self.elements, dtype)
 
-    def push(self, ticket: int, payload: Payload, after: int) -> bytes:
-        """Stage it under `ticket`; the receipt. Raises PayloadRefused, Voided, Refused, Unreachable."""
+    def push(self, ticket: int, payload: Payload, after: int, *, raw: bool = False) -> bytes:
+        """Stage it under `ticket`; the receipt. `raw`: no gradient, which no codec with scales may round.
+
+        Raises PayloadRefused, Voided, Refused, Unreachable.
+        """
         values, membership = self._checked(payload), self._holding(ticket)
         with self.turn:
-            reply, _ = insist(lambda: self._send(membership, ticket, values, after), self._backoff())
+            reply, _ = insist(lambda: self._send(membership, ticket, values, after, raw=raw), self._backoff())
         return bytes(reply.receipt)
 
     def _holding(self, ticket: int) -> Membership:
@@ -276,6 +283,15 @@ class ShardClient:
         """What was pushed under `ticket` is committed."""
         self._membership.encoder.keep(ticket)
 
+    def take_back(self, ticket: int) -> None:
+        """What was committed under `ticket` was dropped."""
+        self._membership.encoder.take_back(ticket)
+
+    @property
+    def residual(self) -> int | None:
+        """The ticket whose commit left behind what the next payload is encoded with."""
+        return self._membership.encoder.base
+
     def _version(
         self, reply: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, granted: int, narrow: bool
     ) -> Received | None:
@@ -297,6 +313,8 @@ class ShardClient:
         after: int,
         commit: Commit | None = None,
         hello: pb.Hello | None = None,
+        *,
+        raw: bool = False,
     ) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
         """Push, in a shared slot if one is free, else in chunks; the first message of the answer."""
         attachment, exchange = self._here().agree(membership.identity, after), self._transport.exchange
@@ -319,17 +337,25 @@ class ShardClient:
                 kind = Voided if reply.code == _ABORTED else PayloadRefused
                 raise kind(f"server {self.server} at {self.address}: {reply.refusal}")
             request.slot = 0
-        payload = membership.encoder.encode(ticket, np.ascontiguousarray(array_of(values)))
-        header.dtype, header.bytes = self._codec.number, payload.nbytes
+        array = np.ascontiguousarray(array_of(values))
+        if raw and self._wire.up.remembers:
+            header.dtype, payload = FLOAT32.number, FLOAT32.encode(array)
+        else:
+            try:
+                payload = membership.encoder.encode(ticket, array)
+            except NotFinite as error:
+                raise PayloadRefused(f"payload of ticket {ticket}: {error}") from error
+            header.dtype = self._wire.up.number
+        header.bytes = payload.nbytes
         return exchange.ask(_messages(request, payload))
 
     def _checked(self, payload: Payload) -> NDArray[Any] | Pieces:
         """Pieces stay apart until it is known where they go."""
         values = payload if isinstance(payload, Pieces) else array_of(payload)
         dtype = values.dtype
-        known = dtype is _FLOAT32 or dtype == _FLOAT32 or dtype == self._codec.array_dtype
+        known = dtype is _FLOAT32 or dtype == _FLOAT32 or dtype == self._wire.up.array_dtype
         if values.shape != (self.elements,) or not known:
-            expected = " or ".join(sorted({"float32", str(self._codec.array_dtype)}))
+            expected = " or ".join(sorted({"float32", str(self._wire.up.array_dtype)}))
             raise ValueError(
                 f"payload for server {self.server}: expected {expected} of shape ({self.elements},), "
                 f"got {values.dtype} of shape {values.shape}"

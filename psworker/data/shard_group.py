@@ -14,8 +14,8 @@ from pswire.model.plan import Plan
 from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS, Options
-from pswire.transport.codecs import Codec
 from pswire.transport.connecting import open_channel
+from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.data.membership import MemberId
 from psworker.data.shard_client import ShardClient
@@ -37,7 +37,7 @@ class ShardGroup:
         self,
         hosts: tuple[Address, ...],
         plan: Plan,
-        codec: Codec,
+        wire: Wire,
         patience: float,
         transport: str,
         credentials: Credentials = NO_TLS,
@@ -69,7 +69,7 @@ class ShardGroup:
                         address,
                         channel,
                         plan,
-                        codec,
+                        wire,
                         patience,
                         self.pointless,
                         transport,

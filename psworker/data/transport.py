@@ -10,7 +10,6 @@ from pswire.logs.events import event
 from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.security.identity import Identity as TlsIdentity
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.codecs import Codec
 from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.transport.segments import SegmentError, here
 from pswire.v1 import shard_pb2
@@ -29,7 +28,7 @@ class Transport:
     """What is agreed with a server at the beginning of every gRPC stream, and ends with it.
 
     Shared memory with a server of this machine, and messages over a Unix
-    socket; with any other, and for 16-bit payloads, chunks over a TCP socket.
+    socket; with any other, and for rounded payloads, chunks over a TCP socket.
     What is not available is not asked for again: the next best is used, down
     to gRPC itself. Beside a socket the gRPC stream stays open, for its pings.
 
@@ -43,12 +42,12 @@ class Transport:
         channel: grpc.Channel,
         plan: str,
         kind: str,
-        codec: Codec,
+        exact: bool,
         newest: Callable[[], TlsIdentity] | None = None,
         silence: float = ping_interval(UNKNOWN_TIMEOUT),
     ):
-        """`kind`: of TRANSPORTS; `codec`: that of messages. Shared memory is float32, and rounding that was asked for
-        must not depend on which machine the worker is on. `newest`: what this process shows of itself; None without
+        """`kind`: of TRANSPORTS; `exact`: messages are float32. Shared memory is, and rounding that was asked for must
+        not depend on which machine the worker is on. `newest`: what this process shows of itself; None without
         TLS. With it, nothing leaves this machine unencrypted, whatever is available. `silence`: seconds without a sign
         of life after which a connection to another machine is given up."""
         self.attachment: Attachment | None = None
@@ -61,7 +60,7 @@ class Transport:
         self._silence = silence
         self._plan = plan
         self._required = kind if kind in ("socket", "shared-memory") else None
-        self._memory = kind == "shared-memory" or (kind == "auto" and codec.exact)
+        self._memory = kind == "shared-memory" or (kind == "auto" and exact)
         self._socket = kind != "grpc"
         self._over_grpc = Exchange(self._opened)
         self._over_socket: Exchange | None = None

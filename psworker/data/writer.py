@@ -41,23 +41,24 @@ class GradientWriter:
         self._check(grant)
         return [shard.slot() for shard in self._servers.shards]
 
-    def push(self, grant: Grant, flats: Sequence[Payload]) -> None:
-        """Raises ValueError, PayloadRefused, Voided, Refused, Unreachable."""
+    def push(self, grant: Grant, flats: Sequence[Payload], *, raw: bool = False) -> None:
+        """`raw`: as of `ShardClient.push`. Raises ValueError, PayloadRefused, Voided, Refused, Unreachable."""
         expected = len(self._servers.shards)
         if len(flats) != expected:
             raise ValueError(f"expected {expected} payloads, one per server, got {len(flats)}")
         self._check(grant)
         self._watch.push(grant.ticket)
+        self._take_back()
         self._receipts = {
             grant.ticket: self._servers.each(
-                lambda shard: shard.push(grant.ticket, flats[shard.server], grant.index)
+                lambda shard: shard.push(grant.ticket, flats[shard.server], grant.index, raw=raw)
             )
         }
 
     def commit(self, commit: Commit) -> None:
         """What was pushed under its ticket counts from now on."""
         receipts = tuple(self._receipts.pop(commit.ticket, ()))
-        self._control.commit(commit.measured(self._watch.times(commit.ticket), receipts))
+        self._control.commit(commit.measured(self._watch.times(commit.ticket), receipts, self._residual))
         self._keep(commit.ticket)
         self._watch.end()
 
@@ -69,7 +70,9 @@ class GradientWriter:
             return
         self._check(grant)
         self._watch.push(grant.ticket)
-        commit = self._control.begin_commit(commit.measured(self._watch.times(commit.ticket)))
+        self._take_back()
+        times = self._watch.times(commit.ticket)
+        commit = self._control.begin_commit(commit.measured(times, residual=self._residual))
         try:
             answer = self._stepped(grant, flats[0], commit)
         except grpc.RpcError:
@@ -83,6 +86,17 @@ class GradientWriter:
         self._keep(grant.ticket)
         self._control.receive(answer.events)
         self._watch.end(answer.received)
+
+    @property
+    def _residual(self) -> int | None:
+        """The same for every server: each was sent the same tickets' payloads."""
+        return self._servers.shards[0].residual
+
+    def _take_back(self) -> None:
+        """Before a payload is encoded: what a dropped one has left behind does not count."""
+        dropped = self._control.dropped
+        for shard in self._servers.shards:
+            shard.take_back(dropped)
 
     def _keep(self, ticket: int) -> None:
         for shard in self._servers.shards:

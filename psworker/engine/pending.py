@@ -19,6 +19,8 @@ class Pending:
         # Abandoned, and not yet known to have been received.
         self.abandons: dict[int, Abandon] = {}
         self.dispositions: deque[Disposition] = deque(maxlen=KEPT_DISPOSITIONS)
+        # The last ticket of which it was said that its commit is dropped; 0: of none.
+        self.dropped = 0
 
     def commit(self, commit: Commit) -> None:
         """It is sent, or an exchange carries it."""
@@ -34,6 +36,8 @@ class Pending:
         """The coordinator has received the ticket's commit or abandon."""
         self.commits.pop(disposition.ticket, None)
         self.abandons.pop(disposition.ticket, None)
+        if disposition.fate == "dropped":
+            self.dropped = disposition.ticket
         if disposition.fate != "pending" and disposition.ticket in self.awaited:
             del self.awaited[disposition.ticket]
             self.dispositions.append(disposition)

@@ -35,6 +35,7 @@ class EngineState:
     position_before: int = 0
     forfeited: int | None = None
     rolled_back: bool = False
+    dropped: int = 0
 
     def to_json(self) -> dict[str, object]:
         """As plain data that `json.dumps(..., allow_nan=False)` takes."""
@@ -96,6 +97,7 @@ def state_of(engine: ClientEngine) -> EngineState:
         position_before=engine.position.before,
         forfeited=engine.forfeited,
         rolled_back=engine.rolled_back,
+        dropped=pending.dropped,
     )
 
 
@@ -118,6 +120,7 @@ def restored(state: EngineState, shift: float = 0.0) -> ClientEngine:
     pending.abandons.update((each.ticket, each) for each in state.abandoned)
     engine.void.update((each.ticket, each.reason) for each in state.void)
     pending.dispositions.extend(state.dispositions)
+    pending.dropped = state.dropped
     engine.position = Position(state.position, state.position_before)
     engine.forfeited, engine.rolled_back = state.forfeited, state.rolled_back
     return engine

@@ -17,7 +17,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from pswire.model.plan import Plan
-from pswire.transport.codecs import codec_named
+from pswire.transport.wire import wire_named
 from psworker.data.payloads import Payload, array_of
 from psworker.tensorflow.casts import payload_of, tensor_of
 from psworker.tensorflow.flats import FlatLayout
@@ -100,7 +100,7 @@ class FlatStep:
         kept = [variable.read_value() for variable in self._model.local]
         for dtype in dtypes:
             flats = self._plan.scatter(self._model.values())
-            narrow = codec_named(dtype).array_dtype
+            narrow = wire_named(dtype).array_dtype
             self([flat.astype(narrow, copy=False) for flat in flats], batch)
         for variable, value in zip(self._model.local, kept, strict=True):
             variable.assign(value)

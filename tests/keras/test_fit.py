@@ -370,12 +370,13 @@ def test_mixed_precision_trains() -> None:
     assert history.history["loss"][-1] < history.history["loss"][0]
 
 
-def test_bfloat16_trains() -> None:
+@pytest.mark.parametrize("wire_dtype", ["bfloat16", "int8", "int4/bfloat16"])
+def test_rounded_payloads_train(wire_dtype: str) -> None:
     keras.utils.clear_session()
-    layers = [keras.Input((8,)), *(keras.layers.Dense(n, dtype="mixed_bfloat16") for n in (16, 4))]
+    layers = [keras.Input((8,)), *(keras.layers.Dense(n, dtype="mixed_bfloat16") for n in (40, 4))]
     model = keras.Sequential(layers)
     model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with pk.distribute(model, wire_dtype="bfloat16") as job:
+    with pk.distribute(model, wire_dtype=wire_dtype) as job:
         history = model.fit(X, Y, batch_size=BATCH, epochs=4, verbose=0)
         assert job.version == 40
     assert history.history["loss"][-1] < history.history["loss"][0]

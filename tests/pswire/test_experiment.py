@@ -211,7 +211,7 @@ def test_an_override_through_a_number_is_refused(tmp_path: Path) -> None:
         ("[cluster]\nservers = 0", "cluster.servers: expected at least 1, got 0"),
         ("[cluster]\nworker_timeout = 0", "cluster.worker_timeout: expected more than 0.0, got 0"),
         ("[cluster]\nworker_timeout = inf", "cluster.worker_timeout: expected a finite number, got inf"),
-        ("[cluster]\nwire_dtype = 'int8'", "cluster.wire_dtype: unknown wire dtype 'int8'"),
+        ("[cluster]\nwire_dtype = 'int9'", "cluster.wire_dtype: unknown wire dtype 'int9'"),
         ("[policy]\nname = 3", "policy.name: expected a string, got 3"),
         (
             "[optimizer]\nlearning_rate = 'x'",

@@ -49,15 +49,20 @@ def test_a_run_that_fetched_ahead(tmp_path: Path) -> None:
 
 
 # Every worker and the replay load TensorFlow. The run that fetches ahead is under async, too.
-POLICIES = usually([("k-sync", 3)], soak=[("async", 4), ("k-sync", 3), ("k-sync", 4)])
+POLICIES = usually(
+    [("k-sync", 3, "bfloat16"), ("rennala", 3, "int4/bfloat16")],
+    soak=[("async", 4, "bfloat16"), ("async", 4, "int8"), ("k-sync", 3, "bfloat16"), ("rennala", 4, "int8")],
+)
 
 
-@pytest.mark.parametrize(("name", "workers"), POLICIES)
-def test_dropout_and_batch_normalisation_in_a_narrow_dtype(tmp_path: Path, name: str, workers: int) -> None:
-    policy: dict[str, Any] = {"name": name} | ({"aggregate": 2} if name == "k-sync" else {})
+@pytest.mark.parametrize(("name", "workers", "wire_dtype"), POLICIES)
+def test_dropout_and_batch_normalisation_in_a_narrow_dtype(
+    tmp_path: Path, name: str, workers: int, wire_dtype: str
+) -> None:
+    policy: dict[str, Any] = {"name": name} | ({"aggregate": 2} if name != "async" else {})
     document = {
         "run": {"seed": 5, "deterministic": True},
-        "cluster": {"servers": 2, "workers": workers, "wire_dtype": "bfloat16"},
+        "cluster": {"servers": 2, "workers": workers, "wire_dtype": wire_dtype},
         "policy": policy,
         "optimizer": {"name": "from-job"},
         "job": {"module": "tests/replay/dropout_digits.py:CompiledDigits", "epochs": 1},

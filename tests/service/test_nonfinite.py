@@ -1,5 +1,7 @@
 """Finite contributions whose update is not finite: refused as a whole on every server, and training goes on."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -88,7 +90,7 @@ def test_so_many_in_a_row_end_the_job(servers: int) -> None:
         for stop in stops:
             assert not stop.success
             assert "2 updates in a row would not be finite" in stop.reason
-            assert "came from w0, w1" in stop.reason
+            assert re.search("came from (w0, w1|w1, w0)", stop.reason)
         one.leave()
         other.leave()
         assert {served.ended() for served in cluster.servers} == {ExitCode.DIVERGED}

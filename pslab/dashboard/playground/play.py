@@ -138,7 +138,7 @@ def _line(record: Record) -> dict[str, Any]:
 def _servers(experiment: Experiment, cluster: Cluster) -> list[dict[str, Any]]:
     return [
         {"index": index, "address": "simulated", "state": "ready", "bytes": size, "executed": None}
-        for index, size in enumerate(cluster.store.sizes)
+        for index, size in enumerate(cluster.store.sizes_down)
     ]
 
 

@@ -149,7 +149,7 @@ class Worker:
         elif self._cluster.network.free:
             self._pulled(step, grant.version)
         else:
-            sizes = self._cluster.store.sizes
+            sizes = self._cluster.store.sizes_down
             self._cluster.network.download(sizes, partial(self._pulled, step, grant.version))
 
     # A step
@@ -201,25 +201,26 @@ class Worker:
         if network.free:
             self._pushed(step)
         else:
-            network.upload(self._cluster.store.sizes, partial(self._pushed, step))
+            network.upload(self._cluster.store.sizes_up, partial(self._pushed, step))
 
     def _pushed(self, step: Step) -> None:
         if step is not self._step:
             return
         store = self._cluster.store
+        residual = store.residual(self.name, self._engine.pending.dropped)
         if step.ticket in self._engine.void or self._cluster.closed(step.ticket):
             self._abandon(step, "cancelled")
         elif not store.empty and store.push(step.ticket, self._payload(step)) is not None:
             self._not_finite(step)
         else:
-            self._commit(step)
+            self._commit(step, residual)
 
     def _payload(self, step: Step) -> list[Floats]:
         if step.initialise:
             return self._cluster.initial(self)
         return step.result.flats if step.result is not None else []
 
-    def _commit(self, step: Step) -> None:
+    def _commit(self, step: Step, residual: int | None) -> None:
         result = step.result
         self._step = None
         if step.initialise:
@@ -239,7 +240,7 @@ class Worker:
             samples, loss = result.samples, result.loss
         self._data.next()
         told = (step.ticket, present.last, samples, loss, asks, times)
-        self._send(self._engine.commit(Commit(*told, unit_ends=present.ends)))
+        self._send(self._engine.commit(Commit(*told, unit_ends=present.ends, residual=residual)))
         if not asks:
             self._begin()
 

@@ -11,18 +11,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from psserver.codec_rules import check_codec
 from psserver.coordinator import JobTerms
 from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
-from psserver.policies import Policy
+from psserver.policies import Policy, PolicyError
 from psserver.service.errors import precondition
 from pswire.config.experiment import FROM_JOB
 from pswire.model.plan import Plan, VariableSpec, make_plan
+from pswire.transport.codecs import Codec
 
 __all__ = [
     "FROM_JOB",
     "Agreement",
     "Variables",
+    "agree_on_codec",
     "agreed",
     "explain_difference",
     "explain_other_work",
@@ -46,6 +49,8 @@ class Agreement:
     configured: Optimizer | None = field(init=False)
     # Of the model, once a worker has named it.
     plan: Plan | None = None
+    # Of gradients, as the last worker that joined has it.
+    codec: Codec | None = None
 
     def __post_init__(self) -> None:
         self.configured = self.optimizer
@@ -101,6 +106,19 @@ def agreed(configured: Optimizer | None, requested: str, *, rate_was_set: bool =
             "that of the first worker"
         )
     return configured
+
+
+def agree_on_codec(agreement: Agreement, codec: Codec, optimizer: Optimizer) -> None:
+    """Raises Refused where a worker's gradients cannot travel by `codec`."""
+    other = agreement.codec
+    if other is not None and other is not codec and (other.remembers or codec.remembers):
+        raise precondition(
+            f"this job's workers send gradients as {other.name}: expected wire_dtype {other.name}, got {codec.name}"
+        )
+    try:
+        check_codec(codec, agreement.policy, optimizer)
+    except PolicyError as error:
+        raise precondition(str(error)) from error
 
 
 def explain_difference(configured: Mapping[str, object], wanted: Mapping[str, object]) -> str | None:

@@ -10,12 +10,13 @@ from psserver.coordinator.members.roster import Member
 from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer
 from psserver.service.errors import Refused, precondition
-from psserver.service.job.agreement import Variables, agreed, explain_other_work, planned
+from psserver.service.job.agreement import Variables, agree_on_codec, agreed, explain_other_work, planned
 from psserver.service.job.decider import Decider
 from psserver.service.job.model import JobModel
 from psserver.service.limits.workers import Capacity
 from pswire.model.plan import Plan, VariableSpec, explain_mismatch
 from pswire.model.variables import check_specs
+from pswire.transport.codecs import FLOAT32, Codec
 
 # Why a job ended that made room for another one (`psserver.service.succession`).
 REPLACED = "replaced"
@@ -37,12 +38,12 @@ class Joining:
         rank: int | None,
         optimizer: str = "",
         work: WorkTerms | None = None,
-        remembers: bool = False,
+        codec: Codec = FLOAT32,
         stays: bool = False,
         used: int = 0,
     ) -> Member:
         """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned.
-        `remembers`: the worker's codec does. `stays`: its process may take part in another phase.
+        `codec`: of the worker's gradients. `stays`: its process may take part in another phase.
         `used`: as of `Coordinator.join`."""
         agreement, decider = self._agreement, self._decider
         self._check_known(variables, plan, work)
@@ -52,12 +53,13 @@ class Joining:
             *(None if free and optimizer else agreement.optimizer, optimizer),
             rate_was_set=decider.coordinator.rate_was_set,
         )
+        agree_on_codec(agreement, codec, chosen)
         self._settle(proposed, chosen, work)
         self._check_room(worker, proposed, chosen)
         if not decider.opened:
             decider.open(chosen)
         try:
-            member = self._admit(worker, session, rank, proposed, work, remembers, stays, used)
+            member = self._admit(worker, session, rank, proposed, work, codec, stays, used)
         except JobOver as over:
             raise Refused(grpc.StatusCode.OUT_OF_RANGE, str(over)) from over
         except JobStopped as failed:
@@ -66,6 +68,7 @@ class Joining:
             raise precondition(str(refusal)) from refusal
         except JoinDeferred as deferred:
             raise Refused(grpc.StatusCode.UNAVAILABLE, str(deferred)) from deferred
+        agreement.codec = codec
         decider.execute()
         return member
 
@@ -154,7 +157,7 @@ class Joining:
         """Those who named the model before have no session, and are no members any more."""
         if self._agreement.plan is None:
             return
-        self._agreement.plan = None
+        self._agreement.plan = self._agreement.codec = None
         reason = "named another model or optimizer than the workers that came"
         coordinator = self._decider.coordinator
         self._decider.step(lambda: coordinator.dismiss_absent(reason, time.monotonic()) or [])
@@ -166,7 +169,7 @@ class Joining:
         rank: int | None,
         plan: Plan,
         work: WorkTerms | None,
-        remembers: bool,
+        codec: Codec,
         stays: bool,
         used: int,
     ) -> Member:
@@ -177,7 +180,7 @@ class Joining:
         def decide() -> list[Output]:
             now = time.monotonic()
             member, outputs = coordinator.join(
-                worker, session, rank, now, remembers=remembers, stays=stays, used=used
+                worker, session, rank, now, remembers=codec.remembers, stays=stays, used=used
             )
             first = self._agreement.plan is None
             if first:

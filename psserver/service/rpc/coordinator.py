@@ -41,7 +41,8 @@ from pswire.logs.events import event
 from pswire.model.plan import Plan, PlanError
 from pswire.model.specs import specs_from_wire, specs_to_wire
 from pswire.model.variables import check_dimensions
-from pswire.transport.codecs import WireDtypeError, codec_numbered
+from pswire.transport.codecs import WireDtypeError
+from pswire.transport.wire import codec_numbered
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2
 
@@ -129,6 +130,8 @@ class CoordinatorRpc:
         rank = request.task_index if request.HasField("task_index") else None
         try:
             codec = codec_numbered(request.wire_dtype)
+            if codec.remembers:
+                await self._job.host.heavy.on_pool(codec.prepare)
             variables = partial(specs_from_wire, request.variables)
             work = work_from_wire(request)
             self._see_what_follows(request, variables, work)
@@ -140,7 +143,7 @@ class CoordinatorRpc:
                 rank,
                 request.optimizer,
                 work,
-                codec.remembers,
+                codec,
                 stays=request.stays,
                 used=request.used,
             )

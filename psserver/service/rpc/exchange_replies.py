@@ -156,7 +156,7 @@ async def _outcome(
     answer = Answer(stream)
     try:
         shard = await host.claims.admit_member(push.worker, push.incarnation, push.plan, grant.index)
-        wanted = Wanted(shard, grant.ticket, grant.version, push.worker, push.dtype)
+        wanted = Wanted(shard, grant.ticket, grant.version, push.worker, push.weights_dtype or push.dtype)
         await _version(host, wanted, notices, attachment, answer)
     except Refused as refused:
         if answer.begun:

@@ -20,7 +20,7 @@ from pswire.logs.events import event
 from pswire.model.plan import Plan, weights_sha256
 from pswire.patience import transfer
 from pswire.transport import frames
-from pswire.transport.codecs import FLOAT32
+from pswire.transport.codecs import FLOAT32, ElementDecoder
 from pswire.transport.failures import reason
 from pswire.v1 import shard_pb2
 
@@ -212,7 +212,7 @@ async def _read(
 ) -> Floats:
     """As long as a link may take for so much: a server that gives nothing must not keep the others from ending."""
     values = np.empty(plan.shards[follower.server].elements, np.float32)
-    decoder = FLOAT32.decoder(values)
+    decoder = ElementDecoder(FLOAT32, values)
     request = shard_pb2.PullRequest(
         job=job_terms.job,
         version=version,

@@ -17,7 +17,8 @@ from psserver.service.shard.reading import Read
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
 from pswire.transport import frames
-from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError, codec_numbered
+from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError
+from pswire.transport.wire import codec_numbered
 from pswire.v1 import shard_pb2
 
 Floats = NDArray[np.float32]
@@ -50,7 +51,7 @@ class _PlainReception:
 
     def __init__(self, shard: Shard, codec: Codec, slot: Slot) -> None:
         self._shard, self._slot = shard, slot
-        self._decoder = codec.decoder(slot.values)
+        self._decoder = codec.decoder(shard.layout, slot.values)
 
     def feed(self, data: memoryview) -> str | None:
         start, stop = self._decoder.feed(data)
@@ -69,7 +70,7 @@ class Incoming:
     def __init__(self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, slot: Slot) -> None:
         self._host, self._shard, self._ticket, self._slot = host, shard, ticket, slot
         self._codec = codec
-        self._total = codec.size(shard.layout.elements)
+        self._total = codec.size(shard.layout)
         self._received = 0
         self._reception = _reception(shard, codec, slot)
 
@@ -79,7 +80,7 @@ class Incoming:
         shard = await host.claims.admit(claim_of(header), header.plan, header.after, caller)
         codec = known_codec(header.dtype)
         elements = shard.layout.elements
-        total = codec.size(elements)
+        total = codec.size(shard.layout)
         if header.bytes != total:
             raise invalid(
                 f"payload of ticket {header.ticket}: expected {total} bytes ({elements} {codec.name} "
@@ -156,7 +157,7 @@ class Outgoing:
         host: ShardHost,
         shard: Shard,
         ticket: int,
-        codec: Codec,
+        codec: Elementwise,
         read: Read,
         granted: bool,
         pace: SendingPace | None,
@@ -172,7 +173,7 @@ class Outgoing:
         """`caller`: who reads it, and is cut when it holds too much. Raises Refused when it is gone."""
         shard = await host.claims.admit(claim_of(request), request.plan, request.after, caller)
         if request.slots:
-            codec = known_codec(request.dtype)
+            codec = known_weights(request.dtype)
             read = await host.reading.start_slots(shard, request.version, request.worker, caller)
             # As of a version that was granted: nobody takes it back.
             return cls(host, shard, 0, codec, read, True, _pace(host, caller))
@@ -185,13 +186,13 @@ class Outgoing:
         cls, host: ShardHost, shard: Shard, ticket: int, version: int, worker: str, dtype: int, caller: Caller
     ) -> "Outgoing":
         """As `begin`, for one that the host serves."""
-        codec = known_codec(dtype)
+        codec = known_weights(dtype)
         read, granted = await host.reading.start(shard, ticket, version, worker, caller)
         return cls(host, shard, ticket, codec, read, granted, _pace(host, caller))
 
     @property
     def large(self) -> bool:
-        return self._codec.size(self._read.version.values.size) > LARGE
+        return self._codec.itemsize * self._read.version.values.size > LARGE
 
     def check(self) -> None:
         """On the way. Raises Refused when the version was taken back."""
@@ -204,7 +205,7 @@ class Outgoing:
         """At least one; `check` before each that is sent. For one thread at a time, whichever: it touches nothing that
         the loop owns."""
         values = self._read.version.values
-        total, offset = self._codec.size(values.size), 0
+        total, offset = self._codec.itemsize * values.size, 0
         if total == 0:
             yield Piece(0, memoryview(b""), 0)
         # Encoded piece by piece: readers never hold a copy of the model each.
@@ -235,11 +236,11 @@ def _pace(host: ShardHost, caller: Caller) -> SendingPace | None:
     return caller.pace
 
 
-def _encoded(shard: Shard, values: Floats, codec: Codec) -> Iterator[NDArray[Any]]:
+def _encoded(shard: Shard, values: Floats, codec: Elementwise) -> Iterator[NDArray[Any]]:
     """The payload in chunks; by the shard's own pass where that is the faster."""
     if codec is not BFLOAT16:
         return codec.pieces(values, frames.CHUNK_BYTES)
-    step = frames.CHUNK_BYTES // codec.size(1)
+    step = frames.CHUNK_BYTES // codec.itemsize
     cut = (values[start : start + step] for start in range(0, values.size, step))
     return (shard.narrow(part).astype(BFLOAT16.raw, copy=False) for part in cut)
 
@@ -255,6 +256,14 @@ def known_codec(number: int) -> Codec:
         return codec_numbered(number)
     except WireDtypeError as error:
         raise invalid(str(error)) from error
+
+
+def known_weights(number: int) -> Elementwise:
+    """As `known_codec`, of one that weights travel by."""
+    codec = known_codec(number)
+    if not isinstance(codec, Elementwise):
+        raise invalid(f"{codec.name} is for gradients: expected weights as float32, bfloat16 or float16")
+    return codec
 
 
 # Of a buffer, before anything has come: memory grows with what has come, not with what was announced.

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from pswire.model.plan import Plan
-from pswire.transport.codecs import codec_named
+from pswire.transport.wire import wire_named
 from psworker.data.payloads import Payload
 from psworker.keras.fit.sums import MetricSums
 from psworker.keras.translate import unwrapped
@@ -61,7 +61,7 @@ class GradientStep:
         self._sums_of_metrics = sums
         self._variables = variables
         self._layout = FlatLayout(plan, variables)
-        self._dtypes = [tensor_of(np.empty(0, codec_named(wire_dtype).array_dtype)).dtype] * len(plan.shards)
+        self._dtypes = [tensor_of(np.empty(0, wire_named(wire_dtype).array_dtype)).dtype] * len(plan.shards)
         self._optimizer = unwrapped(model.optimizer)
         self._every = self._optimizer.gradient_accumulation_steps or 1
         # Sums over the batches of one update, of gradients and of how averages have moved.

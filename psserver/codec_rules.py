@@ -1,0 +1,37 @@
+"""Which codecs of gradients a policy and an optimizer cannot work with, and why."""
+
+from psserver.optimizers import Optimizer
+from psserver.policies import Policy, PolicyError
+from pswire.transport.codecs import Codec
+
+
+def check_codec(codec: Codec, policy: Policy, optimizer: Optimizer | None) -> None:
+    """Raises PolicyError where gradients that travel by `codec` would be wrong. `optimizer`: None where unknown."""
+    if not codec.remembers:
+        return
+    name = "sgd" if optimizer is None else optimizer.name
+    rule, tensors = policy.local_rule.name, policy.tensors
+    why, expected = "", "float32, bfloat16 or float16"
+    if policy.cancels:
+        why = f"policy {policy.name} cancels tickets, and a commit that a cancel crosses would be remembered"
+    elif rule == "elastic":
+        why = "elastic averaging subtracts from the worker's weights what it sends, before it is rounded"
+    elif codec.sparse and tensors.lists:
+        why = f"most elements of a payload are zero, and {tensors.aggregator} of such payloads is zero"
+        expected += ", int8 or int4"
+    elif codec.sparse and tensors.compensator is not None:
+        why = (
+            f"the compensator {tensors.compensator} squares gradients, and these are sums of several batches"
+        )
+        expected += ", int8 or int4"
+    elif codec.sparse and name != "sgd":
+        why = f"{name} would divide sums of several batches by the size of single ones"
+        expected += ', int8 or int4, or optimizer "sgd"'
+    elif codec.name != "int8" and "dana-slim" == rule:
+        why = "the rule dana-slim predicts from the gradient that is sent"
+        expected += " or int8"
+    elif codec.name != "int8" and name == "lamb":
+        why = "lamb scales by the norm of the whole update"
+        expected += " or int8"
+    if why:
+        raise PolicyError(f"wire_dtype {codec.name}: {why}; expected {expected}")

@@ -1,0 +1,243 @@
+"""Codecs for gradients on thin links: a few bits per element, a scale per block, and error feedback.
+
+A block is a run of elements in one row (along axis 0) of a variable: a row is never divided between servers, so the
+same blocks, and the same bits, come out on any number of them. Rows of fewer than `SHORTEST` elements (biases, say)
+and state variables travel as float32. Blocks follow each other in the order of the elements, each as its float32 scale
+and then its levels.
+
+    int8    blocks of 1,024; level = nearest integer to w / scale, scale = max |w| / 127     1 byte per element
+    int4    blocks of 64; scale = max |w| / 7; two levels a byte                             0.56
+    top-k   blocks of 4,096; the 64th part with the largest |w|, as int8, with their places  0.05
+
+Error feedback (F. Seide et al., "1-bit stochastic gradient descent", Interspeech 2014, section 3.1; S. U. Stich et al.,
+"Sparsified SGD with memory", NeurIPS 2018, algorithm 1): what encoding took from one payload is added to the next,
+w = g + e, e' = w - decoded(w). All of it is float32 arithmetic of single operations, with the same bits everywhere.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pswire.model.plan import ShardLayout
+from pswire.transport.codecs import Array, Bytes, Codec, Decoder, Encoder, NotFinite, WireDtypeError
+from pswire.v1 import model_pb2
+
+Floats = NDArray[np.float32]
+Octets = NDArray[np.uint8]
+
+SHORTEST: Final = 32
+SCALE: Final = 4
+# Of the elements of a block, top-k sends one in so many.
+PART: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of one variable on a server: elements [start, start + rows * width) of its payload."""
+
+    start: int
+    rows: int
+    width: int
+    coded: bool
+
+
+def runs(layout: ShardLayout) -> Iterator[Run]:
+    """The parts of a payload, in order."""
+    for piece in layout.slices:
+        rows = piece.stop - piece.start
+        width = piece.size // rows
+        yield Run(piece.offset, rows, width, width >= SHORTEST and piece.offset < layout.trainable)
+
+
+def coded_share(layout: ShardLayout) -> float:
+    """Which part of the trainable elements does not travel as float32."""
+    coded = sum(run.rows * run.width for run in runs(layout) if run.coded)
+    return coded / layout.trainable if layout.trainable else 0.0
+
+
+class BlockCodec(Codec):
+    """`block`: the most elements that share a scale."""
+
+    remembers = True
+
+    def __init__(self, name: str, number: "model_pb2.WireDtype.ValueType", block: int) -> None:
+        self.name, self.number, self.block = name, number, block
+
+    @abstractmethod
+    def record(self, elements: int) -> int:
+        """Bytes of a block of so many elements."""
+
+    @abstractmethod
+    def encode_rows(self, values: Floats, residual: Floats, width: int, out: Octets, left: Floats) -> int:
+        """Encode the sums of both, and write what that takes from them to `left`.
+
+        Returns the place of the first sum that is not finite; -1 where all are.
+        """
+
+    @abstractmethod
+    def decode_rows(self, data: Octets, width: int, out: Floats) -> int:
+        """The reverse. Returns what no encoder writes, as `block_kernels` numbers it; 0: nothing."""
+
+    def prepare(self) -> None:
+        _kernels()
+
+    def size(self, layout: ShardLayout) -> int:
+        return sum(run.rows * self.row_bytes(run) for run in runs(layout))
+
+    def row_bytes(self, run: Run) -> int:
+        """Bytes of one row."""
+        if not run.coded:
+            return 4 * run.width
+        whole, rest = divmod(run.width, self.block)
+        return whole * self.record(self.block) + (self.record(rest) if rest else 0)
+
+    def decoder(self, layout: ShardLayout, out: Array) -> Decoder:
+        return _BlockDecoder(self, layout, out)
+
+    def encoder(self, layout: ShardLayout) -> Encoder:
+        return ErrorFeedback(self, layout)
+
+
+@cache
+def _kernels() -> Any:
+    """Compiled at the first call, which takes a second or more where no earlier process has left them."""
+    return import_module("pswire.transport.block_kernels")
+
+
+class _Levels(BlockCodec):
+    """Every element as a whole multiple, at most `most`, of its block's scale. `halves`: in four bits."""
+
+    def __init__(
+        self, name: str, number: "model_pb2.WireDtype.ValueType", block: int, most: int, *, halves: bool
+    ) -> None:
+        super().__init__(name, number, block)
+        self._most, self._halves = np.float32(most), halves
+
+    def record(self, elements: int) -> int:
+        return SCALE + ((elements + 1) // 2 if self._halves else elements)
+
+    def encode_rows(self, values: Floats, residual: Floats, width: int, out: Octets, left: Floats) -> int:
+        form = (width, self.block, self._most, self._halves)
+        found: int = _kernels().encode_levels(values, residual, *form, out, left, left.view(np.uint32))
+        return found
+
+    def decode_rows(self, data: Octets, width: int, out: Floats) -> int:
+        wrong: int = _kernels().decode_levels(data, width, self.block, self._most, self._halves, out)
+        return wrong
+
+
+class _TopK(BlockCodec):
+    """The elements of largest magnitude, of equal ones the first: rising places (16 bits each), then int8 levels."""
+
+    sparse = True
+
+    def record(self, elements: int) -> int:
+        return SCALE + 3 * max(1, elements // PART)
+
+    def encode_rows(self, values: Floats, residual: Floats, width: int, out: Octets, left: Floats) -> int:
+        form = (width, self.block, PART)
+        found: int = _kernels().encode_largest(values, residual, *form, out, left, left.view(np.uint32))
+        return found
+
+    def decode_rows(self, data: Octets, width: int, out: Floats) -> int:
+        wrong: int = _kernels().decode_largest(data, width, self.block, PART, out)
+        return wrong
+
+
+_WRONG: Final = (
+    "",
+    "finite numbers, got a scale that is none",
+    "no negative scale",
+    "levels that are no smaller than the largest is large",
+    "levels of zero beside a scale of zero",
+    "zero behind the last level of a block",
+    "places that rise and lie within the block",
+)
+
+
+class _BlockDecoder:
+    """Decodes row by row; the beginning of a row waits for its end."""
+
+    def __init__(self, codec: BlockCodec, layout: ShardLayout, out: Array) -> None:
+        self._codec, self._out = codec, out.reshape(-1)
+        self._runs = iter(runs(layout))
+        self._run: Run | None = None
+        self._row = 0
+        self._rest = b""
+
+    def feed(self, data: Bytes) -> tuple[int, int]:
+        data = memoryview(self._rest + bytes(data)) if self._rest else memoryview(data)
+        first = last = None
+        while data.nbytes:
+            run = self._current()
+            if run is None:
+                raise WireDtypeError(f"expected the end of the payload, got {data.nbytes} bytes more")
+            unit = self._codec.row_bytes(run)
+            rows = min(run.rows - self._row, data.nbytes // unit)
+            if rows == 0:
+                break
+            start = run.start + self._row * run.width
+            last = start + rows * run.width
+            first = start if first is None else first
+            self._decode(run, np.frombuffer(data[: rows * unit], np.uint8), self._out[start:last])
+            self._row, data = self._row + rows, data[rows * unit :]
+        self._rest = bytes(data)
+        return (0, 0) if first is None or last is None else (first, last)
+
+    def _current(self) -> Run | None:
+        if self._run is None or self._row == self._run.rows:
+            self._run, self._row = next(self._runs, None), 0
+        return self._run
+
+    def _decode(self, run: Run, data: Octets, out: Array) -> None:
+        if not run.coded:
+            out[...] = data.view("<f4")
+        elif wrong := self._codec.decode_rows(data, run.width, out):
+            raise WireDtypeError(f"{self._codec.name}: expected {_WRONG[wrong]}")
+
+
+class ErrorFeedback(Encoder):
+    """What encoding takes from a payload is added to the worker's next one."""
+
+    def __init__(self, codec: BlockCodec, layout: ShardLayout) -> None:
+        self._blocks, self._runs, self._size = codec, tuple(runs(layout)), codec.size(layout)
+        self.residual = np.zeros(layout.elements, np.float32)
+        self.base = None
+        # What counted before `base` was committed, and what encoding the newest payload leaves behind, by ticket.
+        self._before: tuple[int | None, Floats] | None = None
+        self._next: tuple[int, Floats] | None = None
+
+    def encode(self, ticket: int, values: Array) -> Octets:
+        payload, left, end = np.empty(self._size, np.uint8), np.zeros_like(self.residual), 0
+        for run in self._runs:
+            part = slice(run.start, run.start + run.rows * run.width)
+            begin, end = end, end + run.rows * self._blocks.row_bytes(run)
+            if not run.coded:
+                payload[begin:end].view("<f4")[...] = values[part]
+                continue
+            told = (values[part], self.residual[part], run.width, payload[begin:end], left[part])
+            if (bad := self._blocks.encode_rows(*told)) >= 0:
+                found = values[run.start + bad] + self.residual[run.start + bad]
+                raise NotFinite(f"expected finite numbers, got {found} at element {run.start + bad}")
+        self._next = (ticket, left)
+        return payload
+
+    def keep(self, ticket: int) -> None:
+        if self._next is not None and self._next[0] == ticket:
+            self._before = (self.base, self.residual)
+            (self.base, self.residual), self._next = self._next, None
+
+    def take_back(self, ticket: int) -> None:
+        if self.base == ticket and self._before is not None:
+            (self.base, self.residual), self._before = self._before, None
+
+
+INT8: Final = _Levels("int8", model_pb2.WIRE_DTYPE_INT8, 1024, 127, halves=False)
+INT4: Final = _Levels("int4", model_pb2.WIRE_DTYPE_INT4, 64, 7, halves=True)
+TOP_K: Final = _TopK("top-k", model_pb2.WIRE_DTYPE_TOP_K, 4096)

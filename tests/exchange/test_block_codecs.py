@@ -1,0 +1,238 @@
+"""Gradients that travel by codecs with scales and error feedback, through worker, wire, server, log and replay."""
+
+import json
+import threading
+from contextlib import nullcontext
+from itertools import product
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+import psworker
+from pslab.replay.execution import DataError
+from pslab.replay.run_folder import prove, replay_of
+from psserver.codec_rules import check_codec
+from psserver.optimizers import build as build_optimizer
+from psserver.policies import PolicyError
+from psserver.policies import build as build_policy
+from pswire.addresses import Address
+from pswire.config.experiment import ExperimentError
+from pswire.model.plan import ShardLayout, VariableSpec, make_plan
+from pswire.transport.codecs import Encoder
+from pswire.transport.wire import CODECS, codec_named, wire_named
+from pswire.v1 import model_pb2
+from psworker.data.membership import MemberId
+from psworker.data.shard_client import ShardClient
+from tests.replay.simulated import edit_log, simulate
+from tests.service.serving import serving
+
+VARIABLES = (
+    VariableSpec("kernel", (50, 40)),
+    VariableSpec("bias", (3,)),
+    VariableSpec("mean", (5,), kind="state"),
+)
+NAMES = [name for name, codec in CODECS.items() if codec.remembers]
+
+
+def ones() -> list[tuple[VariableSpec, np.ndarray]]:
+    return [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+
+
+def arriving(encoder: Encoder, name: str, layout: ShardLayout, ticket: int, flat: np.ndarray) -> np.ndarray:
+    out = np.empty_like(flat)
+    codec_named(name).decoder(layout, out).feed(encoder.encode(ticket, flat).data)
+    encoder.keep(ticket)
+    return out
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("transport", "servers"), [("grpc", 1), ("socket", 2), ("auto", 1)])
+def test_gradients_arrive_rounded_and_weights_and_initial_values_as_they_are(
+    name: str, transport: str, servers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Chunks cut scales and rows.
+    monkeypatch.setattr("pswire.transport.frames.CHUNK_BYTES", 999)
+    random = np.random.default_rng(7)
+    with (
+        serving(servers=servers) as cluster,
+        psworker.connect(cluster.hosts, ones(), wire_dtype=name, transport=transport) as session,
+    ):
+        shards = session.plan.shards
+        weights = [np.ones(shard.elements, np.float32) for shard in shards]
+        encoders = [codec_named(name).encoder(shard) for shard in shards]
+        for _ in range(3):
+            grant = session.ready()
+            assert grant is not None
+            for got, held in zip(session.pull_flat(grant), weights, strict=True):
+                np.testing.assert_array_equal(got, held)
+            gradients = [random.normal(size=flat.size).astype(np.float32) for flat in weights]
+            session.contribute(grant, gradients, samples=1)
+            for number, (shard, gradient) in enumerate(zip(shards, gradients, strict=True)):
+                sent = arriving(encoders[number], name, shard, grant.ticket, gradient)
+                # sgd with a learning rate of 1; state is added.
+                sent[: shard.trainable] *= -1
+                weights[number] = weights[number] + sent
+        assert set(session.transport) == {"socket" if transport == "auto" else transport}
+        assert session.dtypes == ("float32",)
+
+
+def test_weights_beside_them_as_bfloat16() -> None:
+    with (
+        serving() as cluster,
+        psworker.connect(cluster.hosts, ones(), wire_dtype="int8/bfloat16") as session,
+    ):
+        for _ in range(2):
+            grant = session.ready()
+            assert grant is not None
+            flat = session.pull_flat(grant)[0]
+            values = np.frombuffer(flat.tobytes(), np.uint32)
+            assert flat.dtype == np.float32 and not (values & 0xFFFF).any()
+            session.contribute(grant, [np.full(flat.size, 0.123, np.float32)], samples=1)
+
+
+def test_another_incarnation_remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ShardLayout] = []
+    wire = wire_named("int8")
+    monkeypatch.setattr(type(wire.up), "encoder", lambda codec, layout: made.append(layout))
+    plan = make_plan(VARIABLES, 1)
+    with grpc.insecure_channel("127.0.0.1:1") as channel:
+        shard = ShardClient(
+            0, Address("127.0.0.1", 1), channel, plan, wire, 1.0, threading.Event(), transport="grpc"
+        )
+        for incarnation in (0, 0, 1, 1):
+            shard.admit(MemberId("job", "w0", incarnation))
+    assert made == [plan.shards[0]] * 2
+
+
+POLICIES = [("sync", {}), ("async", {}), ("rennala", {"aggregate": 2}), ("diloco", {"steps": 3})]
+
+
+@pytest.mark.parametrize(("name", "case"), list(product(NAMES, POLICIES)), ids=str)
+def test_a_simulated_run_and_its_replay(tmp_path: Path, name: str, case: tuple) -> None:
+    """To the bit, dropped payloads and their residuals included, and other bits than those of float32."""
+    policy, knobs = case
+    sections = {"optimizer": {"name": "sgd", "learning_rate": 0.05}, "simulation": {"problem": "mlp"}}
+    run = simulate(tmp_path / "run", policy, knobs, cluster={"wire_dtype": name}, **sections)
+    replay = replay_of(run)
+    replay.run()
+    assert prove(run, replay).holds and replay.result.skipped == 0
+    plain = simulate(tmp_path / "plain", policy, knobs, **sections)
+    assert run.summary.weights_sha256 != plain.summary.weights_sha256
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_weights_on_any_number_of_servers(tmp_path: Path, name: str) -> None:
+    found = set()
+    for servers in (1, 2, 3):
+        run = simulate(
+            tmp_path / str(servers),
+            "sync",
+            cluster={"wire_dtype": name, "servers": servers},
+            optimizer={"name": "sgd", "learning_rate": 0.05},
+            simulation={"problem": "mlp"},
+        )
+        found.add(run.summary.weights_sha256)
+    assert len(found) == 1
+
+
+def test_the_log_says_which_residual_counts(tmp_path: Path) -> None:
+    """The residual of a dropped commit is taken back, which the next commit says; replay holds the log to it."""
+    run = simulate(
+        tmp_path / "run",
+        "rennala",
+        {"aggregate": 2},
+        cluster={"wire_dtype": "int8"},
+        simulation={"problem": "mlp"},
+    )
+    lines = [json.loads(line) for line in (run.path / "decisions.jsonl").read_text().splitlines()]
+    dropped, last, seen = set(), {}, {"kept": 0, "taken back": 0}
+    for line in lines:
+        if line["kind"] == "drop":
+            dropped.add(line["ticket"])
+        if line["kind"] == "commit":
+            before = last.get(line["worker"], [])
+            if before and line.get("residual") == before[-1]:
+                seen["kept"] += 1
+            elif before:
+                assert before[-1] in dropped and line.get("residual") in (None, *before[:-1])
+                seen["taken back"] += 1
+            last[line["worker"]] = [*before, line["ticket"]]
+    assert min(seen.values()) > 0
+
+    def forget(records: list[dict]) -> None:
+        later = [r for r in records if r["kind"] == "commit" and "residual" in r]
+        del later[-1]["residual"]
+
+    edit_log(run, forget)
+    with pytest.raises(DataError, match="left behind"):
+        replay_of(run).run()
+
+
+def test_a_gradient_that_is_not_finite_is_refused_by_the_worker_and_changes_nothing() -> None:
+    with (
+        serving() as cluster,
+        psworker.connect(cluster.hosts, ones(), wire_dtype="int8", transport="grpc") as session,
+    ):
+        grant = session.ready()
+        assert grant is not None
+        session.pull(grant)
+        before = cluster.picture()
+        flats = [np.full(shard.elements, np.nan, np.float32) for shard in session.plan.shards]
+        with pytest.raises(psworker.PayloadRefused, match=r"expected finite numbers, got nan at element "):
+            session.push_flat(grant, flats)
+        assert cluster.picture() == before
+        session.contribute(grant, [np.ones(flat.size, np.float32) for flat in flats], samples=1)
+
+
+def test_workers_of_a_job_agree_on_it() -> None:
+    with (
+        serving(workers=2) as cluster,
+        psworker.connect(cluster.hosts, ones(), wire_dtype="int8"),
+        pytest.raises(
+            psworker.Refused, match="send gradients as int8: expected wire_dtype int8, got float32"
+        ),
+    ):
+        psworker.connect(cluster.hosts, ones())
+
+
+def test_weights_do_not_travel_by_it() -> None:
+    with pytest.raises(ValueError, match="weights travel by one of float32, bfloat16, float16, not by int8"):
+        psworker.connect(["127.0.0.1:1"], ones(), wire_dtype="float32/int8")
+    with pytest.raises(ValueError, match="shared memory carries float32"):
+        psworker.connect(["127.0.0.1:1"], ones(), wire_dtype="int8", transport="shared-memory")
+
+
+@pytest.mark.parametrize(
+    ("codec", "policy", "knobs", "optimizer", "problem"),
+    [
+        ("int8", "k-batch-sync", {}, "sgd", "cancels tickets"),
+        ("int8", "easgd", {}, "sgd", "elastic averaging"),
+        ("int8", "median", {}, "adam", None),
+        ("int8", "dc-asgd", {}, "sgd", None),
+        ("int4", "dana-slim", {}, "sgd", "dana-slim predicts"),
+        ("int8", "dana-slim", {}, "sgd", None),
+        ("int4", "sync", {}, "lamb", "norm of the whole update"),
+        ("int4", "sync", {}, "adam", None),
+        ("top-k", "median", {}, "sgd", "median of such payloads is zero"),
+        ("top-k", "dc-asgd", {}, "sgd", "squares gradients"),
+        ("top-k", "sync", {}, "adam", "adam would divide"),
+        ("top-k", "sync", {}, "sgd", None),
+        ("top-k", "diloco", {}, "sgd", None),
+        ("float32", "easgd", {}, "sgd", None),
+    ],
+)
+def test_what_cannot_be_right_is_refused(
+    codec: str, policy: str, knobs: dict, optimizer: str, problem: str | None
+) -> None:
+    made = build_policy(policy, knobs, workers=5)
+    updates = build_optimizer({"name": optimizer, "learning_rate": 0.1})
+    with pytest.raises(PolicyError, match=f"{problem}.*expected float32") if problem else nullcontext():
+        check_codec(codec_named(codec), made, updates)
+
+
+def test_a_refusal_names_what_is_expected_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="wire_dtype top-k: .* expected float32"):
+        simulate(tmp_path / "run", "median", cluster={"wire_dtype": "top-k"})
+    assert model_pb2.WIRE_DTYPE_TOP_K == codec_named("top-k").number
