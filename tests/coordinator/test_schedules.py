@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ from psserver.policies import Done, Event, Leave
 from psserver.policies.composed import ComposedPolicy
 from psserver.policies.parts.gates import Slack
 from psserver.policies.parts.staleness_rules import DropStale
+from pswire.protocol import Commit, Request
 from tests.repetitions import repetitions, seeds
 
 SCHEDULES = repetitions(1000, soak=10_000)
@@ -189,14 +191,16 @@ def too_stale(monkeypatch: pytest.MonkeyPatch) -> None:
 def lost_payload(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that is counted and forgotten."""
 
-    def commit(self: Coordinator, *args: object, **facts: object) -> list[Output]:
-        outputs = count(self, *args, **facts)  # type: ignore[arg-type]
+    def handle(self: Coordinator, worker: str, life: int, said: Request, *args: Any, **facts: Any) -> list[Output]:
+        outputs = count(self, worker, life, said, *args, **facts)
+        if not isinstance(said, Commit):
+            return outputs
         for ticket in self.tickets.in_state("pending"):
             self.tickets.live.pop(ticket.number)
         return outputs
 
-    count = Coordinator.commit
-    monkeypatch.setattr(Coordinator, "commit", commit)
+    count = Coordinator.handle
+    monkeypatch.setattr(Coordinator, "handle", handle)
 
 
 def twice_granted(monkeypatch: pytest.MonkeyPatch) -> None:

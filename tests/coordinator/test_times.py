@@ -51,21 +51,23 @@ def logged(policy: str, knobs: dict[str, object], seed: int) -> list[dict[str, A
 
 def tell_times(patch: pytest.MonkeyPatch, seed: int) -> None:
     """Workers tell times from now on, of which some fit between grant and commit, and others are left out."""
-    chance, commit = Random(seed), Coordinator.commit
+    chance, handle = Random(seed), Coordinator.handle
 
     def told(
         coordinator: Coordinator,
         worker: str,
         incarnation: int,
-        said: protocol.Commit,
+        said: protocol.Request,
         *args: Any,
         **facts: Any,
     ) -> Any:
+        if not isinstance(said, protocol.Commit):
+            return handle(coordinator, worker, incarnation, said, *args, **facts)
         size = chance.choice((0.0, 1e-7, 1.0, 1e300))
         times = Times(size * chance.random(), 9 * size * chance.random(), size * chance.random())
-        return commit(coordinator, worker, incarnation, replace(said, times=times), *args, **facts)
+        return handle(coordinator, worker, incarnation, replace(said, times=times), *args, **facts)
 
-    patch.setattr(Coordinator, "commit", told)
+    patch.setattr(Coordinator, "handle", told)
 
 
 @pytest.mark.parametrize(

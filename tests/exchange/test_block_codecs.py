@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import psworker
+from pslab.check.checker import check_run
 from pslab.replay.execution import DataError
 from pslab.replay.run_folder import prove, replay_of
 from psserver.codec_rules import check_codec
@@ -165,7 +166,9 @@ def test_the_log_says_which_residual_counts(tmp_path: Path) -> None:
         later = [r for r in records if r["kind"] == "commit" and "residual" in r]
         del later[-1]["residual"]
 
+    assert check_run(run).ok
     edit_log(run, forget)
+    assert [each.check for each in check_run(run).violations] == ["members"]
     with pytest.raises(DataError, match="left behind"):
         replay_of(run).run()
 

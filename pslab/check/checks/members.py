@@ -14,13 +14,22 @@ REMEMBERING = frozenset({"dana-slim", "elastic", "local-adamw"})
 
 class Members(LogCheck):
     """Only members that are not done get tickets and commit; a return is a new incarnation, and says what of its
-    memory is lost."""
+    memory is lost. A payload is encoded with what the commit before it left behind, or, if that was dropped, the one
+    before."""
 
     name = "members"
+
+    def __init__(self) -> None:
+        # By worker: the last ticket that it committed, the one with whose residual that was encoded, and whether it was
+        # dropped.
+        self._last: dict[str, tuple[int, int | None, bool]] = {}
+        # Workers encode with residuals.
+        self._coded = False
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Join():
+                self._last.pop(entry.fact.worker, None)
                 yield from self._join(entry.fact, state)
             case e.Grant(worker, ticket) | e.Initialise(worker, ticket):
                 yield from _absent(worker, f"is granted ticket {ticket}", state)
@@ -28,6 +37,9 @@ class Members(LogCheck):
                     yield f"{worker} is granted ticket {ticket} after it was done"
             case e.Commit(worker, ticket):
                 yield from _absent(worker, f"commits ticket {ticket}", state)
+                yield from self._residual(entry.fact)
+            case e.Drop(worker, ticket) if (last := self._last.get(worker)) and last[0] == ticket:
+                self._last[worker] = (ticket, last[1], True)
             case e.Done(worker) | e.Lost(worker) | e.Back(worker):
                 yield from _absent(worker, f"is said to be {entry.kind}", state)
             case e.Resume(worker):
@@ -39,6 +51,17 @@ class Members(LogCheck):
                 for held in state.reading():
                     if held.worker == worker and held.state == OPEN:
                         yield f"{worker} leaves while ticket {held.number} is open, not cancelled before"
+
+    def _residual(self, commit: e.Commit) -> Iterator[str]:
+        worker, found = commit.worker, commit.residual
+        self._coded = self._coded or found is not None
+        ticket, before, dropped = self._last.get(worker, (None, None, False))
+        if self._coded and found != ticket and not (dropped and found == before):
+            yield (
+                f"ticket {commit.ticket} is encoded with what ticket {found} left behind, expected {ticket}, the last "
+                f"that {worker} committed"
+            )
+        self._last[worker] = (commit.ticket, found, False)
 
     def _join(self, fact: e.Join, state: Fold) -> Iterator[str]:
         before = state.members.get(fact.worker)
