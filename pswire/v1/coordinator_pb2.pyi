@@ -528,13 +528,15 @@ class Times(_message.Message):
         *,
         pull: _builtins.float = ...,
         compute: _builtins.float = ...,
-        before: _builtins.float = ...,
+        before: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "compute", b"compute", "pull", b"pull"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before", "compute", b"compute", "pull", b"pull"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
+    _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before) -> _WhichOneofReturnType__before | None: ...
 
 Global___Times: _TypeAlias = Times  # noqa: Y015
 

@@ -1,8 +1,8 @@
 """Updates that may not be finite: the shards are asked, and the update is made or refused as a whole."""
 
 from collections.abc import Callable, Mapping
-from typing import get_args
 from random import Random
+from typing import get_args
 
 import pytest
 

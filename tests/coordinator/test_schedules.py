@@ -191,7 +191,9 @@ def too_stale(monkeypatch: pytest.MonkeyPatch) -> None:
 def lost_payload(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that is counted and forgotten."""
 
-    def handle(self: Coordinator, worker: str, life: int, said: Request, *args: Any, **facts: Any) -> list[Output]:
+    def handle(
+        self: Coordinator, worker: str, life: int, said: Request, *args: Any, **facts: Any
+    ) -> list[Output]:
         outputs = count(self, worker, life, said, *args, **facts)
         if not isinstance(said, Commit):
             return outputs
