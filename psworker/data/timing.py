@@ -65,7 +65,7 @@ class Stopwatch:
         """Seconds of pull, compute and before, see `Times` in the protocol; None before the ticket's push."""
         if ticket != self._ticket or self._computed is None:
             return None
-        return Times(self._pull, max(0.0, self._computed - self._begun - self._pull), self._before or None)
+        return Times(self._pull, max(0.0, self._computed - self._begun - self._pull), self._before)
 
     def end(self, at: float | None = None) -> None:
         """The ticket is out of hand, now, or since `at`, when the answer to its commit came."""

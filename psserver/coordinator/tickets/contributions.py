@@ -39,7 +39,7 @@ def plausible(times: Reported, granted: float, former: float | None, now: float)
         return UNTOLD
     if former is not None and not held + (before or 0.0) <= _most(now - former):
         return UNTOLD
-    return times
+    return pull, compute, before or None
 
 
 def _most(seconds: float) -> float:
