@@ -1,10 +1,9 @@
 """Optimizers of the server: (init, update) pairs on flat float32 arrays.
 
-A rule (one small file each) is a formula with its source; a schedule gives
-the learning rate for a version; `Optimizer` binds the two and runs the
-formula in one pass, by numpy blocks or by what a `Backend` compiles. Formulas
-and defaults are those of Keras 3, which is the oracle of the tests. Standard
-library and numpy only.
+A rule (one small file each) is a formula with its source, written once: `formulas` makes the numpy kernel, the loop
+to be compiled and the bounds on magnitudes of it. A schedule gives the learning rate for a version; `Optimizer` binds
+the two and runs the formula in one pass, by numpy blocks or by what a `Backend` compiles. Formulas and defaults are
+those of Keras 3, which is the oracle of the tests. Standard library and numpy only.
 
     optimizer = build({"name": "adam", "learning_rate": 0.001})
     state = optimizer.init(x.size)

@@ -1,8 +1,9 @@
 """How large the numbers can become that one update leaves behind: bounds that hold whatever the gradient's numbers are.
 
 Every rule has a method `bounds`. It takes bounds on the magnitude of the gradient, of the weights and of all slots, and
-gives those after one update, with the largest that any intermediate result has. All follow from the formula at the head
-of the rule's file by |a + b| <= |a| + |b|, and from three facts:
+gives those after one update, with the largest that any intermediate result has. `psserver.optimizers.formulas` derives
+them from the rule's `step`; a rule for which that is too loose has its own. All follow from |a + b| <= |a| + |b|, and
+from three facts:
 
 - a running mean ``m + (g - m) (1 - beta)`` lies between m and g, so it is within the larger one's magnitude;
 - a sum of squares is not negative, so that a root of it with epsilon is at least epsilon's share;

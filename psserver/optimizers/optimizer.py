@@ -270,19 +270,19 @@ class Optimizer:
     ) -> bool:
         """The update of elements that all have one rule. False where a number in `out` or `state` is not finite."""
         step, sweep = version + 1, (version + 1) % SWEEP_EVERY == 0
-        fused = rule.fused(rate, step)
-        names = fused.slots
+        fused, names = rule.fused(rate, step), rule.slots
 
         def fallback(x: Array, g: Array, out: Array, *rest: Array) -> bool:
             kernel, own = rule.kernel(rate, step), tuple(each for each in factors if each != 1.0)
-            slots = {name: slot for name, slot in zip(names, rest, strict=False) if name is not None}
-            return blocks.run(kernel, x, g, out, slots, factors=own, sweep=sweep)
+            return blocks.run(
+                kernel, x, g, out, dict(zip(names, rest, strict=False)), factors=own, sweep=sweep
+            )
 
         tiny = blocks.TINY if sweep else np.float32(0)
         return backend.run(
             fused.loop,
             fallback,
-            (x, gradient, out, *(None if name is None else state[name] for name in names)),
+            (x, gradient, out, *(state[name] for name in names)),
             (*fused.scalars, *factors, tiny),
         )
 
@@ -297,21 +297,16 @@ class Optimizer:
         return [each for each in [*ranges, (done, size, rule)] if each[0] < each[1]]
 
     def variants(self) -> list[tuple[Loop, str]]:
-        """The loops that an update runs, and which of their arguments are there (`Loop.variant`)."""
+        """The loops that an update runs, and what their arguments are (`Loop.variant`)."""
         if isinstance(self.rule, WholeRule):
             return []
         rules = [self.rule, _without_decay(self.rule)] if self.spared else [self.rule]
-        return [self._variant(rule) for rule in rules]
+        loops = [rule.fused(np.float32(0), 1).loop for rule in rules]
+        return [(loop, loop.letters) for loop in loops]
 
     def variant(self) -> tuple[Loop, str]:
         """The loop of the elements that decay, or of all where none does. Not of a `WholeRule`, which has none."""
         return self.variants()[0]
-
-    @staticmethod
-    def _variant(rule: Rule) -> tuple[Loop, str]:
-        fused = rule.fused(np.float32(0), 1)
-        here = (0, 0, 0, *fused.slots, *fused.scalars, 0, 0, 0)
-        return fused.loop, fused.loop.variant(here)
 
     def _check(self, x: Array, gradient: Array, out: Array, state: Mapping[str, Array]) -> None:
         if set(state) != set(self.slots):

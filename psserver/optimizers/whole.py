@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 class WholeRule(ABC):
-    """As `psserver.optimizers.rule.Rule`, but for `step_whole` in place of `kernel` and `fused`.
+    """As `psserver.optimizers.rule.Rule`, with `step_whole` in place of `step`, and with `bounds` of its own.
 
     Slots are as large as the arena here, too: a variable's part of one is this rule's to use.
     """

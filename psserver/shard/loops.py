@@ -1,6 +1,8 @@
 """The passes of `psserver.shard.arithmetic` as loops to be compiled; formulas stand there.
 
-Letters and rules: psserver.optimizers.backend and psserver.optimizers.loops.
+Letters and rules: psserver.optimizers.backend. Compiled without contraction: a product
+and a sum are rounded one by one, on every processor. Constants are float32, for a Python number would make float64.
+Nothing here calls a function of ours: compiled code is cached per file.
 """
 
 import numpy as np

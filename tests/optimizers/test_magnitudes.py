@@ -8,10 +8,11 @@ import pytest
 
 from psserver.optimizers import build, names
 from psserver.optimizers.magnitudes import LIMIT, Bounds, Magnitudes, after
+from psserver.optimizers.whole import WholeRule
 from tests.repetitions import seeds
 
 SIZE = 4096
-# Knobs at the ends of what is allowed and between; left out: the default.
+# Knobs at the ends of what is allowed and between; left out: the default, as for rules without rows.
 KNOBS: dict[str, list[dict[str, Any]]] = {
     "sgd": [{}, {"weight_decay": 3.0}],
     "momentum": [{}, {"momentum": 1.0}, {"momentum": 0.0, "weight_decay": 0.1}],
@@ -38,20 +39,8 @@ KNOBS: dict[str, list[dict[str, Any]]] = {
         {"l1_regularization_strength": 2.0, "l2_shrinkage_regularization_strength": 1.0, "beta": 1.0},
     ],
 }
-# Slots that are never negative.
-SQUARES = {
-    "velocity_hat",
-    "accumulator",
-    "accumulated_grad",
-    "accumulated_delta_var",
-    "norm",
-    "rows",
-    "columns",
-}
-
-
-def test_every_rule_has_cases() -> None:
-    assert KNOBS.keys() == set(names())
+# Slots of rules on whole variables that are never negative; others say so themselves.
+SQUARES = {"lamb": {"velocity"}, "adafactor": {"rows", "columns"}}
 
 
 def fill(draw: np.random.Generator, bound: float, *, positive: bool) -> np.ndarray:
@@ -83,7 +72,8 @@ def bounded(name: str, knobs: dict[str, Any], seed: int) -> None:
     if bounds is None:
         return
     assert all(bound <= LIMIT for bound in bounds.values())
-    squares = SQUARES | ({"velocity"} if name in ("adam", "adamw", "nadam", "rmsprop", "lamb") else set())
+    rule = optimizer.rule
+    squares = SQUARES[name] if isinstance(rule, WholeRule) else set(rule.positive)
     x = fill(draw, before["x"], positive=False)
     slots = {key: fill(draw, before[key], positive=key in squares) for key in optimizer.slots}
     if name == "rmsprop" and "average_gradient" in slots:
@@ -112,7 +102,8 @@ def bounded(name: str, knobs: dict[str, Any], seed: int) -> None:
 @pytest.mark.parametrize("case", range(4))
 def test_nothing_is_beyond_its_bound(name: str, case: int) -> None:
     for seed in seeds(60, soak=2000):
-        knobs = KNOBS[name][case % len(KNOBS[name])]
+        rows = KNOBS.get(name, [{}])
+        knobs = rows[case % len(rows)]
         bounded(name, knobs, seed * 4 + case)
 
 

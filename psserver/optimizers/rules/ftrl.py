@@ -22,23 +22,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from psserver.optimizers.backend import loop
-from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
+from psserver.optimizers.formulas import ZERO, Scalars, Value, pick, sqrt
 from psserver.optimizers.magnitudes import LEAST, Bounds, Magnitudes, over, start_of
-from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from psserver.optimizers.rule import Rule, Values, decay_knob
 from pswire.knobs import number
-
-Scalar = np.float32
 
 
 @dataclass(frozen=True, slots=True)
-class Ftrl:
+class Ftrl(Rule):
     """Weights from the sums of all gradients, with l1 and l2 strengths; for sparse linear models."""
 
     learning_rate: ClassVar[float] = 0.001
-    step_slot: ClassVar[str | None] = None
-    per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("accumulator", "linear")
+    positive: ClassVar[tuple[str, ...]] = ("accumulator",)
 
     initial_accumulator_value: float = number(0.1, "what the sum of squares starts from", above=0)
     l1_regularization_strength: float = number(0.0, "the l1 strength", at_least=0)
@@ -51,49 +47,31 @@ class Ftrl:
     def initial(self) -> Mapping[str, float]:
         return {"accumulator": self.initial_accumulator_value}
 
-    def _scalars(self, rate: Scalar) -> tuple[Scalar, ...]:
-        """With a rate of 0 nothing is divided by it: the last one says so."""
+    def scalars(self, rate: np.float32, step: int) -> Scalars:
+        """With a rate of 0 nothing is divided by it: `still` says so."""
         still = np.float32(rate == 0)
         rate = np.float32(1) if still else rate
         l2 = np.float32(self.l2_regularization_strength)
         if self.beta:
             l2 = np.float32(l2 + np.float32(self.beta) / (np.float32(2) * rate))
-        shrinkage = np.float32(2 * self.l2_shrinkage_regularization_strength)
-        return rate, np.float32(self.l1_regularization_strength), np.float32(2) * l2, shrinkage, still
+        return {
+            "rate": rate,
+            "l1": np.float32(self.l1_regularization_strength),
+            "l2": np.float32(2) * l2,
+            "shrinkage": np.float32(2 * self.l2_shrinkage_regularization_strength),
+            "still": still,
+        }
 
-    def kernel(self, rate: np.float32, step: int) -> Kernel:
-        rate, l1, l2, shrinkage, still = self._scalars(rate)
-        decay = decay_of(self)
-
-        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
-            if still:
-                np.copyto(out, x)
-                return
-            squares, linear = state["accumulator"], state["linear"]
-            start = decayed(x, rate, decay, np.empty_like(x) if decay is not None else out)
-            before = np.sqrt(squares)
-            np.multiply(g, g, out=out)
-            np.add(squares, out, out=squares)
-            after = np.sqrt(squares)
-            np.subtract(after, before, out=before)
-            np.divide(before, rate, out=before)
-            np.multiply(before, start, out=before)
-            np.multiply(start, shrinkage, out=out)
-            np.add(g, out, out=out)
-            np.subtract(out, before, out=out)
-            np.add(linear, out, out=linear)
-            np.divide(after, rate, out=after)
-            np.add(after, l2, out=after)
-            np.copyto(out, linear)
-            np.copyto(out, l1, where=out > l1)
-            np.copyto(out, -l1, where=out < -l1)
-            np.subtract(out, linear, out=out)
-            np.divide(out, after, out=out)
-
-        return update_block
-
-    def fused(self, rate: np.float32, step: int) -> Fused:
-        return Fused(ftrl, ("accumulator", "linear"), (*self._scalars(rate), decay_of(self)))
+    def step(self, x: Value, g: Value, s: Values) -> Values:
+        before = sqrt(s["accumulator"])
+        total = s["accumulator"] + g * g
+        after = sqrt(total)
+        sums = s["linear"] + (g + x * s["shrinkage"] - (after - before) / s["rate"] * x)
+        clipped = pick(sums > s["l1"], s["l1"], sums)
+        least = -s["l1"]
+        clipped = pick(least > sums, least, clipped)
+        found = {"linear": sums, "accumulator": total, "x": (clipped - sums) / (after / s["rate"] + s["l2"])}
+        return {name: pick(s["still"] > ZERO, s[name], new) for name, new in found.items()}
 
     def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
         """The sum of squares never falls below what it starts from. Its root grows by |g| at most, and by rounding."""
@@ -117,48 +95,3 @@ class Ftrl:
             self.l2_regularization_strength,
         )
         return {"accumulator": total, "linear": linear, "x": over(clipped, divisor)}, max(*on_the_way)
-
-
-@loop("rrwwwfffffffff")
-def ftrl(
-    x: Array,
-    g: Array,
-    out: Array,
-    accumulator: Array,
-    linear: Array,
-    rate: Scalar,
-    l1: Scalar,
-    l2: Scalar,
-    shrinkage: Scalar,
-    still: Scalar,
-    decay: Scalar | None,
-    factor: Scalar,
-    scale: Scalar,
-    tiny: Scalar,
-) -> bool:
-    good = True
-    for i in range(x.size):
-        total, sums = accumulator[i], linear[i]
-        result = x[i]
-        if still == np.float32(0):
-            start = x[i]
-            if decay is not None:
-                start = x[i] - x[i] * decay * rate
-            gradient = g[i] * factor * scale
-            before = np.sqrt(total)
-            total = total + gradient * gradient
-            after = np.sqrt(total)
-            sums = sums + (gradient + start * shrinkage - (after - before) / rate * start)
-            clipped = sums
-            if sums > l1:
-                clipped = l1
-            if sums < -l1:
-                clipped = -l1
-            result = (clipped - sums) / (after / rate + l2)
-        out[i] = result
-        good = good & (abs(out[i]) <= LARGEST)
-        accumulator[i] = np.float32(0) if abs(total) < tiny else total
-        good = good & (abs(total) <= LARGEST)
-        linear[i] = np.float32(0) if abs(sums) < tiny else sums
-        good = good & (abs(sums) <= LARGEST)
-    return good

@@ -20,10 +20,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from psserver.optimizers.backend import loop
-from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
-from psserver.optimizers.magnitudes import Bounds, Magnitudes, over, start_of
-from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from psserver.optimizers.formulas import Scalars, Value, mix, sqrt
+from psserver.optimizers.rule import Rule, Values, decay_knob
 from pswire.knobs import number
 
 Scalar = np.float32
@@ -32,68 +30,39 @@ NEGLIGIBLE = np.float32(2**-26)
 
 
 @dataclass(frozen=True, slots=True)
-class Nadam:
+class Nadam(Rule):
     """Adam that looks one mean gradient ahead."""
 
     learning_rate: ClassVar[float] = 0.001
-    initial: ClassVar[float] = 0.0
-    step_slot: ClassVar[str | None] = None
-    per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("momentum", "velocity")
+    positive: ClassVar[tuple[str, ...]] = ("velocity",)
 
     beta_1: float = number(0.9, "decay of the running mean of gradients", at_least=0, below=1)
     beta_2: float = number(0.999, "decay of the running mean of squared gradients", at_least=0, below=1)
     epsilon: float = number(1e-7, "added to the root of the mean square", above=0)
     weight_decay: float = decay_knob()
 
-    def scalars(self, rate: Scalar, step: int) -> tuple[Scalar, ...]:
+    def scalars(self, rate: np.float32, step: int) -> Scalars:
         one = np.float32(1)
         now, ahead = _schedule(self.beta_1, step), _schedule(self.beta_1, step + 1)
         product = _product(self.beta_1, step)
-        return (
-            *(rate, one - np.float32(self.beta_1), one - np.float32(self.beta_2)),
-            *(ahead, one - product * ahead, one - now, one - product),
-            *(one - np.float32(math.pow(np.float32(self.beta_2), step)), np.float32(self.epsilon)),
-        )
+        return {
+            "gain_1": one - np.float32(self.beta_1),
+            "gain_2": one - np.float32(self.beta_2),
+            "ahead": ahead,
+            "rest_ahead": one - product * ahead,
+            "fresh": one - now,
+            "rest": one - product,
+            "spread": one - np.float32(math.pow(np.float32(self.beta_2), step)),
+            "epsilon": np.float32(self.epsilon),
+        }
 
-    def kernel(self, rate: np.float32, step: int) -> Kernel:
-        rate, gain_1, gain_2, ahead, rest_ahead, fresh, rest, spread, epsilon = self.scalars(rate, step)
-        decay = decay_of(self)
-
-        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
-            mean, square = state["momentum"], state["velocity"]
-            np.subtract(g, mean, out=out)
-            np.multiply(out, gain_1, out=out)
-            np.add(mean, out, out=mean)
-            np.multiply(g, g, out=out)
-            np.subtract(out, square, out=out)
-            np.multiply(out, gain_2, out=out)
-            np.add(square, out, out=square)
-            np.multiply(mean, ahead, out=out)
-            np.divide(out, rest_ahead, out=out)
-            np.multiply(g, fresh, out=g)
-            np.divide(g, rest, out=g)
-            np.add(out, g, out=out)
-            np.multiply(out, rate, out=out)
-            np.divide(square, spread, out=g)
-            np.sqrt(g, out=g)
-            np.add(g, epsilon, out=g)
-            np.divide(out, g, out=out)
-            np.subtract(decayed(x, rate, decay, g), out, out=out)
-
-        return update_block
-
-    def fused(self, rate: np.float32, step: int) -> Fused:
-        return Fused(nadam, ("momentum", "velocity"), (*self.scalars(rate, step), decay_of(self)))
-
-    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        start, peak = start_of(self.weight_decay, rate, b["x"])
-        scalars = [float(scalar) for scalar in self.scalars(np.float32(rate), step)]
-        ahead, rest_ahead, fresh, rest, spread, epsilon = scalars[3:]
-        mean, square = max(b["momentum"], g), max(b["velocity"], g * g)
-        moved = over(mean * ahead, rest_ahead) + over(g * fresh, rest)
-        found = {"momentum": mean, "velocity": square, "x": start + over(moved * rate, epsilon)}
-        return found, max(peak, g * g + b["velocity"], g + b["momentum"], moved, over(square, spread))
+    def step(self, x: Value, g: Value, s: Values) -> Values:
+        mean = mix(s["momentum"], g, s["gain_1"])
+        square = mix(s["velocity"], g * g, s["gain_2"])
+        ahead = (mean * s["ahead"] / s["rest_ahead"] + g * s["fresh"] / s["rest"]) * s["rate"]
+        moved = ahead / (sqrt(square / s["spread"]) + s["epsilon"])
+        return {"momentum": mean, "velocity": square, "x": x - moved}
 
 
 def _schedule(beta_1: float, step: int) -> Scalar:
@@ -116,42 +85,3 @@ def _product(beta_1: float, step: int) -> Scalar:
         factor = np.float32(1) - np.float32(0.5) * power
         known.append(np.float32(np.float32(known[-1] * np.float32(beta_1)) * factor))
     return known[step] if step < len(known) else np.float32(0)
-
-
-@loop("rrwwwfffffffffffff")
-def nadam(
-    x: Array,
-    g: Array,
-    out: Array,
-    momentum: Array,
-    velocity: Array,
-    rate: Scalar,
-    gain_1: Scalar,
-    gain_2: Scalar,
-    ahead: Scalar,
-    rest_ahead: Scalar,
-    fresh: Scalar,
-    rest: Scalar,
-    spread: Scalar,
-    epsilon: Scalar,
-    decay: Scalar | None,
-    factor: Scalar,
-    scale: Scalar,
-    tiny: Scalar,
-) -> bool:
-    good = True
-    for i in range(x.size):
-        gradient = g[i] * factor * scale
-        mean = momentum[i] + (gradient - momentum[i]) * gain_1
-        square = velocity[i] + (gradient * gradient - velocity[i]) * gain_2
-        start = x[i]
-        if decay is not None:
-            start = x[i] - x[i] * decay * rate
-        step = (mean * ahead / rest_ahead + gradient * fresh / rest) * rate
-        out[i] = start - step / (np.sqrt(square / spread) + epsilon)
-        good = good & (abs(out[i]) <= LARGEST)
-        momentum[i] = np.float32(0) if abs(mean) < tiny else mean
-        good = good & (abs(mean) <= LARGEST)
-        velocity[i] = np.float32(0) if abs(square) < tiny else square
-        good = good & (abs(square) <= LARGEST)
-    return good

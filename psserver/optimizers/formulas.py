@@ -1,0 +1,409 @@
+"""One formula, three readings: a numpy kernel, a loop to be compiled, and bounds on magnitudes.
+
+A rule's `step` runs once, on `Value`s instead of numbers, and leaves a graph of operations on float32. The kernel and
+the loop carry out the same operations, rounded one by one (the compiler contracts nothing), so they give the same bits;
+bounds follow from the facts in `psserver.optimizers.magnitudes`.
+
+    def step(self, x, g, s):
+        mean = mix(s["momentum"], g, s["gain"])
+        return {"momentum": mean, "x": x - mean * s["rate"]}
+
+Write a product of three as it is to be rounded: ``a * b * c`` is ``(a * b) * c``.
+"""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, cached_property
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from psserver.optimizers.backend import Loop
+from psserver.optimizers.blocks import LARGEST, Array, Kernel
+from psserver.optimizers.magnitudes import LEAST, SMALLEST, Bounds, over
+
+Scalars = Mapping[str, np.float32]
+_serials = count()
+
+
+class Condition(NamedTuple):
+    """A comparison, for `pick`."""
+
+    left: "Value"
+    op: str
+    right: "Value"
+
+
+class Value:
+    """The result of one operation, or (op "array" or "scalar") an input.
+
+    `positive`: it is never below zero, as scalars are, and the slots of which a rule says so. `within`: two values
+    that the result lies between. `scalar`: it is the same for all elements. `condition`: of a pick by two of the
+    rule's scalars. `serial`: the place in the order in which values are computed.
+    """
+
+    __slots__ = ("op", "args", "name", "positive", "within", "scalar", "condition", "serial")
+
+    def __init__(
+        self, op: str, *args: "Value", name: str = "", positive: bool = False, within: "Sequence[Value]" = ()
+    ) -> None:
+        self.op, self.args, self.name, self.positive, self.within = op, args, name, positive, within
+        self.scalar: bool = op == "scalar" or (bool(args) and all(arg.scalar for arg in args))
+        self.condition: Condition | None = None
+        self.serial: float = max([next(_serials), *(arg.serial for arg in args)])
+
+    def __add__(self, other: "Value") -> "Value":
+        return Value("+", self, other, positive=self.positive and other.positive)
+
+    def __sub__(self, other: "Value") -> "Value":
+        return Value("-", self, other)
+
+    def __mul__(self, other: "Value") -> "Value":
+        return Value("*", self, other, positive=self is other or (self.positive and other.positive))
+
+    def __truediv__(self, other: "Value") -> "Value":
+        return Value("/", self, other, positive=self.positive and other.positive)
+
+    def __neg__(self) -> "Value":
+        return Value("neg", self)
+
+    def __abs__(self) -> "Value":
+        return Value("abs", self, positive=True)
+
+    def __gt__(self, other: "Value") -> Condition:
+        return Condition(self, ">", other)
+
+    def __le__(self, other: "Value") -> Condition:
+        return Condition(self, "<=", other)
+
+
+ZERO: Final = Value("scalar", name="zero", positive=True)
+
+
+def sqrt(value: Value) -> Value:
+    """The square root."""
+    return Value("sqrt", value, positive=True)
+
+
+def sign(value: Value) -> Value:
+    """1, 0 or -1; NaN of NaN."""
+    return Value("sign", value)
+
+
+def maximum(left: Value, right: Value) -> Value:
+    """The larger one; NaN if one is."""
+    return Value("max", left, right, positive=left.positive or right.positive)
+
+
+def mix(mean: Value, new: Value, gain: Value) -> Value:
+    """``mean + (new - mean) * gain`` with a gain of at most 1: a running mean, between the two."""
+    moved = (new - mean) * gain
+    return Value("+", mean, moved, positive=mean.positive and new.positive, within=(mean, new))
+
+
+def pick(condition: Condition, then: Value, other: Value) -> Value:
+    """`then` where the condition holds, else `other`.
+
+    A condition on two of the rule's scalars costs nothing: one side only is computed.
+    """
+    left, op, right = condition
+    picked = Value(op, left, right, then, other, positive=then.positive and other.positive)
+    if left.op == right.op == "scalar":
+        picked.condition = condition
+    return picked
+
+
+def _pick(
+    compare: Callable[..., Any],
+    left: Array,
+    right: Array,
+    then: Array,
+    other: Array,
+    out: Array | None = None,
+) -> Array:
+    where = compare(left, right)
+    if out is None:
+        return np.where(where, then, other)
+    if other is not out:
+        np.copyto(out, other)
+    np.copyto(out, then, where=where)
+    return out
+
+
+class Operation(NamedTuple):
+    """One operation as source: a call of numpy, lines of a loop, and the bound on its magnitude."""
+
+    numpy: str
+    loop: str
+    bound: str
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "copy": Operation("np.positive({})", "{0}", "{0}"),
+    "+": Operation("np.add({})", "{0} + {1}", "{0} + {1}"),
+    "-": Operation("np.subtract({})", "{0} - {1}", "{0} + {1}"),
+    "*": Operation("np.multiply({})", "{0} * {1}", "{0} * {1}"),
+    # The divisor's least magnitude.
+    "/": Operation("np.divide({})", "{0} / {1}", "over({0}, {least})"),
+    "neg": Operation("np.negative({})", "-{0}", "{0}"),
+    "abs": Operation("np.abs({})", "abs({0})", "{0}"),
+    "sqrt": Operation("np.sqrt({})", "np.sqrt({0})", "sqrt({0})"),
+    "max": Operation("np.maximum({})", "np.maximum({0}, {1})", "max({0}, {1})"),
+    # Conditions are not nested, or the compiler would branch instead of choosing.
+    "sign": Operation(
+        "np.sign({})",
+        "one if {0} > zero else {0}; {out} = -one if {0} < zero else {out}; {out} = zero if {0} == zero else {out}",
+        "1.0",
+    ),
+    ">": Operation("pick(np.greater, {})", "{2} if {0} > {1} else {3}", "max({2}, {3})"),
+    "<=": Operation("pick(np.less_equal, {})", "{2} if {0} <= {1} else {3}", "max({2}, {3})"),
+}
+
+
+class Formula:
+    """What the `step` of a rule computes. `x` and `g` are the weights it starts from, after decay, and the gradient."""
+
+    def __init__(
+        self,
+        name: str,
+        slots: Sequence[str],
+        scalars: Iterable[str],
+        step: Callable[[Value, Value, Mapping[str, Value]], Mapping[str, Value]],
+        *,
+        decays: bool,
+        positive: Sequence[str] = (),
+    ) -> None:
+        """`positive`: slots that are never below zero."""
+        self.name, self.slots = name, tuple(slots)
+        self._x, self._g = Value("array", name="x"), Value("array", name="g")
+        own = {slot: Value("array", name=slot, positive=slot in positive) for slot in slots}
+        known = {each: Value("scalar", name=each, positive=True) for each in scalars}
+        # Its decay is computed late: until then a kernel needs no array for it.
+        self._x.serial = math.inf
+        self._start = self._x - self._x * known["decay"] * known["rate"] if decays else self._x
+        self._found = step(self._start, self._g, {**known, **own, "x": self._x})
+        if set(self._found) != {"x", *slots}:
+            raise TypeError(f"expected x and {self.slots} from the step of {name}, got {tuple(self._found)}")
+        self._values, self._ends = self._graph({})
+        self.scalars = tuple(each for each, value in known.items() if value in self._values)
+        self._conditions = tuple(
+            dict.fromkeys(value.condition for value in self._values if value.condition is not None)
+        )
+        self._plan = cache(self._planned)
+
+    def _graph(
+        self, answers: Mapping[Condition | None, bool]
+    ) -> tuple[dict[Value, tuple[Value, ...]], dict[str, Value]]:
+        """All values after their operands, with these; and what is found. Of picks with an answer, that side only."""
+        operands: dict[Value, tuple[Value, ...]] = {}
+
+        def real(value: Value) -> Value:
+            while value.condition in answers:
+                value = value.args[2 if answers[value.condition] else 3]
+            return value
+
+        def visit(value: Value) -> Value:
+            value = real(value)
+            if value not in operands:
+                args = tuple(map(visit, value.args))
+                operands[value] = args
+            return value
+
+        found = {}
+        for name, value in self._found.items():
+            # A slot may become another input: by a copy, before that one changes.
+            end = real(value)
+            found[name] = visit(end if end.args or end.name == name else Value("copy", end))
+        return dict(sorted(operands.items(), key=lambda item: item[0].serial)), found
+
+    # numpy
+
+    def kernel(self, scalars: Scalars) -> Kernel:
+        """The update of a block, in place as far as values are not needed again."""
+        known = {"zero": np.float32(0), **scalars}
+        answers = (
+            known[left.name] > known[right.name] if op == ">" else known[left.name] <= known[right.name]
+            for left, op, right in self._conditions
+        )
+        run = self._plan(tuple(map(bool, answers)))
+        return lambda x, g, out, state: run(x, g, out, state, scalars)
+
+    def _planned(self, answers: tuple[bool, ...]) -> Callable[..., None]:
+        """Decide where each result goes: to its slot or `out` if these are free, else over what has had its use."""
+        operands, found = self._graph(dict(zip(self._conditions, answers, strict=True)))
+        ends = {"out" if name == "x" else name: value for name, value in found.items()}
+        uses = Counter(arg for args in operands.values() for arg in args)
+        uses.update(found.values())
+        home = {value: value.name for value in operands if not value.args}
+        held = {value.name: value for value in home}
+        places = ["out", "g"]
+        lines = [f"{slot} = state[{slot!r}]" for slot in self.slots]
+        lines += [f"{each} = scalars[{each!r}]" for each in self.scalars]
+        for value, args in operands.items():
+            if not args:
+                continue
+            uses.subtract(args)
+            wanted = [
+                # Its own, or that of the only result which needs it.
+                *(place for place, end in ends.items() if end is value),
+                *(slot for slot in self.slots if uses[value] == 1 and value in operands[found[slot]]),
+                *(home[arg] for arg in args if home[arg] in places),
+                *places,
+            ]
+            # What a pick chooses from must outlast its other side.
+            kept = home[args[2]] if len(args) == 4 else ""
+            free = [each for each in wanted if each != kept and not (each in held and uses[held[each]])]
+            said = ", ".join(home[arg] for arg in args)
+            if value.scalar or not free:
+                home[value] = f"t{len(lines)}"
+                lines.append(f"{home[value]} = {OPERATIONS[value.op].numpy.format(said)}")
+                if not value.scalar:
+                    places.append(home[value])
+            else:
+                home[value] = free[0]
+                lines.append(OPERATIONS[value.op].numpy.format(f"{said}, out={free[0]}"))
+            held[home[value]] = value
+        lines += [f"np.copyto({place}, {home[end]})" for place, end in ends.items() if home[end] != place]
+        made = {"np": np, "pick": _pick, "zero": np.float32(0)}
+        return _made("run(x, g, out, state, scalars)", lines, made)
+
+    # Compiled
+
+    @cached_property
+    def loop(self) -> Loop:
+        """The update as a loop that reads and writes each element once: x, g, out, the slots, the scalars, then
+
+        factor, scale   the gradient is ``g * factor * scale``
+        tiny            slots closer to zero than this are cleared; 0 clears none
+
+        It returns False where a number of `out` or of a slot is not finite: such a version is never published, and a
+        check on the way costs no pass over memory.
+        """
+        head = ["x", "g", "out", *self.slots, *self.scalars, "factor", "scale", "tiny"]
+        lines = [
+            "zero, one, good = np.float32(0), np.float32(1), True",
+            *self._branches({}, self._conditions),
+            "return good",
+        ]
+        letters = "rrw" + "w" * len(self.slots) + "f" * (len(self.scalars) + 3)
+        return _loop(self.name, letters, ", ".join(head), tuple(lines))
+
+    def _branches(self, answers: Mapping[Condition | None, bool], asked: Sequence[Condition]) -> list[str]:
+        """One loop for each side of each condition on scalars: the compiler makes poor code of a choice within."""
+        if asked:
+            (left, op, right), *rest = asked
+            yes, no = (self._branches({**answers, asked[0]: answer}, rest) for answer in (True, False))
+            return [f"if {left.name} {op} {right.name}:", *_indented(yes), "else:", *_indented(no)]
+        operands, found = self._graph(answers)
+        names = {
+            value: value.name if value.op == "scalar" else f"v{place}" for place, value in enumerate(operands)
+        }
+        lines = []
+        for value, args in operands.items():
+            if args:
+                source = OPERATIONS[value.op].loop.format(*(names[arg] for arg in args), out=names[value])
+                lines.append(f"{names[value]} = {source}")
+            elif value.op == "array":
+                more = " * factor * scale" if value is self._g else ""
+                lines.append(f"{names[value]} = {value.name}[i]{more}")
+        lines += [f"out[i] = {names[found['x']]}", "good = good & (abs(out[i]) <= LARGEST)"]
+        for slot in self.slots:
+            new = names[found[slot]]
+            lines += [
+                f"{slot}[i] = zero if abs({new}) < tiny else {new}",
+                f"good = good & (abs({new}) <= LARGEST)",
+            ]
+        return ["for i in range(x.size):", *_indented(lines)]
+
+    # Magnitudes
+
+    def bounds(self, scalars: Scalars, g: float, b: Mapping[str, float]) -> Bounds:
+        """Bounds on weights and slots after the update, and the largest on the way."""
+        return self._bounds(g, b, scalars)
+
+    @cached_property
+    def _bounds(self) -> Callable[[float, Mapping[str, float], Scalars], Bounds]:
+        names: dict[Value, str] = {}
+        lines = []
+        for place, value in enumerate(self._values):
+            names[value] = f"v{place}"
+            if value.args:
+                source = self._bound(value, names)
+            elif value.op == "array":
+                source = "g" if value is self._g else f"b[{value.name!r}]"
+            else:
+                source = "0.0" if value is ZERO else f"float(k[{value.name!r}])"
+            lines.append(f"{names[value]} = {source}")
+        found = ", ".join(f"{name!r}: {names[value]}" for name, value in self._ends.items())
+        peak = ", ".join(names[value] for value in self._values if value.args)
+        made = {"over": over, "sqrt": math.sqrt, "root": _root, "SMALLEST": SMALLEST, "LEAST": LEAST}
+        return _made("bounds(g, b, k)", [*lines, f"return {{{found}}}, max(g, {peak})"], made)
+
+    def _bound(self, value: Value, names: Mapping[Value, str]) -> str:
+        """The source of the largest magnitude of `value`."""
+        if value is self._start:
+            # With decay, and without: some variables may be left out.
+            return f"{names[self._x]} * max(1.0, abs(1.0 - float(k['decay']) * float(k['rate'])))"
+        if value.within:
+            return f"max({', '.join(names[each] for each in value.within)})"
+        operands = [names[arg] for arg in value.args]
+        if value.condition is not None:
+            return OPERATIONS[value.op].loop.format(*operands)
+        least = _least(value.args[1], names) if value.op == "/" else ""
+        return OPERATIONS[value.op].bound.format(*operands, least=least)
+
+
+def _least(value: Value, names: Mapping[Value, str]) -> str:
+    """The source of the least magnitude of `value`: of positive ones only, and 0 where nobody knows."""
+    if not value.positive:
+        # A sum that is replaced by a positive number where it is not above zero.
+        if value.op == "<=" and value.args[1] is ZERO and value.args[0] is value.args[3]:
+            return f"(SMALLEST if {_least(value.args[2], names)} > LEAST else 0.0)"
+        return "0.0"
+    if value.within:
+        return f"min({', '.join(_least(each, names) for each in value.within)})"
+    sides = [_least(arg, names) for arg in value.args]
+    match value.op:
+        case "scalar":
+            return names[value]
+        case "+":
+            return f"({sides[0]} + {sides[1]})"
+        case "*":
+            return f"({sides[0]} * {sides[1]})"
+        case "sqrt":
+            return f"root({sides[0]})"
+        case "max":
+            return f"max({sides[0]}, {sides[1]})"
+    return "0.0"
+
+
+def _root(least: float) -> float:
+    """The least root of what is at least `least`: of subnormal numbers only the smallest is known to be exact."""
+    return math.sqrt(least) if least > LEAST or least == SMALLEST else 0.0
+
+
+@cache
+def _loop(name: str, letters: str, arguments: str, lines: tuple[str, ...]) -> Loop:
+    """The loop of this source: made once, however many rules lead to it.
+
+    Compiled code is kept by the function's name and the file that it claims to be from: the name tells sources apart.
+    """
+    unique = f"{name}_{hashlib.sha256(repr((arguments, lines)).encode()).hexdigest()[:16]}"
+    return Loop(
+        _made(f"{unique}({arguments})", lines, {"np": np, "LARGEST": LARGEST, "__name__": __name__}), letters
+    )
+
+
+def _made(head: str, lines: Iterable[str], known: dict[str, Any]) -> Callable[..., Any]:
+    """The function of this head and these lines, made of our own rules' operations and names."""
+    source = "\n".join([f"def {head}:", *_indented(lines)])
+    exec(compile(source, __file__, "exec"), known)  # noqa: S102
+    function: Callable[..., Any] = known[head.partition("(")[0]]
+    return function
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

@@ -1,0 +1,112 @@
+"""A formula's three readings agree with its plain evaluation, for formulas drawn at random."""
+
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import pytest
+
+from psserver.optimizers import blocks
+from psserver.optimizers.formulas import ZERO, Formula, Value, maximum, mix, pick, sign, sqrt
+from psserver.optimizers.magnitudes import LIMIT, ROUNDING, Magnitudes
+from tests.repetitions import seeds
+
+SLOTS, POSITIVE, SCALARS = ("mean", "square"), ("square",), ("rate", "decay", "gain", "flag")
+SIZE = 23
+PLAIN: dict[str, Callable[..., np.ndarray]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.divide,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sqrt": np.sqrt,
+    "max": np.maximum,
+    "sign": np.sign,
+    ">": lambda a, b, then, other: np.where(a > b, then, other),
+    "<=": lambda a, b, then, other: np.where(a <= b, then, other),
+}
+
+
+def drawn(dice: Random) -> Formula:
+    """Of about a dozen operations; a slot may become any value, an old one too."""
+
+    def step(x: Value, g: Value, s: dict[str, Value]) -> dict[str, Value]:
+        values = [x, g, s["mean"], s["square"], s["x"]]
+
+        def some() -> Value:
+            return dice.choice([*values[-4:], dice.choice(values), s[dice.choice(SCALARS)]])
+
+        makers: list[Callable[[Value, Value], Value]] = [
+            lambda a, b: a + b,
+            lambda a, b: a - b,
+            lambda a, b: a * b,
+            lambda a, b: a / (sqrt(abs(b)) + s["gain"]),
+            lambda a, b: -a,
+            lambda a, b: abs(a),
+            maximum,
+            lambda a, b: sign(a),
+            lambda a, b: mix(s["mean"], a, s["gain"]),
+            lambda a, b: mix(s["square"], a * a, s["gain"]),
+            lambda a, b: pick(a > b, b, a),
+            lambda a, b: pick(a <= ZERO, s["gain"], a),
+            lambda a, b: pick(s["flag"] > ZERO, a, b),
+        ]
+        for _ in range(dice.randint(2, 14)):
+            values.append(dice.choice(makers)(dice.choice(values), some()))
+        mean = dice.choice([*values[5:], s["mean"], s["square"], g])
+        square = dice.choice([abs(values[-1]), mix(s["square"], g * g, s["gain"]), s["square"]])
+        return {"mean": mean, "square": square, "x": dice.choice([values[-1], values[-2], x - mean])}
+
+    return Formula("drawn", SLOTS, SCALARS, step, decays=dice.random() < 0.5, positive=POSITIVE)
+
+
+def plain(formula: Formula, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    known: dict[Value, np.ndarray] = {}
+
+    def value_of(value: Value) -> np.ndarray:
+        if value not in known:
+            found = PLAIN[value.op](*map(value_of, value.args)) if value.args else arrays[value.name]
+            known[value] = np.broadcast_to(found, SIZE)
+        return known[value]
+
+    return {name: value_of(value) for name, value in formula._found.items()}
+
+
+def test_drawn_formulas() -> None:
+    bounded = 0
+    for seed in seeds(300, soak=5000):
+        dice, draw = Random(seed), np.random.default_rng(seed)
+        formula = drawn(dice)
+        arrays = {name: draw.standard_normal(SIZE).astype(np.float32) for name in ("x", "g", *SLOTS)}
+        arrays["square"] = np.abs(arrays["square"])
+        arrays["g"][0] = arrays["mean"][0] = 0.0
+        flag = np.float32(dice.random() < 0.5)
+        scalars = dict(zip(SCALARS, (np.float32(0.1), np.float32(0.3), np.float32(0.25), flag), strict=True))
+        with np.errstate(all="ignore"):
+            expected = plain(formula, {**arrays, **scalars, "zero": np.float32(0)})
+        before: Magnitudes = {name: float(np.abs(array).max()) for name, array in arrays.items()}
+        largest, peak = formula.bounds(scalars, before["g"], before)
+
+        state, out = {name: arrays[name].copy() for name in SLOTS}, np.full(SIZE, np.nan, np.float32)
+        blocks.run(formula.kernel(scalars), arrays["x"], arrays["g"].copy(), out, state, block=10)
+        looped, again = {name: arrays[name].copy() for name in SLOTS}, np.full(SIZE, np.nan, np.float32)
+        with np.errstate(all="ignore"):
+            formula.loop.function(
+                *(arrays["x"], arrays["g"], again, *looped.values()),
+                *(scalars[name] for name in formula.scalars),
+                *(np.float32(1), np.float32(1), np.float32(0)),
+            )
+        for found in ({**state, "x": out}, {**looped, "x": again}):
+            for name, array in expected.items():
+                np.testing.assert_array_equal(found[name], array, f"{name}, seed {seed}")
+        if peak * ROUNDING <= LIMIT and all(bound * ROUNDING <= LIMIT for bound in largest.values()):
+            bounded += 1
+            for name, array in expected.items():
+                assert np.abs(array).max() <= largest[name] * ROUNDING, (name, seed)
+    assert bounded > 100
+
+
+def test_a_step_gives_all_slots_and_no_other() -> None:
+    with pytest.raises(TypeError, match="expected x and"):
+        Formula("short", SLOTS, SCALARS, lambda x, g, s: {"x": x - g * s["rate"]}, decays=False)
