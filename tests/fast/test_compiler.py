@@ -15,6 +15,7 @@ from psserver.fast import FastBackend
 from psserver.fast import compiler as jit
 from psserver.optimizers import Loop, build, loop
 from psserver.shard.loops import fold
+from tests.patience import PATIENCE
 from tests.probes import compiled_loops, is_closing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,6 @@ def load(root: Path, **environment: str) -> tuple[dict[str, object], str]:
         env=clean | {"PYTHONPATH": str(root)} | environment,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -131,25 +131,25 @@ def test_closing_does_not_wait_for_all_that_is_wanted(monkeypatch: pytest.Monkey
     def slow(loop: Loop, variant: str) -> object:
         compiled.append(loop)
         started.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE)
         return loop.function
 
     monkeypatch.setattr(jit, "compile_loop", slow)
     backend = FastBackend()
     backend.prepare([fold_variant()] * 100)
-    assert started.wait(30)
+    assert started.wait(PATIENCE)
     closer = threading.Thread(target=backend.close)
     closer.start()
     while not is_closing(backend):
         closer.join(0.01)
     go_on.set()
-    closer.join(30)
+    closer.join(PATIENCE)
     assert len(compiled) == 1
 
 
 def test_starting_up_loads_no_compiler() -> None:
     code = "import psserver.cli, psserver.fast, sys; print('numba' in sys.modules, 'llvmlite' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"], done.stderr
 
 
