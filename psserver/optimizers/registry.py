@@ -27,6 +27,7 @@ from psserver.optimizers.rules.nadam import Nadam
 from psserver.optimizers.rules.nesterov import Nesterov
 from psserver.optimizers.rules.rmsprop import RMSprop
 from psserver.optimizers.rules.sgd import SGD
+from psserver.optimizers.rules.yogi import Yogi
 from psserver.optimizers.schedules import SCHEDULES, knobs_read, read_schedule, unknown
 from psserver.optimizers.whole import WholeRule
 from pswire.domains import Domain
@@ -40,6 +41,7 @@ RULES: Mapping[str, type[Rule | WholeRule]] = {
     "dana-zero": DanaZero,
     "adam": Adam,
     "adamw": AdamW,
+    "yogi": Yogi,
     "nadam": Nadam,
     "adamax": Adamax,
     "adagrad": Adagrad,

@@ -87,6 +87,8 @@ CASES: list[tuple[str, dict[str, object], str, dict[str, object]]] = [
         )
     ),
 ]
+# Rules that see whole variables.
+WHOLE = {"lamb": "Lamb", "adafactor": "Adafactor"}
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +196,7 @@ def test_many_steps_equal_keras(
 
 
 @pytest.mark.parametrize("knobs", [{}, {"learning_rate": 0.02}, {"weight_decay": 0.3, "learning_rate": 0.01}])
-@pytest.mark.parametrize(("name", "kind"), [("lamb", "Lamb"), ("adafactor", "Adafactor")])
+@pytest.mark.parametrize(("name", "kind"), WHOLE.items())
 def test_rules_on_whole_variables_equal_keras(
     keras: Any, name: str, kind: str, knobs: dict[str, object]
 ) -> None:
