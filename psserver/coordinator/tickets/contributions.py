@@ -25,7 +25,7 @@ DRIFT: Final = 1e-3
 
 
 def plausible(times: Reported, granted: float, former: float | None, now: float) -> Reported:
-    """`times`, if they fit between a ticket's grant and its commit, `now`; else `UNTOLD`.
+    """Return `times`, but no zero before, if they fit between a ticket's grant and its commit, `now`; else `UNTOLD`.
 
     What came before the grant must fit behind the grant of the worker's ticket before, at `former`; None where
     there was none. A worker's intervals lie within the coordinator's, so a contribution whose times do not fit
