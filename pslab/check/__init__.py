@@ -4,12 +4,11 @@
 compares an entry with what the log says before it, the `pslab.runs.fold`, which shares nothing with the coordinator or
 the policies.
 
-checker        runs all checks over a log
+checker        runs all checks over a log; a result for people and for programs
 log_check      their base class
 checks/        what holds whatever the policy
 policies/      what each policy guarantees
 conservation   the law of the conservation of staleness
-render         a result for people and for programs
 """
 
 from pslab.check.log_check import LogCheck, Violation

@@ -11,8 +11,8 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from pslab.cli import SECTIONS, cli, main
+from pslab.commands.running import quickstart
 from pslab.dashboard import sources
-from pslab.launch import quickstart
 from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
 from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.experiments import FinishedRun

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pslab.launch.engines.output import Output
+from pslab.launch.engines.launcher import Output
 from pslab.observe.trace import write_trace
 from pslab.runs.folder import Run, RunError
 from pslab.runs.making import make_folder, open_folder

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from pslab.check.checker import check_run
-from pslab.check.render import result_json, result_lines
+from pslab.check.checker import check_run, result_json, result_lines
 from pslab.commands.failure import EPILOG, Failure, console, say_unfinished
 from pslab.display.progress import print_json
 from pslab.observe.tensorboard import write_events

@@ -1,15 +1,21 @@
-"""What a run asks of an engine: places for its processes, and a handle of each process that it starts.
+"""What a run asks of an engine: places for its processes, a handle of each process, and what a process prints.
 
-The course of a run, its verdict, display, folder and restarts are the same for all engines (`pslab.launch.run`).
+The course of a run, its verdict, display, folder and restarts are the same for all engines (`pslab.launch.run`). What a
+process prints are bytes in its log, and JSON objects on stdout, which become events.
 """
 
+import json
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from pslab.launch.events import EventQueue
+from pslab.launch.events import EventQueue, Printed
+from pswire.logs.events import spoken
+from pswire.own_files import same_file
 
 Role = Literal["server", "worker"]
 
@@ -108,3 +114,56 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Nothing is left on any node, whatever `start` was not told the end of; reservations are given back."""
+
+
+class Output:
+    """Of one process, in one log. Appends, so that the process's own writes to the same file come between."""
+
+    def __init__(self, name: str, log: Path, events: EventQueue) -> None:
+        self.name, self.log = name, log
+        self._events = events
+        # Unbuffered: whoever reads the log sees what was printed.
+        self._file = same_file(log, os.O_APPEND, buffering=0)
+
+    def fileno(self) -> int:
+        """For a process that writes its standard error here by itself."""
+        return self._file.fileno()
+
+    def stdout(self, line: bytes) -> None:
+        """A whole line, with its end."""
+        self._write(line)
+        event = _event(line)
+        if event is not None:
+            self._events.put(Printed(self.name, event))
+
+    def stderr(self, part: bytes) -> None:
+        """Any part of what was written."""
+        self._write(part)
+
+    def _write(self, part: bytes) -> None:
+        # A full disk takes no log. What the process tells counts all the same, and so does its end.
+        with suppress(OSError):
+            self._file.write(part)
+
+    def close(self) -> None:
+        """Nothing is written any more; `tail` still reads."""
+        self._file.close()
+
+    def tail(self, lines: int = 12) -> str:
+        """The end of what it printed for people: the log without machine-readable lines."""
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - 65536))
+            text = file.read().decode("utf-8", errors="replace")
+        said = (spoken(line) for line in text.splitlines() if line.strip())
+        printed = [line for part in said for line in part.splitlines() if not line.startswith('{"')]
+        return "\n".join(printed[-lines:])
+
+
+def _event(line: bytes) -> dict[str, object] | None:
+    if not line.startswith(b"{"):
+        return None
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None  # not an event; it stays in the log
+    return event if isinstance(event, dict) and "event" in event else None

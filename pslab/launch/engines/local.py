@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from pslab.launch.engines.launcher import Task, Wanted
-from pslab.launch.engines.output import Output
+from pslab.launch.engines.launcher import Output, Task, Wanted
 from pslab.launch.events import EventQueue, Exited
 from pslab.launch.keeping import blanks
 from pslab.launch.keeping.files import MemoryFiles

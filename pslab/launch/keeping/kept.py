@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from pslab.launch.engines.launcher import Task
-from pslab.launch.engines.output import Output
+from pslab.launch.engines.launcher import Output, Task
 from pslab.launch.events import EventQueue, Exited, Unplaced
 from pslab.launch.keeping import wire
 from pswire.exits import ExitCode

@@ -1,12 +1,19 @@
-"""What a simulated worker works through: its own data batch by batch, or the parts of work units that it is dealt."""
+"""What a simulated worker works through: its own data batch by batch, or the parts of work units that it is dealt; and
+what it needs of the cluster around it.
+"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.simulator.network import EventQueue, Network
+from pslab.simulator.store import Store
 from psserver.coordinator.work.units import WorkTerms
-from psworker.engine import UnitPart
-from psworker.local import ReadAhead, Trainer
+from psworker.engine import Request, UnitPart
+from psworker.local import LocalWork, ReadAhead, Trainer
 from psworker.work import WorkUnits
 from psworker.work.source import UnitSource, UnitTrainer
 
@@ -133,3 +140,47 @@ class WorkerData:
         if found is not None:
             self.present = TicketWork(list(found.batches), found.last, more=True, ends=found.ends)
         return found is not None
+
+
+Floats = NDArray[np.float32]
+
+# The worker itself: what it calls is told who calls.
+W = TypeVar("W")
+
+
+class Surroundings(Protocol[W]):
+    """What a worker needs of the cluster around it."""
+
+    queue: EventQueue
+    network: Network
+    store: Store
+    # Cancelled workers stop at once.
+    interrupt: bool
+    # Samples of a batch, where only time matters.
+    batch_size: int
+    # From a worker and its first batch to its numbered batches.
+    batches: Callable[[W, int], Iterator[tuple[int, Any]]]
+    # None where each worker has data of its own.
+    dealing: Dealing | None
+
+    def join(self, worker: W, life: int) -> None: ...
+
+    def receive(self, worker: W, incarnation: int, request: Request) -> None:
+        """A request of this incarnation arrives at the coordinator."""
+        ...
+
+    def gone(self, worker: W) -> None:
+        """The process has ended after the stop."""
+        ...
+
+    def closed(self, ticket: int) -> bool:
+        """The shards take no payload for it any more."""
+        ...
+
+    def local_work(self) -> LocalWork: ...
+
+    def initial(self, worker: W) -> list[Floats]:
+        """The payload of version 0."""
+        ...
+
+    def evaluate(self, worker: W, version: int) -> None: ...
