@@ -192,9 +192,9 @@ def test_a_folder_stands_for_the_run_that_goes_on_in_it(
 ) -> None:
     (tmp_path / "address").write_text(f"{coordinator}\n")
     asked = []
-    live = "pslab.commands.live"
-    monkeypatch.setattr(f"{live}.watch.show", lambda first, ask: asked.append(first.version))
-    monkeypatch.setattr(f"{live}.status.status_view", lambda first: asked.append(first.version) or "")
+    asking = "pslab.commands.live.asking"
+    monkeypatch.setattr(f"{asking}.show", lambda first, ask: asked.append(first.version))
+    monkeypatch.setattr(f"{asking}.status_view", lambda first: asked.append(first.version) or "")
     assert ps_lab(monkeypatch, command, tmp_path) == 0
     assert asked == [7]
     (tmp_path / "summary.json").write_text("{}")
