@@ -32,6 +32,7 @@ from psserver.service.server import ResourcesError
 from psserver.service.serving.making import Announce
 from psserver.service.serving.settings import ServerSettings
 from psserver.service.succession.servers import Servers
+from psserver.service.succession.successor import newest, numbered
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, UntrustedError, chosen_options, resolve
 from pswire.addresses import AddressError
@@ -166,13 +167,12 @@ def nothing_to_do(settings: ServerSettings, resume: str | None, announce: Announ
     """A server was started again by a supervisor, and its job has succeeded: say so, and leave the folder as it is."""
     if resume != AUTO or settings.out is None or settings.process.stay:
         return False
-    ended = succeeded(settings.out)
+    out = numbered(settings.out, newest(settings.out))
+    ended = succeeded(out)
     if ended is not None:
-        reason = (
-            f"the job in {settings.out} has succeeded before ({ended}); --resume latest trains on, and a new "
-        )
+        reason = f"the job in {out} has succeeded before ({ended}); --resume latest trains on, and a new "
         reason += "run needs another folder (--out)"
-        announce("stopped", {"reason": reason, "exit_code": int(ExitCode.OK), "out": str(settings.out)})
+        announce("stopped", {"reason": reason, "exit_code": int(ExitCode.OK), "out": str(out)})
     return ended is not None
 
 

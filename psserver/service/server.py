@@ -155,7 +155,7 @@ class Server:
     def _take_role(self) -> Coordinating | Following:
         settings, host, continuation = self.settings, self.host, self.continuation
         if settings.task_index:
-            self.following = Following(settings, host, continuation, self._announce)
+            self.following = Following(settings, host, continuation, self._announce, self._out)
             return self.following
         # First of all.
         self._lock = lock_folder(settings)

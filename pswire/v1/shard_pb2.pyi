@@ -565,6 +565,7 @@ class Open(_message.Message):
     SECRET_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
     RECOVER_TIMEOUT_FIELD_NUMBER: _builtins.int
+    FOLDER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     epoch: _builtins.int
     """The number of the job's generation: how often its servers have begun again
@@ -583,6 +584,10 @@ class Open(_message.Message):
     """Seconds that this server waits for a coordinator of a later generation when
     this one is lost; 0: it ends.
     """
+    folder: _builtins.int
+    """The number of the job's folder among those of the server's run folder: 1 is
+    the run folder itself, N is job-N in it.
+    """
     def __init__(
         self,
         *,
@@ -593,10 +598,11 @@ class Open(_message.Message):
         secret: _builtins.bytes = ...,
         proof: _builtins.bytes = ...,
         recover_timeout: _builtins.float = ...,
+        folder: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "job", b"job", "proof", b"proof", "recover_timeout", b"recover_timeout", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "folder", b"folder", "job", b"job", "proof", b"proof", "recover_timeout", b"recover_timeout", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,9 +6,9 @@ from psserver.checkpoint import CheckpointError, Store
 from tests.cluster.cluster import Cluster
 
 
-def saved(cluster: Cluster) -> list[int]:
-    """Versions of complete checkpoints."""
-    store = Store(cluster.out / "checkpoints")
+def saved(cluster: Cluster, job: str = "") -> list[int]:
+    """Versions of complete checkpoints. `job`: the folder of a later one."""
+    store = Store(cluster.out / job / "checkpoints")
     found = []
     for name in store.names():
         # One that is being written, or removed by now.

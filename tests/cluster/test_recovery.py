@@ -6,10 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import psworker
+from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
+from psworker.control.registration import Phase
 from tests.cluster.cluster import Cluster, Process, entries_of, wait_until
 from tests.cluster.saved import saved
 
@@ -168,3 +172,43 @@ def test_a_job_whose_checkpoints_were_removed_does_not_begin_anew(cluster: Clust
     assert "the job had checkpoints" in cluster.servers[0].errors
     assert len(entries_of(cluster.checked_run(), "apply")) >= entries
     assert not list(cluster.out.glob("decisions.void-*"))
+
+
+@pytest.mark.parametrize("killed", [1, 0], ids=["shard", "coordinator"])
+def test_a_server_that_is_lost_in_a_later_job_of_a_script_comes_back_to_that_one(
+    cluster: Cluster, killed: int
+) -> None:
+    """In the folder of that job; the job that ended before stays as it is."""
+    alone = ("--workers", "1", "--policy", "async")
+    start_servers(cluster, 2, alone)
+    model, later = {"x": np.zeros(6, np.float32)}, cluster.out / "job-2"
+
+    def step(session: psworker.Session) -> None:
+        grant = session.ready()
+        assert grant is not None
+        session.push(grant, {"x": np.ones(6, np.float32)})
+        session.commit(grant, samples=1)
+
+    def connect(phase: Phase) -> psworker.Session:
+        return psworker.connect(cluster.hosts, model, name="w0", phase=phase)
+
+    first = connect(Phase(stays=True))
+    for _ in range(5):
+        step(first)
+    assert first.done().success
+    second = connect(Phase(stays=True, after=first.job))
+    first.close()
+    ended = (cluster.out / "decisions.jsonl").read_bytes()
+    for _ in range(5):
+        step(second)
+    wait_until(lambda: bool(saved(cluster, "job-2")), "a checkpoint of the later job")
+    cluster.servers[killed].kill()
+    again(cluster, killed, first=alone)
+    for _ in range(3):
+        step(second)
+    assert second.done().success
+    second.close()
+    assert [server.wait_exit() for server in cluster.servers] == [0, 0]
+    assert (cluster.out / "decisions.jsonl").read_bytes() == ended
+    assert [entry["job"] for entry in entries_of(Run(later), "restore")] == [f"{second.job.split('.')[0]}.1"]
+    assert check_run(Run(later)).ok

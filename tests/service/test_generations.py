@@ -86,7 +86,7 @@ def test_a_server_waits_for_its_first_orders_for_a_minute_at_least() -> None:
         hosts, override = "127.0.0.1:1,127.0.0.1:0", f"cluster.idle_timeout={idle}"
         settings = resolve(Options(ps_hosts=hosts, task_index=1, overrides=(override,)), None)
         server = Server(settings, lambda name, fields: None)
-        following = Following(settings, server.host, server.continuation, lambda name, fields: None)
+        following = Following(settings, server.host, server.continuation, lambda name, fields: None, None)
         assert following.patience == waits
 
 

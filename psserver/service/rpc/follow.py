@@ -7,10 +7,11 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 
-from psserver.checkpoint import CheckpointError, part_of
+from psserver.checkpoint import CheckpointError, Store, part_of
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
@@ -18,8 +19,10 @@ from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.rpc.adapters import memory_to_wire
 from psserver.service.rpc.registration import Call, bounded, parsed
+from psserver.service.saving.resume_point import FOLDER
 from psserver.service.saving.shard_part import Part
 from psserver.service.shard.host import ShardHost
+from psserver.service.succession.successor import numbered
 from psserver.shard import Apply, Order
 from pswire.exits import ExitCode
 from pswire.generations import follows
@@ -60,10 +63,11 @@ class FollowRpc:
         job_secret: bytes = b"",
         ended: Callable[[], None] = lambda: None,
         former: str = "",
+        out: Path | None = None,
     ) -> None:
         """`ended` is called when this server may end, and `ending` says why. `former`: the generation that this process
-        has followed before."""
-        self._former = former
+        has followed before. `out`: the run folder."""
+        self._former, self._out = former, out
         self._host = host
         self._servers = servers
         self._secret = job_secret
@@ -128,6 +132,8 @@ class FollowRpc:
                 f"server {message.task_index} of {message.servers}: give all servers the same --ps-hosts"
             )
         self._recover = message.recover_timeout
+        if self._out is not None:
+            self._host.saver.store = Store(numbered(self._out, message.folder or 1) / FOLDER)
         self._host.open(message.job, message.secret)
         log.info("following job %s", message.job, extra=event("following", job=message.job))
 

@@ -43,7 +43,7 @@ class Coordinating:
         self._settings, self._continuation, self._listeners = settings, continuation, listeners
         self._announce = announce
         hosts, wake = continuation.hosts, continuation.wake.set
-        self.job = job = make_job(settings, hosts, host, announce, wake, continuation.begin_again)
+        self.job = job = make_job(settings, hosts, host, announce, wake, continuation.begin_again, folder)
         self._succession = Succession(job, settings.process.stay, out, folder, wake, settings.behind)
         tokens = settings.credentials.tokens
         names = Names(tokens.names if tokens else frozenset())

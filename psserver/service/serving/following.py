@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 
 from psserver.service.rpc.follow import FollowRpc
 from psserver.service.serving.job_loop import Continuation
@@ -22,12 +23,18 @@ class Following:
     """The loop's thread owns it. `rpc`: the method by which the coordinator gives its orders."""
 
     def __init__(
-        self, settings: ServerSettings, host: ShardHost, continuation: Continuation, announce: Announce
+        self,
+        settings: ServerSettings,
+        host: ShardHost,
+        continuation: Continuation,
+        announce: Announce,
+        out: Path | None,
     ) -> None:
+        """`out`: the run folder."""
         self._settings, self._host = settings, host
         self._continuation, self._announce = continuation, announce
         servers, wake = len(settings.hosts), continuation.wake.set
-        self.rpc = FollowRpc(host, servers, settings.job_secret, wake, settings.former)
+        self.rpc = FollowRpc(host, servers, settings.job_secret, wake, settings.former, out)
 
     async def run(self) -> ExitCode:
         """Until the coordinator says so, or is gone, or some time after a signal (`_see_it_end`)."""

@@ -37,9 +37,11 @@ def make_job(
     announce: Announce,
     wake: Callable[[], object],
     begin_again: Callable[[str], object],
+    folder: int,
 ) -> Job:
     """`hosts`: of all servers, this one's as it is; `wake`: called when the job is over; `begin_again`: when a server
-    was lost that may come back, with the reason. Raises FolderError, CheckpointError, RewindError, LogError."""
+    was lost that may come back, with the reason; `folder`: the number of the job's folder. Raises FolderError,
+    CheckpointError, RewindError, LogError."""
 
     def lost(server: int, cause: str, reason: str) -> None:
         log.error("%s", reason, extra=event("server_lost", server=server))
@@ -79,7 +81,7 @@ def make_job(
     _warn_of_room(settings, job.capacity)
     secret = new_secret()
     host.open(settings.terms.job, secret)
-    job.routes.followers.extend(_followers(settings, hosts, secret, lost, job.decider.tried))
+    job.routes.followers.extend(_followers(settings, hosts, secret, folder, lost, job.decider.tried))
     if settings.out is not None and settings.keep:
         store, followers = Store(settings.out / CHECKPOINTS), job.routes.followers
         names = set() if going_on is None else going_on.names
@@ -108,6 +110,7 @@ def _followers(
     settings: ServerSettings,
     hosts: tuple[Address, ...],
     secret: bytes,
+    folder: int,
     lost: Callable[[int, str, str], None],
     tried: Callable[[int, int, bool, float], None],
 ) -> Iterator[Follower]:
@@ -122,6 +125,7 @@ def _followers(
             secret=secret,
             proof=opening(settings.job_secret, settings.terms.job, server, secret),
             recover_timeout=settings.recover,
+            folder=folder,
         )
         yield Follower(server, hosts[server], message, timeout, lost, tried, patience, settings.credentials)
 

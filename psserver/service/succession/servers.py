@@ -17,7 +17,7 @@ from psserver.checkpoint.resumption import AUTO
 from psserver.service.server import Server
 from psserver.service.serving.making import Announce
 from psserver.service.serving.settings import ServerSettings
-from psserver.service.succession.successor import Successor, numbered
+from psserver.service.succession.successor import Successor, ended_before, newest, numbered
 from psserver.service.transport.listening import BindError
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -61,7 +61,13 @@ class Servers:
         self._out = first.out
         self._signal: int | None = None
         self._patience = Patience()
-        self._present = Server(first, announce)
+        folder = 1
+        if first.out is not None and first.resume == AUTO:
+            # A later job may have been under way when the process before this one was lost.
+            folder = newest(first.out)
+            behind = "" if first.process.stay else ended_before(first.out, folder)
+            first = replace(first, out=numbered(first.out, folder), behind=behind)
+        self._present = Server(first, announce, self._out, folder)
 
     def run(self) -> ExitCode:
         """Serve until no job follows. Raises as `Server.run`."""
@@ -121,8 +127,10 @@ class Servers:
         """At the same addresses, in the same folder, as soon as the port is free. Raises as `Server.run`."""
         before = self._present
         folder = before.folder
+        settings = self._again()
         settings = replace(
-            self._again(),
+            settings,
+            terms=replace(settings.terms, min_workers=before.settings.terms.min_workers),
             hosts=before.continuation.hosts,
             moved=before.continuation.moved,
             metrics_port=before.metrics_port,

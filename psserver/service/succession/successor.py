@@ -11,6 +11,7 @@ ends for the first of its workers that begins another job, in which nothing of t
 compiled again, or another one. The others have the time that a leave takes, and come to the new job, too.
 """
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import grpc
 
+from psserver.checkpoint.rewind import SUMMARY, UNREADABLE
 from psserver.coordinator.work.units import WorkTerms
 from psserver.service.errors import Refused, precondition
 from psserver.service.job.agreement import Variables, agreed, planned
@@ -149,3 +151,20 @@ class Succession:
 def numbered(out: Path, number: int) -> Path:
     """The folder itself, then job-2, job-3 in it: what servers do one after another stays together."""
     return out if number == 1 else out / f"job-{number}"
+
+
+def newest(out: Path) -> int:
+    """The number of the newest job's folder, from 1."""
+    number = 1
+    while numbered(out, number + 1).is_dir():
+        number += 1
+    return number
+
+
+def ended_before(out: Path, folder: int) -> str:
+    """The job that the workers of that folder's job have ended before, where servers do not stay; empty: none."""
+    try:
+        found = json.loads((numbered(out, folder - 1) / SUMMARY).read_bytes())
+        return str(found["job"]) if folder > 1 and found["success"] is True else ""
+    except (OSError, *UNREADABLE):
+        return ""
