@@ -1,11 +1,11 @@
 # An image with ps-server, ps-worker and ps-lab, made of this folder:
 #
-#   docker build -t paramserver:0.1.0 .
+#   docker build -t paramserver:0.2.0 .
 #
 # EXTRAS: "worker" has TensorFlow; "worker,examples" scikit-learn, too, for the README's job and the examples; "" is
 # enough for servers and for workers without TensorFlow. A job's module comes on top:
 #
-#   FROM paramserver:0.1.0
+#   FROM paramserver:0.2.0
 #   COPY my_job.py /work/
 ARG PYTHON=3.12
 

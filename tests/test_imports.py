@@ -1,4 +1,4 @@
-"""Who may import whom (docs/design/structure.md). Each rule is one line of the table below.
+"""Who may import whom (CONTRIBUTING.md). Each rule is one line of the table below.
 
 Files are parsed, not imported, so an import inside a function or under
 TYPE_CHECKING counts too. What a running process really loads is asked of a

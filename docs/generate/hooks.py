@@ -81,4 +81,4 @@ def _moved(markdown: str) -> str:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     # Python-Markdown looks into HTML elements only when told to.
-    return policies.filled(experiments.filled(markdown)).replace("<details>", '<details markdown="1">')
+    return experiments.filled(markdown).replace("<details>", '<details markdown="1">')

@@ -24,7 +24,7 @@ JSON objects too, with an `event` and without a `time`.
 ENTRIES = """# Entries of the decision log
 
 `decisions.jsonl` has one JSON object per line. Every one has the keys of the first table; the others depend on `kind`.
-What they are for, and what `ps-lab check` verifies, [the log](design/log.md) tells.
+[Run folder and log](runs.md#the-decision-log) explains the log and what `ps-lab check` verifies.
 """
 HEAD = (
     (code("i"), "whole number", "number of the entry, from 0 without gaps"),

@@ -12,8 +12,8 @@ They run on the servers, in one pass over memory per update, with Keras's formul
 Keras. `--optimizer NAME` chooses one for `ps-server`, `[optimizer]` in an experiment file. Learning rates are functions
 of the global version, so every server is at the same point of a schedule. `clipvalue`, `clipnorm` and
 `global_clipnorm`, at most one of them, clip the mean gradient before the update; `clipnorm` needs each variable whole
-on one server, `global_clipnorm` one server. How they run is in
-[Shards and optimizers](design/shard.md#optimizers)."""
+on one server, `global_clipnorm` one server. [Inside a
+server](design/server.md#optimizers) explains how they run."""
 
 SCHEDULES_INTRODUCTION = """## Learning-rate schedules
 

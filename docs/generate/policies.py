@@ -1,11 +1,8 @@
-"""Policies: an overview, and one page for each, from the data beside their code.
-
-A page asks for the table of their compositions with the line ``<!-- compositions -->``, and for all of them in brief,
-with a picture of each, with ``<!-- which policy -->``.
-"""
+"""Policies: an overview that helps to choose, and one page for each, from the data beside their code."""
 
 import inspect
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 
 import psserver.policies
 from docs.generate.docstrings import escaped, paragraphs
@@ -19,9 +16,71 @@ from psworker.local.registry import KINDS
 # A job's workers, where a policy's parts depend on their number.
 WORKERS = 8
 CHOICES = ("gate", "trigger", "staleness rule", "weight", "learning rate", "cancel rule")
-ASKED, CHOICE = "<!-- compositions -->", "<!-- which policy -->"
 # Staleness at which weights are shown, in versions.
 TAUS = (0, 1, 2, 4, 8, 16)
+
+
+CHOOSING = """# Policies
+
+A policy decides which worker may start, which gradients make an update, and what becomes of a late one.
+`--policy NAME` chooses one for `ps-server`, `[policy] name` in an experiment file; `ps-lab policies NAME` explains
+it in the terminal. A policy [of your own](../guides/policy.md) is a few lines.
+
+Begin with [`sync`](sync.md). When it does not suit you, look for what is wrong:
+"""
+
+# What is wrong -> what to try.
+SYMPTOMS = (
+    ("all wait for one worker that is late now and then", "`ssp`, or `sync` with `backup = 1`"),
+    ("all wait for the same slow worker", "`async`; with many workers `k-batch-async` or `bounded`"),
+    (
+        "`async` is fast, but the loss jumps or grows",
+        "a smaller learning rate; `softsync`, `delay-adaptive` or `bounded`",
+    ),
+    ("`async` with momentum diverges", "`dana-slim`"),
+    ("workers send and receive most of the time", "`local-sgd`; `diloco` between sites"),
+    ("a worker may send wrong gradients", "`median`, `trimmed-mean`, `krum`"),
+)
+
+PICTURES = """The dashboard and [`ps-lab status`](../commands/ps-lab-status.md) show who waits for whom. To try a policy
+without a cluster, [sweep](../commands/ps-lab-sweep.md) a simulated experiment over policies, or ask
+[`ps-lab replay RUN --policy NAME`](../commands/ps-lab-replay.md) what it would have made of a run.
+
+**How to read the pictures.** Each shows the same five workers, simulated by the policy's own code at its usual knobs.
+The last worker takes three times as long for a step as the others. A blue bar computes a gradient; hatched, the worker
+waits; red, its work was cancelled. A green dot is a gradient that is applied, larger the more it counts; a red cross is
+one that is dropped. A dashed line is a new version. Policies that differ only in how they correct a gradient have the
+same picture."""
+
+SILENT = """## What the papers leave open
+
+- **Staleness is judged at the commit**, which equals that at the apply: only an apply moves the version.
+- **A dropped contribution** makes no other one older. In `ssp` it counts as a clock, because the worker did
+  its work.
+- **Down-weighting** in `bounded` is (s + 1) / (staleness + 1) beyond the bound s: the M / max(M, tau) of
+  Mishchenko et al. (2022) with M = s + 1. It scales the gradient; policies that scale the learning rate use
+  `lr_scale`.
+- **`block`** delays the update while an open ticket would become older than the bound. Contributions that
+  come meanwhile join the update. With a bound of 0 no ticket is granted while an update waits.
+- **`aggregate` above the number of workers** is for `k-batch-sync`, `rennala`, `k-batch-async` and
+  `fedbuff`, where a worker may contribute several times to one update. `k-sync`, `k-async` and `bounded`
+  refuse it.
+- **Losses use up `backup` first**: an update of `sync` needs max(configured, most ever active) - `backup`
+  contributions, or all that remain. `k-sync` waits for k, however many workers join.
+- **A mean divides by the number of contributions**, not by the sum of their weights; `fedbuff` can sum
+  instead. `sync` with `weight = "samples"` divides by the number of samples; a worker counts for at most
+  `most_samples`.
+- **An update of too few** is not made by `trimmed-mean` and `krum`, which need 2 b + 1 and 2 f + 3
+  contributions.
+- **A refused update** (not finite) changes only the fate of its contributions. In `ssp` the work still
+  counts as a clock.
+- **`dssp` as printed** does not keep its upper bound; ours does, unless `literal` asks for the printed
+  form.
+- **A newcomer** under `ssp` starts with the clock of the slowest worker.
+- **The last update** takes what is left when nobody has more data.
+- **Order of summation**: by rank under `sync` without backups, `median`, `trimmed-mean`, `krum`,
+  `local-sgd` and `diloco`; in the order of the commits under all others.
+"""
 
 
 def pages() -> dict[str, str]:
@@ -29,65 +88,33 @@ def pages() -> dict[str, str]:
     return found | {f"policies/{name}.md": _page(name, entry) for name, entry in BUILTIN.items()}
 
 
-def filled(markdown: str) -> str:
-    """The page with what is asked for behind the line that asks for it."""
-    for line, made in ((ASKED, compositions), (CHOICE, _all)):
-        if line in markdown:
-            markdown = markdown.replace(line, f"{line}\n\n{made()}")
-    return markdown
+def _overview() -> str:
+    families = [part for title, family in FAMILIES.items() for part in _family(title, family)]
+    rows = [(seen, re.sub(r"`([\w-]+)`", r"[`\1`](\1.md)", remedy)) for seen, remedy in SYMPTOMS]
+    head = (CHOOSING, table(("what you see", "try"), rows), PICTURES)
+    return "\n\n".join([*head, *families, _compositions(), SILENT, _weights(), _local_rules()])
 
 
-def _all() -> str:
-    """Every policy with its picture, and when to use it."""
-    return "\n\n".join(
-        "\n\n".join(
-            [
-                f"## {title.partition(':')[0].rstrip('.')}",
-                *(_in_brief(name, entry) for name, entry in family.items()),
-            ]
-        )
-        for title, family in FAMILIES.items()
-    )
+def _family(title: str, family: Mapping[str, type[PolicySpec]]) -> Iterator[str]:
+    """Every policy of a family with its picture, when to use it, and what it guarantees."""
+    yield f"## {title.partition(':')[0].rstrip('.')}"
+    for name, entry in family.items():
+        yield f"### [{code(name)}]({name}.md)"
+        yield f"{_rule(entry)[0]} **Use it when** {escaped(entry.use_when)} **Guarantee:** {escaped(entry.guarantee)}."
+        yield _picture(name)
 
 
-def _in_brief(name: str, entry: type[PolicySpec]) -> str:
-    when = f"{_rule(entry)[0]} **Use it when** {escaped(entry.use_when)}"
-    return f"### [{code(name)}](../policies/{name}.md)\n\n{when}\n\n{_picture(name, '../policies')}"
+def _picture(name: str) -> str:
+    return f"![Five workers under {name}, one of them slow: who computes, who waits, what is applied]({name}.svg)"
 
 
-def _picture(name: str, folder: str) -> str:
-    shown = f"Five workers under {name}, one of them slow: who computes, who waits, what is applied"
-    return f"![{shown}]({folder}/{name}.svg)"
-
-
-def compositions() -> str:
+def _compositions() -> str:
     """What each policy is composed of, at its defaults."""
     rows = [
-        (f"[`{name}`](../policies/{name}.md)", *(_chosen(entry).get(choice, "") for choice in CHOICES))
+        (f"[`{name}`]({name}.md)", *(_chosen(entry).get(choice, "") for choice in CHOICES))
         for name, entry in BUILTIN.items()
     ]
-    return table(("policy", *CHOICES), rows)
-
-
-def _overview() -> str:
-    return (
-        "# Policies\n\n"
-        "A policy decides which worker may start, which gradients make an update, and what becomes of a late one.\n"
-        "These are built in. `--policy NAME` chooses one for `ps-server`, `[policy] name` in an experiment file;\n"
-        "`ps-lab policies NAME` explains it in the terminal. [Which policy?](../guides/which-policy.md) helps\n"
-        "to choose, with a picture of each. [Your own](../guides/policy.md) is a few lines.\n\n"
-        + "\n".join(_family(title, family) for title, family in FAMILIES.items())
-        + "\nWhat each is composed of (gate, trigger, staleness rule, and more) is in "
-        "[Policies decide](../design/policy.md).\n\n" + _weights() + "\n" + _local_rules()
-    )
-
-
-def _family(title: str, family: Mapping[str, type[PolicySpec]]) -> str:
-    rows = [
-        (f"[`{name}`]({name}.md)", _rule(entry)[0], escaped(entry.use_when), escaped(entry.guarantee))
-        for name, entry in family.items()
-    ]
-    return f"{title}\n\n" + table(("policy", "rule", "use it when", "guarantee"), rows)
+    return "## What each is made of\n\n" + table(("policy", *CHOICES), rows)
 
 
 def _weights() -> str:
@@ -138,7 +165,7 @@ def _page(name: str, entry: type[PolicySpec]) -> str:
         f"# {code(name)}",
         rule,
         *details,
-        _picture(name, "."),
+        _picture(name),
         "\n".join(f"- **{title}**: {text}" for title, text in facts if text),
         "## Knobs",
         table(("knob", "default", "range", "meaning"), rows) or "It has no knobs.",

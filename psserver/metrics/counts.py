@@ -37,7 +37,7 @@ class WorkerCounts:
 class Counts:
     """Give it every record of the log in order.
 
-    Activities are those of a commit's times (`docs/design/log.md`): pull, compute, before (steps without a
+    Activities are those of a commit's times (`docs/runs.md`): pull, compute, before (steps without a
     ticket), send (what is left of grant to commit), wait (for a grant), wasted (under a ticket that came to
     no contribution), work (grant to commit of a worker that does not say what it did).
     """

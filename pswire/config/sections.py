@@ -173,6 +173,6 @@ class TrackersSection(Section):
     """[trackers]: classes of the user's that `ps-lab run` gives the run's metrics to."""
 
     classes: list[Target] = Field(default_factory=list)
-    """Trackers, each `package.module:Class` or `path/file.py:Class`; see [Seeing a run from outside](observe.md)"""
+    """Trackers, each `package.module:Class` or `path/file.py:Class`; see [Observe a run](observe.md)"""
     every: Annotated[int, Field(ge=1)] = 10
     """Versions that make one point"""

@@ -72,7 +72,7 @@ def _without(address: Address, plain: socket.socket) -> Problem | None:
         return None
     return Problem(
         f"{address} speaks TLS, and this process was given no certificates: give it --tls-ca, and --tls-cert and "
-        "--tls-key or a token (docs/guides/two-machines.md)"
+        "--tls-key or a token (docs/guides/tls.md)"
     )
 
 

@@ -8,7 +8,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 #: Every page that somebody writes by hand.
-PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (
+    *(README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "tests").rglob("*.md")),
+)
 
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<marker>[^\n]*?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.S | re.M

@@ -34,6 +34,6 @@ def test_the_generated_pages_have_every_kind_of_entry_and_every_method() -> None
     assert not missing((path.lstrip("/") for path in ROLES if path.startswith("/pswire.v1.")), made)
 
 
-def test_the_vocabulary_has_every_order() -> None:
+def test_the_table_of_words_has_every_order() -> None:
     named = (kind.__name__.lower() for kind in get_args(orders.Order) if kind is not orders.Note)
-    assert not missing(named, row("vocabulary.md", "order |"))
+    assert not missing(named, row("design.md", "order |"))

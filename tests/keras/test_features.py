@@ -1,6 +1,6 @@
 """What Keras can do besides: each on servers in this process, against plain `fit` where there is something to equal.
 
-docs/keras-features.md has the table; `test_features_page.py` holds it to Keras' own lists.
+features.md has the table; `test_features_page.py` holds it to Keras' own lists.
 """
 
 import json

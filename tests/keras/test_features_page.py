@@ -1,5 +1,4 @@
-"""The table of docs/keras-features.md has a row for all that the installed Keras has, and each row a test; so have both
-columns of docs/keras-trial.md."""
+"""Require a row of features.md for all that the installed Keras has, and tests in each row, as in trial.md."""
 
 import inspect
 import re
@@ -13,8 +12,7 @@ pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "keras-features.md"
-TRIAL = ROOT / "docs" / "keras-trial.md"
+PAGE, TRIAL = (Path(__file__).with_name(f"{name}.md") for name in ("features", "trial"))
 
 
 def rows(page: Path = PAGE) -> list[list[str]]:

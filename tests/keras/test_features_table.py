@@ -1,5 +1,5 @@
 """Small models and scripts as people write them for Keras, each in three places: alone, with a server of its own; with
-three workers; on two servers. docs/keras-features.md shows what each cell has to come to."""
+three workers; on two servers. features.md shows what each cell has to come to."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ tf = pytest.importorskip("tensorflow")
 from tests.keras.test_features import Peak, assert_same_state, several_outputs, teacher  # noqa: E402
 from tests.keras.test_phases import Unbuilt, thousand  # noqa: E402
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "keras-features.md"
+PAGE = Path(__file__).with_name("features.md")
 WORKERS, BATCH, EPOCHS = 3, 8, 2
 X = np.random.default_rng(0).normal(size=(72, 8)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 4, 72)

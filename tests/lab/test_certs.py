@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_page_shows_what_is_made(folder: Path) -> None:
-    page = "docs/guides/certificates.md"
+    page = "docs/guides/tls.md"
     (command,) = [shlex.split(line) for line in named(page, "certs").splitlines()]
     assert command[:3] == ["ps-lab", "certs", "certs"]
     made(folder, *command[3:])

@@ -1,11 +1,11 @@
-"""docs/papers.md names tests: they exist."""
+"""Each test that README.md names exists."""
 
 import ast
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+PAGE = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
 
 
 def test_every_test_of_the_table_exists() -> None:
