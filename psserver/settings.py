@@ -21,9 +21,10 @@ from pswire.addresses import Address, parse_hosts
 from pswire.command.options import read_options, typed_options
 from pswire.command.task_index import chosen_task_index
 from pswire.command.tf_config import cluster_from_tf_config
+from pswire.config.checkpoints import Every, parse_every
 from pswire.config.experiment import Experiment, load_experiment
 from pswire.config.flags import SERVER, Flag
-from pswire.config.run_sections import RECOVER, Every, parse_every
+from pswire.config.run_sections import RECOVER
 from pswire.config.toml import overrides_of
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from psserver.coordinator.members.roster import Member, Roster
-from psserver.coordinator.outputs import named
+from psserver.coordinator.sentences import named
 
 # Numbers in a report; rounds that are remembered at once, and kinds of metrics in one: some megabytes at most.
 MOST_SUMS, MOST_ROUNDS, MOST_LAYOUTS = 2**16, 4, 4

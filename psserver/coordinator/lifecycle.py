@@ -3,8 +3,8 @@
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import Member
-from psserver.coordinator.outputs import named
 from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket
 from psserver.policies import Abandon, Done
 from pswire import protocol

@@ -1,9 +1,5 @@
 """What the coordinator asks its shell to do: append to the log, send a worker a notice."""
 
-from collections.abc import Collection
-from itertools import islice
-from typing import Final
-
 from pswire.decisions.entries import Apply, Entry
 from pswire.protocol import Event
 from pswire.values import value
@@ -56,12 +52,3 @@ class Trial:
 
 Output = Record | Send | Trial
 """What a step asks its caller to do, in this order."""
-
-
-MOST_NAMED: Final = 8
-
-
-def named(names: Collection[str]) -> str:
-    """Some names, and how many more there are."""
-    some = ", ".join(islice(names, MOST_NAMED))
-    return some if len(names) <= MOST_NAMED else f"{some} and {len(names) - MOST_NAMED} more"

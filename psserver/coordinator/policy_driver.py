@@ -8,7 +8,7 @@ from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member
-from psserver.coordinator.outputs import named
+from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket, TicketError
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import (

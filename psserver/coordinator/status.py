@@ -5,7 +5,7 @@ from itertools import islice
 
 from psserver.coordinator.coordinator import Coordinator
 from psserver.coordinator.members.roster import Member
-from psserver.coordinator.outputs import MOST_NAMED, named
+from psserver.coordinator.sentences import MOST_NAMED, named
 from psserver.policies import Waiting
 
 # Workers with a line of their own; the others are counted. A status is asked for four times a second, and its size

@@ -88,6 +88,11 @@ def sqrt(value: Value) -> Value:
     return Value("sqrt", value, positive=True)
 
 
+def root(value: Value, epsilon: Value, *, outside: bool) -> Value:
+    """The square root with an epsilon, under it or behind it."""
+    return sqrt(value) + epsilon if outside else sqrt(value + epsilon)
+
+
 def sign(value: Value) -> Value:
     """1, 0 or -1; NaN of NaN."""
     return Value("sign", value)

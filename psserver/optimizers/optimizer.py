@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import combinations
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +24,14 @@ from pswire.knobs import settings
 # they never linger, seldom enough that it costs nothing. A function of the
 # version alone, so that replays and restored runs clear at the same updates.
 SWEEP_EVERY = 64
+
+# Knobs for formulas of PyTorch and Optax, with the values at which they are Keras'.
+NOT_KERAS: Final[Mapping[str, object]] = {
+    "rate_outside": False,
+    "epsilon_outside": False,
+    "epsilon_inside": False,
+    "momentum_decay": 1.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +58,12 @@ class Optimizer:
 
     @property
     def config(self) -> dict[str, object]:
-        """All settings, defaults included, JSON-able; `build` reads them back as an equal optimizer."""
-        made = {"name": self.name, "learning_rate": schedule_config(self.schedule), **settings(self.rule)}
+        """All settings, defaults included, JSON-able; `build` reads them back as an equal optimizer.
+
+        Knobs of `NOT_KERAS` at their defaults are left out: checkpoints and logs of before have no names for them.
+        """
+        knobs = {knob: value for knob, value in settings(self.rule).items() if NOT_KERAS.get(knob) != value}
+        made = {"name": self.name, "learning_rate": schedule_config(self.schedule), **knobs}
         if self.clip is not None:
             made[self.clip.knob] = self.clip.limit
         return {**made, "exclude_from_weight_decay": list(self.exclude)} if self.exclude else made

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 from psserver.coordinator import Output, Record, Send, Trial
-from psserver.coordinator.outputs import named
+from psserver.coordinator.sentences import named
 from psserver.service.follower import Follower
 from psserver.service.log.run_log import LogTail, RunLog
 from psserver.service.outbox import Outboxes

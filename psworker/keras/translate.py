@@ -140,6 +140,8 @@ _BY_NAME: Mapping[str, type[Any]] = {
     **{kind.__name__.lower(): kind for kind in _TRANSLATIONS},
     **dict.fromkeys(("momentum", "nesterov"), keras.optimizers.SGD),
 }
+# Knobs for formulas of PyTorch, which are named only where they differ from Keras'.
+_NOT_KERAS = frozenset(("rate_outside", "epsilon_outside", "epsilon_inside", "momentum_decay"))
 _SCHEDULES: Mapping[str, type[Any]] = {
     "exponential": keras.optimizers.schedules.ExponentialDecay,
     "cosine": keras.optimizers.schedules.CosineDecay,
@@ -155,7 +157,7 @@ def keras_optimizer(config: Mapping[str, Any]) -> Any:
     `exclude_from_weight_decay`, which is left out."""
     knobs = {key: value for key, value in config.items() if key != "exclude_from_weight_decay"}
     name, rate = knobs.pop("name"), knobs.pop("learning_rate")
-    if name not in _BY_NAME:
+    if name not in _BY_NAME or not _NOT_KERAS.isdisjoint(knobs):
         return None
     if isinstance(rate, Mapping):
         table = dict(rate)

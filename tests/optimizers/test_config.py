@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psserver.optimizers import OptimizerError, build, describe, describe_schedule, names, schedule_names
+from psserver.optimizers.optimizer import NOT_KERAS
 
 positive = st.floats(1e-6, 10.0)
 fraction = st.floats(0.0, 0.999)
@@ -82,10 +83,11 @@ def test_a_resolved_configuration_reads_back_as_itself(config: dict[str, Any]) -
     assert again == optimizer
     assert again.config == optimizer.config
     known = {knob.name for knob in describe(optimizer.name).knobs}
-    # An empty list and no clipping are left out: configurations of earlier releases have none.
-    optional = {"exclude_from_weight_decay", *CLIPPING}
+    # An empty list, no clipping and Keras' formula are left out: configurations of earlier releases have none.
+    optional = {"exclude_from_weight_decay", *CLIPPING, *NOT_KERAS}
     assert known - optional == set(optimizer.config) - optional - {"name"}
-    assert all(optimizer.config[key] == value for key, value in config.items() if key != "learning_rate")
+    said = {**NOT_KERAS, **optimizer.config}
+    assert all(said[key] == value for key, value in config.items() if key != "learning_rate")
 
 
 @given(configurations(), st.integers(0, 2**31))
@@ -157,3 +159,11 @@ def test_clipping_that_cannot_be_is_refused(config: dict[str, Any], words: str) 
     with pytest.raises(OptimizerError, match=words):
         build(config)
     assert build({"name": "sgd", "clipnorm": 0}) == build({"name": "sgd"})
+
+
+def test_a_knob_of_pytorchs_formulas_is_named_only_where_it_is_set() -> None:
+    """Checkpoints and logs of before have no names for them, and go on."""
+    usual = {"name": "momentum", "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 0.0}
+    assert build({"name": "momentum", "rate_outside": False}).config == usual
+    other = build({"name": "momentum", "rate_outside": True})
+    assert other.config == {**usual, "rate_outside": True} and build(other.config) == other

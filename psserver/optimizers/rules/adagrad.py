@@ -1,7 +1,8 @@
 """Adagrad: ``a' = a + g*g``, ``x' = x - rate * g / sqrt(a' + epsilon)``.
 
 Duchi, Hazan & Singer (JMLR 2011), the diagonal form; keras.optimizers.Adagrad,
-where epsilon is inside the root. Bit-equal to Keras.
+where epsilon is inside the root. Bit-equal to Keras. epsilon_outside: ``sqrt(a') + epsilon``, as in
+torch.optim.Adagrad.
 """
 
 from dataclasses import dataclass
@@ -9,9 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from psserver.optimizers.formulas import Scalars, Value, sqrt
+from psserver.optimizers.formulas import Scalars, Value, root
 from psserver.optimizers.rule import Rule, Values, decay_knob
-from pswire.knobs import number
+from pswire.knobs import flag, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Adagrad(Rule):
     initial_accumulator_value: float = number(0.1, "what the sum of squares starts from", at_least=0)
     epsilon: float = number(1e-7, "added to the sum of squares under the root", above=0)
     weight_decay: float = decay_knob()
+    epsilon_outside: bool = flag(False, "add epsilon to the root, in place of what is under it")
 
     @property
     def initial(self) -> float:
@@ -35,4 +37,5 @@ class Adagrad(Rule):
 
     def step(self, x: Value, g: Value, s: Values) -> Values:
         total = s["accumulator"] + g * g
-        return {"accumulator": total, "x": x - g * s["rate"] / sqrt(total + s["epsilon"])}
+        divisor = root(total, s["epsilon"], outside=self.epsilon_outside)
+        return {"accumulator": total, "x": x - g * s["rate"] / divisor}

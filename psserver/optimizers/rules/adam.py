@@ -7,7 +7,9 @@ With t = 1, 2, ... and all scalars in float32::
     v' = v + (g*g - v) * (1 - beta_2)
     x' = x - m' * alpha / (sqrt(v') + epsilon)
 
-amsgrad: ``h' = max(h, v')`` takes the place of v' in the last line.
+amsgrad: ``h' = max(h, v')`` takes the place of v' in the last line. epsilon_outside: epsilon is multiplied by
+sqrt(1 - beta_2**t), and so added to the corrected root, as in the paper's algorithm 1, torch.optim.Adam and
+optax.adam; alpha is then computed in float64, as torch does.
 
 Kingma & Ba (ICLR 2015), the reordered form before section 2.1, whose epsilon
 is "epsilon hat"; Reddi, Kale & Kumar (ICLR 2018), algorithm 2;
@@ -39,6 +41,7 @@ class Adam(Rule):
     epsilon: float = number(1e-7, "added to the root of the mean square", above=0)
     weight_decay: float = decay_knob()
     amsgrad: bool = flag(False, "divide by the largest mean square so far")
+    epsilon_outside: bool = flag(False, "add epsilon to the root that is corrected for its start at zero")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -46,11 +49,16 @@ class Adam(Rule):
         return ("momentum", "velocity", *hats)
 
     def scalars(self, rate: np.float32, step: int) -> Scalars:
+        alpha, epsilon = step_size(rate, self.beta_1, self.beta_2, step), self.epsilon
+        if self.epsilon_outside:
+            spread = math.sqrt(1 - math.pow(self.beta_2, step))
+            alpha = np.float32(float(rate) * spread / (1 - math.pow(self.beta_1, step)))
+            epsilon *= spread
         return {
-            "alpha": step_size(rate, self.beta_1, self.beta_2, step),
+            "alpha": alpha,
             "gain_1": np.float32(1 - self.beta_1),
             "gain_2": np.float32(1 - self.beta_2),
-            "epsilon": np.float32(self.epsilon),
+            "epsilon": np.float32(epsilon),
         }
 
     def step(self, x: Value, g: Value, s: Values) -> Values:

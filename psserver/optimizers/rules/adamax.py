@@ -8,7 +8,8 @@ With t = 1, 2, ... and all scalars in float32::
 
 Kingma & Ba (ICLR 2015), algorithm 2, to which Keras adds epsilon;
 keras.optimizers.Adamax. Slots are bit-equal to Keras; the power is rounded
-from float64 (see `adam`).
+from float64 (see `adam`). epsilon_inside: ``n' = max(beta_2 * n, |g| + epsilon)``, and n' alone in the last line, as
+in torch.optim.Adamax and optax.adamax.
 """
 
 import math
@@ -19,7 +20,7 @@ import numpy as np
 
 from psserver.optimizers.formulas import Scalars, Value, maximum, mix
 from psserver.optimizers.rule import Rule, Values, decay_knob
-from pswire.knobs import number
+from pswire.knobs import flag, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Adamax(Rule):
     beta_2: float = number(0.999, "decay of the largest gradient", at_least=0, below=1)
     epsilon: float = number(1e-7, "added to the largest gradient", above=0)
     weight_decay: float = decay_knob()
+    epsilon_inside: bool = flag(False, "add epsilon to each gradient, in place of the largest")
 
     def scalars(self, rate: np.float32, step: int) -> Scalars:
         return {
@@ -45,6 +47,8 @@ class Adamax(Rule):
 
     def step(self, x: Value, g: Value, s: Values) -> Values:
         mean = mix(s["momentum"], g, s["gain"])
-        largest = maximum(s["norm"] * s["kept"], abs(g))
-        moved = mean * s["rate"] / ((largest + s["epsilon"]) * s["rest"])
+        size = abs(g) + s["epsilon"] if self.epsilon_inside else abs(g)
+        largest = maximum(s["norm"] * s["kept"], size)
+        divisor = largest if self.epsilon_inside else largest + s["epsilon"]
+        moved = mean * s["rate"] / (divisor * s["rest"])
         return {"momentum": mean, "norm": largest, "x": x - moved}

@@ -10,7 +10,8 @@ With t = 1, 2, ..., u_t = beta_1 * (1 - 0.96**t / 2) and p_t = u_1 * ... * u_t, 
 Dozat (ICLR workshop 2016), algorithm 2; keras.optimizers.Nadam. Slots are
 bit-equal to Keras; powers are rounded from float64 (see `adam`). Keras keeps
 p_t in a variable, here it is a function of t: a list that is as long as p_t
-matters in float32, some 18 / (1 - beta_1) numbers.
+matters in float32, some 18 / (1 - beta_1) numbers. momentum_decay: u_t has 0.96**(t * momentum_decay), as in
+torch.optim.NAdam, whose default is 0.004.
 """
 
 import math
@@ -41,11 +42,14 @@ class Nadam(Rule):
     beta_2: float = number(0.999, "decay of the running mean of squared gradients", at_least=0, below=1)
     epsilon: float = number(1e-7, "added to the root of the mean square", above=0)
     weight_decay: float = decay_knob()
+    momentum_decay: float = number(
+        1.0, "how fast u_t rises to beta_1: of 0.96**(t * momentum_decay)", above=0
+    )
 
     def scalars(self, rate: np.float32, step: int) -> Scalars:
         one = np.float32(1)
-        now, ahead = _schedule(self.beta_1, step), _schedule(self.beta_1, step + 1)
-        product = _product(self.beta_1, step)
+        now, ahead = (_schedule(self.beta_1, self.momentum_decay, each) for each in (step, step + 1))
+        product = _product(self.beta_1, self.momentum_decay, step)
         return {
             "gain_1": one - np.float32(self.beta_1),
             "gain_2": one - np.float32(self.beta_2),
@@ -65,23 +69,23 @@ class Nadam(Rule):
         return {"momentum": mean, "velocity": square, "x": x - moved}
 
 
-def _schedule(beta_1: float, step: int) -> Scalar:
+def _schedule(beta_1: float, decay: float, step: int) -> Scalar:
     """u_t."""
-    power = np.float32(math.pow(np.float32(0.96), step))
+    power = np.float32(math.pow(np.float32(0.96), step * decay))
     return np.float32(np.float32(beta_1) * (np.float32(1) - np.float32(0.5) * power))
 
 
 @cache
-def _products(beta_1: float) -> list[Scalar]:
+def _products(beta_1: float, decay: float) -> list[Scalar]:
     """p_0, p_1, ... as far as they were asked for and are not negligible."""
     return [np.float32(1)]
 
 
-def _product(beta_1: float, step: int) -> Scalar:
+def _product(beta_1: float, decay: float, step: int) -> Scalar:
     """p_t, multiplied up as Keras does: (p * beta_1) * (1 - 0.96**t / 2)."""
-    known = _products(beta_1)
+    known = _products(beta_1, decay)
     while len(known) <= step and known[-1] >= NEGLIGIBLE:
-        power = np.float32(math.pow(np.float32(0.96), len(known)))
+        power = np.float32(math.pow(np.float32(0.96), len(known) * decay))
         factor = np.float32(1) - np.float32(0.5) * power
         known.append(np.float32(np.float32(known[-1] * np.float32(beta_1)) * factor))
     return known[step] if step < len(known) else np.float32(0)

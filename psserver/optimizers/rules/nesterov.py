@@ -3,7 +3,8 @@
 ``m' = momentum * m - rate * g``, ``x' = x + (momentum * m' - rate * g)``: the
 form of Sutskever et al. (ICML 2013, section 3) with x standing for the point
 ahead, where the gradient is taken; keras.optimizers.SGD(nesterov=True).
-Bit-equal to Keras.
+Bit-equal to Keras. With `rate_outside`, as in torch.optim.SGD and optax.sgd: ``m' = momentum * m + g``,
+``x' = x - rate * (momentum * m' + g)``.
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ class Nesterov(Momentum):
     """Momentum that looks one velocity ahead: knobs and slots are those of `Momentum`."""
 
     def step(self, x: Value, g: Value, s: Values) -> Values:
+        if self.rate_outside:
+            total = s["momentum"] * s["kept"] + g
+            return {"x": x - (total * s["kept"] + g) * s["rate"], "momentum": total}
         step = g * s["rate"]
         velocity = s["momentum"] * s["kept"] - step
         return {"x": x + (velocity * s["kept"] - step), "momentum": velocity}

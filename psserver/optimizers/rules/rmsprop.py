@@ -6,10 +6,13 @@
     i = rate * g / sqrt(d)
     x' = x - i, or m' = momentum * m + i and x' = x - m'
 
+epsilon_outside: ``sqrt(d without epsilon) + epsilon``. rate_outside: the rate is not in m, but multiplies it. Both as
+in torch.optim.RMSprop.
+
 Tieleman & Hinton (2012, lecture 6.5); centered: Graves (2013), equations 38-45;
 keras.optimizers.RMSprop, with epsilon under the root. Bit-equal to Keras,
 with one exception: in the centered form, rounding can make d <= 0 for large
-and nearly constant gradients, and Keras then yields NaN; here d becomes epsilon.
+and nearly constant gradients, and Keras (and torch, where it becomes < 0) then yields NaN; here d becomes epsilon.
 """
 
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from psserver.optimizers.formulas import ZERO, Scalars, Value, pick, sqrt
+from psserver.optimizers.formulas import ZERO, Scalars, Value, pick, root, sqrt
 from psserver.optimizers.rule import Rule, Values, decay_knob
 from pswire.knobs import flag, number
 
@@ -34,6 +37,8 @@ class RMSprop(Rule):
     epsilon: float = number(1e-7, "added to the mean square under the root", above=0)
     weight_decay: float = decay_knob()
     centered: bool = flag(False, "divide by the standard deviation instead of the mean square")
+    epsilon_outside: bool = flag(False, "add epsilon to the root, in place of what is under it")
+    rate_outside: bool = flag(False, "multiply the momentum by the rate, in place of each step")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -43,7 +48,7 @@ class RMSprop(Rule):
 
     @property
     def step_slot(self) -> str | None:
-        return "momentum" if self.momentum > 0 else None
+        return "momentum" if self.momentum > 0 and not self.rate_outside else None
 
     def scalars(self, rate: np.float32, step: int) -> Scalars:
         return {
@@ -55,12 +60,19 @@ class RMSprop(Rule):
 
     def step(self, x: Value, g: Value, s: Values) -> Values:
         found = {"velocity": s["velocity"] * s["rho"] + g * g * s["gain"]}
-        spread = found["velocity"] + s["epsilon"]
+        divisor = root(found["velocity"], s["epsilon"], outside=self.epsilon_outside)
         if self.centered:
             mean = found["average_gradient"] = s["average_gradient"] * s["rho"] + g * s["gain"]
-            spread = found["velocity"] - mean * mean + s["epsilon"]
-            spread = pick(spread <= ZERO, s["epsilon"], spread)
-        step = g * s["rate"] / sqrt(spread)
+            spread = found["velocity"] - mean * mean
+            if self.epsilon_outside:
+                divisor = sqrt(pick(spread <= ZERO, ZERO, spread)) + s["epsilon"]
+            else:
+                spread = spread + s["epsilon"]
+                divisor = sqrt(pick(spread <= ZERO, s["epsilon"], spread))
+        if self.momentum > 0 and self.rate_outside:
+            total = found["momentum"] = s["momentum"] * s["repeated"] + g / divisor
+            return {**found, "x": x - total * s["rate"]}
+        step = g * s["rate"] / divisor
         if self.momentum > 0:
             step = found["momentum"] = s["momentum"] * s["repeated"] + step
         return {**found, "x": x - step}

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from psserver.coordinator.epochs import EpochSums, Report, Totals
-from psserver.coordinator.outputs import named
+from psserver.coordinator.sentences import named
 from psserver.service.errors import Refused
 from psserver.service.job.decider import Decider
 from pswire.logs.events import event

@@ -1,6 +1,5 @@
 """The job as its peers see it: sessions, work, time, and what its status says. Its parts do the work."""
 
-import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -17,107 +16,18 @@ from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider, Failure
 from psserver.service.job.epochs import Epochs, Evaluations
 from psserver.service.job.joining import Joining
+from psserver.service.job.memory import JobMemory
 from psserver.service.job.model import JobModel, resume
 from psserver.service.job.progress import Extent, HowFar, Progress
-from psserver.service.limits.ledger import MODEL, Held
+from psserver.service.job.silent_servers import SilentServers, Wait
 from psserver.service.limits.workers import capacity
 from psserver.service.log.flushing import LogFlush
 from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import Outbox
-from psserver.service.saving.checkpoints import PATIENCE, limit
 from psserver.service.saving.resume_point import ResumePoint
 from psserver.service.shard.host import ShardHost
 from pswire import protocol
-from pswire.logs.events import event
 from pswire.model.plan import Plan
-
-log = logging.getLogger("ps-server")
-
-# What is waited for, since when (monotonic), and for how many seconds at most.
-Wait = tuple[str, float, float]
-
-
-class SilentServers:
-    """Of one job. The loop's thread owns it; `tick` gives up those that are silent for too long."""
-
-    def __init__(self, decider: Decider) -> None:
-        self._decider = decider
-
-    @property
-    def unanswered(self) -> Wait | None:
-        """What the job waits for while servers are asked about an update."""
-        decider = self._decider
-        agreement, coordinator, trials = decider.agreement, decider.coordinator, decider.trials
-        if not coordinator.trying or agreement.plan is None:
-            return None
-        what = f"{trials.missing} to say whether version {coordinator.version + 1} would be finite"
-        return what, trials.since, limit(agreement.plan, agreement.terms.worker_timeout)
-
-    @property
-    def silent(self) -> Wait | None:
-        """The server that is silent for longest, as `unanswered`."""
-        followers, patience = self._decider.routes.followers, self._patience
-        found = [waited for follower in followers if (waited := follower.silent(patience))]
-        return min(found, key=lambda waited: waited[1], default=None)
-
-    @property
-    def _patience(self) -> float:
-        """Seconds for a server that may have much to do."""
-        agreement = self._decider.agreement
-        timeout = agreement.terms.worker_timeout
-        return PATIENCE + 4 * timeout if agreement.plan is None else limit(agreement.plan, timeout)
-
-    def tick(self) -> None:
-        """Give up who has been waited for long enough."""
-        self._end_unanswered()
-        self._give_up_silent()
-
-    def _end_unanswered(self) -> None:
-        """Nothing can be decided without the answer."""
-        waited, decider = self.unanswered, self._decider
-        if waited is None or time.monotonic() - waited[1] < waited[2]:
-            return
-        reason = f"waited {waited[2]:g} s for {waited[0]}: not lost, but silent (see its process and its log)"
-        log.error("%s", reason, extra=event("trial_unanswered", servers=decider.trials.missing))
-        decider.input(lambda c, now: c.stop(reason, now, success=False, cause="server"))
-
-    def _give_up_silent(self) -> None:
-        """A server that hangs is lost, like one that is gone."""
-        if self._decider.coordinator.stopped is not None:
-            # The end has limits of its own.
-            return
-        for follower in self._decider.routes.followers:
-            waited = follower.silent(self._patience)
-            if waited is not None and time.monotonic() - waited[1] >= waited[2]:
-                follower.give_up(f"waited {waited[2]:g} s for {waited[0]} (see its process and its log)")
-
-
-# Of memory, about: a notice with a sentence.
-NOTICE_BYTES = 512
-
-
-class JobMemory:
-    """Of one job, in its server's account. The loop's thread owns it; the account may be asked from any."""
-
-    def __init__(self, decider: Decider) -> None:
-        self._decider = decider
-        # What the log's tail and unread notices took when they were last looked at.
-        self._held: list[Held] = []
-        ledger = decider.host.memory.ledger
-        ledger.watch(lambda: sum(held.nbytes for held in self._held[-1:]), lambda: self._held[:-1])
-        ledger.watch(lambda: self._names, lambda: [Held(MODEL, "names", self._names)])
-
-    def measure(self) -> None:
-        """From time to time."""
-        routes = self._decider.routes
-        unread = [Held(w, "notices", NOTICE_BYTES * count) for w, count in routes.outboxes.unread()]
-        parts = [Held(MODEL, "log tail", routes.tail.nbytes), *unread]
-        self._held = [*parts, Held(MODEL, "all of these", sum(part.nbytes for part in parts))]
-
-    @property
-    def _names(self) -> int:
-        return self._decider.coordinator.roster.nbytes
-
 
 Seen = TypeVar("Seen")
 

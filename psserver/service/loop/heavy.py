@@ -1,7 +1,6 @@
 """Passes over large arrays, on few threads beside the loop: whoever has little to do is not kept waiting."""
 
 import asyncio
-import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -97,8 +96,3 @@ class HeavyWork:
     def close(self) -> None:
         """Work under way is waited for: a pass over a model at most."""
         self._pool.shutdown()
-
-
-def spare_what_is_here() -> None:
-    """All that this process has made so far stays: nobody looks through it again. From any thread."""
-    gc.freeze()

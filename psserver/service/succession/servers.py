@@ -15,10 +15,10 @@ from types import FrameType
 
 from psserver.checkpoint.resumption import AUTO
 from psserver.service.server import Server
-from psserver.service.serving.listeners import BindError
 from psserver.service.serving.making import Announce
 from psserver.service.serving.settings import ServerSettings
 from psserver.service.succession.successor import Successor, ended_before, newest, numbered
+from psserver.service.transport.listening import BindError
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 
