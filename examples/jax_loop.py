@@ -27,7 +27,7 @@ params = {
     **{"w1": jax.random.normal(one, (64, 32)) / 8, "b1": jnp.zeros(32)},
     **{"w2": jax.random.normal(two, (32, 10)) / 6, "b2": jnp.zeros(10)},
 }
-chain = optax.chain(optax.clip_by_global_norm(5.0), optax.adagrad(optax.cosine_decay_schedule(0.1, 130)))
+chain = optax.chain(optax.clip_by_global_norm(5.0), optax.adamw(optax.cosine_decay_schedule(0.01, 130)))
 with psworker.jax.distribute(params, chain) as job:
     session = job.session
     batches = shuffled_batches(

@@ -12,7 +12,7 @@ import psworker.torch
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 optimizer = psworker.torch.distribute(optimizer, model)
 
 data = TensorDataset(*map(torch.tensor, digits("train")))

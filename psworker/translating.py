@@ -37,18 +37,6 @@ def single(value: Any) -> Any:
     return float(str(np.float32(value)))
 
 
-def known(config: Config) -> Config:
-    """Without knobs that servers do not have yet. Raises TranslationError where a formula needs one."""
-    usual = {"rate_outside": False, "epsilon_outside": False, "epsilon_inside": False, "momentum_decay": 1.0}
-    for knob, value in usual.items():
-        if config.get(knob, value) != value:
-            raise TranslationError(
-                f"the servers' {config['name']} is that of Keras, which differs from this one's formula ({knob}): "
-                "expected an optimizer without momentum and without Adam's means"
-            )
-    return {key: value for key, value in config.items() if key not in usual}
-
-
 def warn_of_clipping(what: str, workers: int) -> None:
     """Say so where several workers clip, each its own gradient."""
     if workers > 1:

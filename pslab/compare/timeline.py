@@ -56,16 +56,15 @@ class Span:
 
 def spans(run: Run) -> list[Span]:
     """One per granted ticket that came to an end, in the order of their grants."""
-    begun, log, times = run.first_grant(), Fold(remember=True), dict[int, tuple[float, float]]()
+    begun, log, ends = run.first_grant(), Fold(remember=True), dict[int, float]()
     for entry in run.decisions():
-        if isinstance(entry.fact, facts.Commit | facts.Cancel | facts.Abandon):
-            if (held := log.held.get(entry.fact.ticket)) is not None:
-                times[held.number] = held.granted - begun, entry.t - begun
         log.see(entry.fact, entry.t)
+        if isinstance(entry.fact, facts.Commit | facts.Cancel | facts.Abandon):
+            ends[entry.fact.ticket] = entry.t
     return [
-        Span(ticket.worker, *times[ticket.number], FATES[ticket.state])
+        Span(ticket.worker, ticket.granted - begun, ends[ticket.number] - begun, FATES[ticket.state])
         for ticket in log.tickets.values()
-        if ticket.base is not None and ticket.number in times
+        if ticket.base is not None and ticket.number in ends
     ]
 
 

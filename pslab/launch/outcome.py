@@ -44,7 +44,7 @@ def outcome_text(finished: FinishedRun) -> Text:
     if finished.result.ok:
         for warning in finished.result.warnings:
             text.append(f"on the way: {warning}\n", style="yellow")
-    elif not later_jobs(finished.folder) and (version := saved_version(finished.folder)) is not None:
+    elif (version := saved_version(finished.folder)) is not None:
         again = f"ps-lab run {finished.folder / EXPERIMENT} --out {finished.folder} --resume latest"
         text.append(f"version {version} is saved: go on with {again}\n")
     for job in later_jobs(finished.folder):

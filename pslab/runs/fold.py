@@ -19,8 +19,7 @@ APPLIED, DROPPED, CANCELLED, ABANDONED = "applied", "dropped", "cancelled", "aba
 
 @dataclass(slots=True)
 class Ticket:
-    """One unit of work. `base`: None for the ticket that brings the initial values. `granted`: in seconds; NaN once the
-    ticket is over."""
+    """One unit of work. `base` is None for the ticket that brings the initial values; `granted` is in seconds."""
 
     number: int
     worker: str
@@ -202,8 +201,7 @@ class Fold:
 
     def _close(self, number: int, state: str) -> None:
         if (ticket := self.held.pop(number, None)) is not None:
-            # Of what is over nobody asks when it was granted, and a million times are memory.
-            ticket.state, ticket.granted = state, math.nan
+            ticket.state = state
 
 
 # Of the other kinds nothing is kept. What a refusal does are the drops behind it.

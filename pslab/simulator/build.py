@@ -22,9 +22,9 @@ from psserver.optimizers.schedules import Schedule
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
 from psserver.shard_bounds import ShardBounds
+from pswire.config.checkpoints import parse_every
 from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
-from pswire.config.run_sections import parse_every
 from pswire.config.sections import Fault, Join
 from pswire.model.plan import make_plan
 from pswire.transport.wire import wire_named

@@ -5,43 +5,16 @@ builders know them.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from pswire.config.checkpoints import EveryError, parse_every
 from pswire.config.flags import CONNECTING, LISTENING, RUN, SERVER, WORKER, Flag
 from pswire.config.places import PlaceSection
 from pswire.config.sections import DelayText, Section, Time
 from pswire.model.plan import MAX_SERVERS
-
-_FORM = re.compile(r"([0-9]{1,15})v|([0-9]{1,9}(?:\.[0-9]{1,6})?)s")
-
-
-class EveryError(ValueError):
-    """A text that says no such thing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Every:
-    """0: not for that reason; both 0: never."""
-
-    versions: int = 0
-    seconds: float = 0.0
-
-
-def parse_every(text: str) -> Every:
-    """ "": never. Raises EveryError."""
-    if not text:
-        return Every()
-    found = _FORM.fullmatch(text)
-    versions, seconds = found.groups() if found else (None, None)
-    every = Every(int(versions or 0), float(seconds or 0))
-    if every == Every():
-        raise EveryError(f'expected versions such as "1000v" or seconds such as "60s", got {text!r}')
-    return every
-
 
 Name = Annotated[str, Field(min_length=1)]
 # In milliseconds it fits the 32 bits of gRPC's options.
@@ -80,7 +53,7 @@ def _folder_name(name: str) -> str:
     return name
 
 
-# As pswire.config.run_sections reads it.
+# As pswire.config.checkpoints reads it.
 EveryText = Annotated[str, AfterValidator(_every)]
 
 

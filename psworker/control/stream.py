@@ -15,7 +15,7 @@ from pswire.transport.connecting import stub_of
 from pswire.transport.failures import may_pass, method_failed
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, bounded, translated
-from psworker.control.registration import Joined
+from psworker.control.joined import Joined
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
 from psworker.errors import RolledBack, SessionError, Unreachable, Voided
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import jax
 
-from psworker.translating import Config, TranslationError, beginning, known, single
+from psworker.translating import Config, TranslationError, beginning, single
 
-KNOWN = "sgd, adagrad, adadelta, rmsprop, lion"
+KNOWN = "sgd, adam, adamw, adamax, adamaxw, adagrad, adadelta, rmsprop, lion"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def translate(optimizer: Any, params: Any, names: Sequence[str], servers: int = 
     numbers = {
         key: value if isinstance(value, str | list) else single(value) for key, value in config.items()
     }
-    return Translated(known(numbers), before, rate)
+    return Translated(numbers, before, rate)
 
 
 def _links(init: Any, update: Any) -> Iterator[Link]:

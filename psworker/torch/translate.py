@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from psworker.translating import Config, TranslationError, beginning, known, single
+from psworker.translating import Config, TranslationError, beginning, single
 
 Group = Mapping[str, Any]
 
@@ -68,9 +68,9 @@ def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipno
             config["exclude_from_weight_decay"] = [glob.escape(each) for each in kept]
     if clipnorm:
         config["global_clipnorm"] = clipnorm
-    return known(
-        {key: single(value) if not isinstance(value, str | list) else value for key, value in config.items()}
-    )
+    return {
+        key: single(value) if not isinstance(value, str | list) else value for key, value in config.items()
+    }
 
 
 def rate(optimizer: torch.optim.Optimizer) -> float:

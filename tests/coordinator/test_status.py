@@ -3,7 +3,7 @@
 import re
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator.outputs import MOST_NAMED, named
+from psserver.coordinator.sentences import MOST_NAMED, named
 from psserver.coordinator.status import MOST_LISTED, explain, holdup, report
 
 

@@ -13,7 +13,8 @@ import psworker.keras
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psworker.connecting import connect
-from psworker.keras.fit.data.batches import DatasetBatches, DealtData
+from psworker.keras.fit.data.batches import DatasetBatches
+from psworker.keras.fit.data.dealt import DealtData
 from psworker.tensorflow import named_variables
 from psworker.work import WorkUnits
 from tests.cluster.cluster import entries_of

@@ -13,12 +13,9 @@ import psutil
 import pytest
 
 from pslab.display.progress import Quiet
-from pslab.launch.exits import DuplicateOutput, ExitTracker, RunResult, Verdict, end_text, exit_code
-from pslab.launch.experiments import FinishedRun
+from pslab.launch.exits import DuplicateOutput, ExitTracker, end_text, exit_code
 from pslab.launch.outcome import outcome_text
-from psserver.checkpoint import Store
 from pswire.exits import ExitCode
-from tests.checkpoint.written import write
 from tests.lab.drive import run_fakes
 from tests.patience import PATIENCE, at_most
 
@@ -121,15 +118,6 @@ def test_a_job_whose_workers_all_crash_fails_with_their_code(tmp_path: Path) -> 
     outcome = outcome_text(finished).plain
     assert "no data" not in outcome and f"what {finished.result.verdict.culprit} printed is above" in outcome
     assert_gone(notes.pids())
-
-
-def test_resume_is_offered_where_it_is_possible(tmp_path: Path) -> None:
-    """Not where a script has begun a later job: no script goes on in the middle of several."""
-    finished = FinishedRun(tmp_path, RunResult(Verdict(ExitCode.MISSING, "the job failed"), ()), "")
-    write(Store(tmp_path / "checkpoints"), 10)
-    assert "--resume latest" in outcome_text(finished).plain
-    (tmp_path / "job-2").mkdir()
-    assert "--resume latest" not in outcome_text(finished).plain
 
 
 def test_the_same_last_words_are_an_echo_whatever_was_logged_before() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from psserver.service import follower
 from psserver.service.follower import Follower
-from psserver.service.job import job as silent_servers
+from psserver.service.job import silent_servers
 from psserver.service.job.decider import TrialAnswers
 from psserver.service.limits import silence
 from psserver.service.limits.silence import Silence

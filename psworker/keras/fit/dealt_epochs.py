@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from psworker.keras.fit.data.batches import DealtData
+from psworker.keras.fit.data.dealt import DealtData
 from psworker.keras.fit.steps import Steps
 
 

@@ -22,7 +22,8 @@ from psworker.keras.errors import FitError
 from psworker.keras.fit.around.callbacks import guarded, listed
 from psworker.keras.fit.around.epochs import EpochMetrics
 from psworker.keras.fit.around.hooks import Hooks, Last, Moments
-from psworker.keras.fit.data.batches import DealtData, cut, fingerprint
+from psworker.keras.fit.data.batches import cut, fingerprint
+from psworker.keras.fit.data.dealt import DealtData
 from psworker.keras.fit.dealt_epochs import DealtEpochs
 from psworker.keras.fit.membership import Membership
 from psworker.keras.fit.resuming import GoesOn, Resumption

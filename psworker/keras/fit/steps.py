@@ -16,95 +16,20 @@ from psworker.engine import Grant
 from psworker.errors import SessionError, Voided
 from psworker.keras.errors import FitError
 from psworker.keras.fit.around.backups import Backups
-from psworker.keras.fit.around.callbacks import SWAPPED, acts_on_batches, swaps_weights
-from psworker.keras.fit.contributions import Contributions, Duties
-from psworker.keras.fit.data.batches import DealtData
+from psworker.keras.fit.contributions import Contributions
+from psworker.keras.fit.data.dealt import DealtData
 from psworker.keras.fit.draws import Draws
+from psworker.keras.fit.duties import Duties
+from psworker.keras.fit.fates import Fates
 from psworker.keras.fit.gradients import GradientStep
 from psworker.keras.fit.membership import Membership, named
 from psworker.keras.fit.rate import SetRate
 from psworker.keras.fit.sums import MetricSums
+from psworker.keras.fit.unchanged import Unchanged
 from psworker.keras.slots import assign_slots, slot_lists
 from psworker.keras.translate import translate, unwrapped, warn_of_clipping, worker_clips
 from psworker.session import Session
 from psworker.tensorflow.variables import ModelVariables, collect
-
-
-class Unchanged:
-    """When the model's weights are compared with what the servers gave, and how exactly."""
-
-    def __init__(self) -> None:
-        # Before the next batch.
-        self.due = False
-        # A callback of this fit exchanges weights and averages, and back.
-        self._swaps = False
-        # A callback of this fit might set weights around any batch.
-        self._each_batch = False
-
-    def during(self, callbacks: Any) -> None:
-        """Of the fit that begins."""
-        self._swaps, self._each_batch = swaps_weights(callbacks), acts_on_batches(callbacks)
-
-    def after_batch(self) -> None:
-        """A batch is over, and its callbacks have yet to run."""
-        self.due |= self._each_batch
-
-    def check(self, step: GradientStep, weights: list[Any]) -> None:
-        """Raises FitError where the model is not what `weights` made it; nothing is ignored."""
-        if not (self.due and weights):
-            return
-        self.due = False
-        changed = step.differing(weights, self._tolerance)
-        if changed is not None:
-            raise FitError(
-                f"the weights of {changed!r} were changed by something else than training (set_weights, "
-                "load_weights, restore_best_weights, use_ema at the end of fit) in the middle of a job, and "
-                "servers take weights at its beginning only: call psworker.keras.distribute(model) again, which "
-                "starts a new job from these weights"
-            )
-        if self._swaps:
-            step.restore(weights)
-
-    def check_given(self, membership: Membership, variables: ModelVariables | None) -> None:
-        """Weights that were set between joining and the first batch are not those that servers began with."""
-        if membership.given is None or variables is None:
-            return
-        changed = membership.changed(variables, self._tolerance)
-        if changed is not None:
-            raise FitError(
-                f"the weights of {changed!r} were set after the job was joined (`.session` joins it, with the "
-                "weights of that moment), and servers take weights at its beginning only: set or load them before, "
-                "or call psworker.keras.distribute(model) again, which starts a new job from these weights"
-            )
-
-    @property
-    def _tolerance(self) -> float:
-        return SWAPPED if self._swaps else 0.0
-
-
-class Fates:
-    """Counts by fate, and the staleness of those that were applied."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self._staleness = (0, 0)
-
-    def take(self, session: Session) -> None:
-        """What the servers have told since the last call."""
-        for disposition in session.dispositions():
-            if disposition.fate == "applied" and not disposition.version:
-                continue  # the initial values, which the first worker gives
-            self.counts[disposition.fate] = self.counts.get(disposition.fate, 0) + 1
-            if disposition.fate == "applied":
-                total, count = self._staleness
-                self._staleness = total + disposition.staleness, count + 1
-
-    def progress(self, version: int) -> dict[str, float]:
-        """What the progress bar shows beside the loss."""
-        total, count = self._staleness
-        mean = total / count if count else 0.0
-        return {"version": version, "staleness": mean, "dropped": self.counts.get("dropped", 0)}
-
 
 log = logging.getLogger("ps-worker")
 

@@ -1,0 +1,63 @@
+"""Weights that something else than training has changed are refused: servers take weights at the beginning only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psworker.keras.errors import FitError
+from psworker.keras.fit.around.callbacks import SWAPPED, acts_on_batches, swaps_weights
+from psworker.keras.fit.gradients import GradientStep
+from psworker.keras.fit.membership import Membership
+from psworker.tensorflow.variables import ModelVariables
+
+
+class Unchanged:
+    """When the model's weights are compared with what the servers gave, and how exactly."""
+
+    def __init__(self) -> None:
+        # Before the next batch.
+        self.due = False
+        # A callback of this fit exchanges weights and averages, and back.
+        self._swaps = False
+        # A callback of this fit might set weights around any batch.
+        self._each_batch = False
+
+    def during(self, callbacks: Any) -> None:
+        """Of the fit that begins."""
+        self._swaps, self._each_batch = swaps_weights(callbacks), acts_on_batches(callbacks)
+
+    def after_batch(self) -> None:
+        """A batch is over, and its callbacks have yet to run."""
+        self.due |= self._each_batch
+
+    def check(self, step: GradientStep, weights: list[Any]) -> None:
+        """Raises FitError where the model is not what `weights` made it; nothing is ignored."""
+        if not (self.due and weights):
+            return
+        self.due = False
+        changed = step.differing(weights, self._tolerance)
+        if changed is not None:
+            raise FitError(
+                f"the weights of {changed!r} were changed by something else than training (set_weights, "
+                "load_weights, restore_best_weights, use_ema at the end of fit) in the middle of a job, and "
+                "servers take weights at its beginning only: call psworker.keras.distribute(model) again, which "
+                "starts a new job from these weights"
+            )
+        if self._swaps:
+            step.restore(weights)
+
+    def check_given(self, membership: Membership, variables: ModelVariables | None) -> None:
+        """Weights that were set between joining and the first batch are not those that servers began with."""
+        if membership.given is None or variables is None:
+            return
+        changed = membership.changed(variables, self._tolerance)
+        if changed is not None:
+            raise FitError(
+                f"the weights of {changed!r} were set after the job was joined (`.session` joins it, with the "
+                "weights of that moment), and servers take weights at its beginning only: set or load them before, "
+                "or call psworker.keras.distribute(model) again, which starts a new job from these weights"
+            )
+
+    @property
+    def _tolerance(self) -> float:
+        return SWAPPED if self._swaps else 0.0
