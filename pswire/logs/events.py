@@ -44,6 +44,7 @@ EVENTS: Final[dict[str, Event]] = {
     "chief_changed": Event(
         BOTH, ("worker",), "another worker validates and writes files for all, from the next epoch on"
     ),
+    "backend": Event(WORKER, ("backend", "device"), "what a loop of your own computes with"),
     "worker_waits": Event(SERVER, ("seconds",), "somebody has waited long; the message says for what"),
     # Certificates
     "identity_renewed": Event(

