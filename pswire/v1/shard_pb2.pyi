@@ -585,7 +585,7 @@ class Open(_message.Message):
     this one is lost; 0: it ends.
     """
     folder: _builtins.int
-    """The number of the job's folder among those of the server's run folder: 1 is
+    """The number of the job's folder among those of the server's run folder: 0 is
     the run folder itself, N is job-N in it.
     """
     def __init__(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pswire.transport.codecs import codec_named
+from pswire.transport.wire import codec_named
 from psworker.data.payloads import array_of
 from psworker.tensorflow.casts import payload_of, rounded, tensor_of, widened
 

@@ -125,7 +125,8 @@ def _followers(
             secret=secret,
             proof=opening(settings.job_secret, settings.terms.job, server, secret),
             recover_timeout=settings.recover,
-            folder=folder,
+            # The first one goes without saying.
+            folder=folder if folder > 1 else 0,
         )
         yield Follower(server, hosts[server], message, timeout, lost, tried, patience, settings.credentials)
 
