@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pswire.transport.codecs import ElementDecoder
 from pswire.transport.wire import codec_named
 from psworker.data.payloads import array_of
 from psworker.tensorflow.casts import payload_of, rounded, tensor_of, widened
@@ -54,7 +55,7 @@ def test_every_number_is_widened_in_the_graph_as_on_the_host(dtype):
     every = np.arange(2**16, dtype=np.uint16).view(array_dtype(dtype))
     every = every[np.isfinite(every.astype(np.float32))]
     expected = np.zeros(every.size, np.float32)
-    codec_named(dtype).decoder(expected).feed(codec_named(dtype).encode(every).data)
+    ElementDecoder(codec_named(dtype), expected).feed(codec_named(dtype).encode(every).data)
     found = tf.function(widened)(tensor_of(every)).numpy()
     assert found.tobytes() == expected.tobytes()
 
