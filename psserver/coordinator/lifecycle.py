@@ -159,7 +159,9 @@ class Lifecycle:
         elif ledger.started or ledger.resting:
             gone = named(ledger.roster.unfinished)
             reason = ledger.phase_ended if ledger.resting else "all workers are done"
-            lost = {name: tally.missed for name, tally in ledger.roster.tallies.items() if tally.missed}
+            lost = {
+                name: tally.missed for name, tally in sorted(ledger.roster.tallies.items()) if tally.missed
+            }
             for said in (
                 f"; {gone} left before its data ended" if gone else "",
                 f"; {sum(lost.values())} batches of {named(lost)} were lost with a server or a connection"

@@ -189,9 +189,9 @@ class Formula:
         # Its decay is computed late: until then a kernel needs no array for it.
         self._x.serial = math.inf
         self._start = self._x - self._x * known["decay"] * known["rate"] if decays else self._x
-        self._found = step(self._start, self._g, {**known, **own, "x": self._x})
-        if set(self._found) != {"x", *slots}:
-            raise TypeError(f"expected x and {self.slots} from the step of {name}, got {tuple(self._found)}")
+        self.results = step(self._start, self._g, {**known, **own, "x": self._x})
+        if set(self.results) != {"x", *slots}:
+            raise TypeError(f"expected x and {self.slots} from the step of {name}, got {tuple(self.results)}")
         self._values, self._ends = self._graph({})
         self.scalars = tuple(each for each, value in known.items() if value in self._values)
         self._conditions = tuple(
@@ -218,7 +218,7 @@ class Formula:
             return value
 
         found = {}
-        for name, value in self._found.items():
+        for name, value in self.results.items():
             # A slot may become another input: by a copy, before that one changes.
             end = real(value)
             found[name] = visit(end if end.args or end.name == name else Value("copy", end))

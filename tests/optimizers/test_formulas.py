@@ -70,7 +70,7 @@ def plain(formula: Formula, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarr
             known[value] = np.broadcast_to(found, SIZE)
         return known[value]
 
-    return {name: value_of(value) for name, value in formula._found.items()}
+    return {name: value_of(value) for name, value in formula.results.items()}
 
 
 def test_drawn_formulas() -> None:

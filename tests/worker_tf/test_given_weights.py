@@ -184,7 +184,7 @@ def test_a_ps_lab_run_begins_with_them(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("initial", "words"),
     [
-        ("w.h5", 'job.initial: expected a file .keras or .safetensors, got the string "w.h5"'),
+        ("w.h5", '--initial: expected a file .keras or .safetensors, got the string "w.h5"'),
         ("gone.keras", "job.initial: there is no file gone.keras"),
     ],
 )
