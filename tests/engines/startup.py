@@ -57,7 +57,7 @@ def times(
 
 def of_ray(runs: int) -> list[float]:
     """Three nodes of two CPUs."""
-    cluster = ThrowAway(3, 2)
+    cluster = ThrowAway([2, 2, 2])
     try:
         options = ("--engine", "ray", "--address", cluster.address)
         return times((), options, {**os.environ, **cluster.environment}, runs)

@@ -37,10 +37,11 @@ KEEPER = "pslab.launch.keeping.keeper"
 
 
 class Site:
-    """A cluster of three nodes with two CPUs each: the servers fill one, the workers another."""
+    """A cluster of three nodes with two CPUs each: the servers fill one, the workers another. Behind a head that takes
+    no process: `ps-lab` attaches to it, and would be lost with it."""
 
-    def __init__(self, nodes: int = 3, cpus: int = 2) -> None:
-        self.cluster = ThrowAway(nodes, cpus)
+    def __init__(self) -> None:
+        self.cluster = ThrowAway([0, 2, 2, 2])
         self.environment = {**os.environ, **self.cluster.environment}
 
     def run(self, *words: str) -> list[str]:

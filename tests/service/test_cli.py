@@ -171,7 +171,7 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
     "none by a file's key": ([*ALONE, "--set", "run.keep=0"], ["run.keep: expected at least 1, got 0"]),
     "now and then": (
         [*ALONE, "--checkpoint-every", "5m"],
-        ['run.checkpoint_every: expected versions such as "1000v" or seconds such as "60s", got \'5m\'\n'],
+        ['--checkpoint-every: expected versions such as "1000v" or seconds such as "60s", got \'5m\'\n'],
     ),
     "resumed nowhere": ([*ALONE, "--resume", "latest"], ["--resume", "expected --out RUN"]),
     "one buffer": ([*ALONE, "--arena-versions", "1"], ["--arena-versions", "2"]),

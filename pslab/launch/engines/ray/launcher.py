@@ -67,9 +67,10 @@ class ActorPipe:
 
 
 def told(error: Exception) -> str:
-    """Ray's first sentence: the lines behind it are about Ray."""
+    """Ray's first sentence and, of a lost actor, why. The other lines are about Ray."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    first = [f"{type(error).__name__}: {lines[0]}"] if lines else [type(error).__name__]
+    return " ".join(first + [line for line in lines[1:] if line.startswith("The actor is dead because")])
 
 
 # Calls to an actor at once: one that reads, one that writes, and those that take their place.
@@ -191,7 +192,7 @@ class RayLauncher(NodesLauncher):
         """The address of a cluster for this run alone. Raises PlaceError."""
         try:
             # Any of its nodes takes all: they share this machine, whatever they are told to have.
-            self._throw_away = ThrowAway(self._options.nodes, int(total(wanted)["CPU"]))
+            self._throw_away = ThrowAway([int(total(wanted)["CPU"])] * self._options.nodes)
         except NodesError as error:
             raise PlaceError(str(error)) from error
         os.environ.update(self._throw_away.environment)

@@ -1,5 +1,5 @@
-"""``python -m pslab.launch.engines.ray.nodes N CPUS``: a Ray cluster of N nodes on this machine, as long as somebody
-holds this process's standard input open.
+"""``python -m pslab.launch.engines.ray.nodes CPUS CPUS ...``: a Ray cluster on this machine, with a node for each
+number of CPUs, as long as somebody holds this process's standard input open.
 
 A process of its own: its end, however it comes, ends all of Ray that it has started.
 """
@@ -29,12 +29,13 @@ class NodesError(RuntimeError):
 class ThrowAway:
     """A cluster for one run. `environment`: for whoever connects to it."""
 
-    def __init__(self, nodes: int, cpus: int) -> None:
-        """`cpus` of each node, as Ray is to count them. Returns when it stands. Raises NodesError."""
+    def __init__(self, cpus: Sequence[int]) -> None:
+        """`cpus`: of each node, as Ray is to count them; drivers attach to the first. Returns when it stands. Raises
+        NodesError."""
         self.environment = {**QUIET, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pslab.launch.engines.ray.nodes", str(nodes), str(cpus)],
+            [sys.executable, "-m", "pslab.launch.engines.ray.nodes", *map(str, cpus)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -47,7 +48,7 @@ class ThrowAway:
         if not line:
             said = self._tail()
             self.close()
-            raise NodesError(f"no Ray cluster of {nodes} nodes could be started here:\n{said}")
+            raise NodesError(f"no Ray cluster of {len(cpus)} nodes could be started here:\n{said}")
         self.address = str(json.loads(line)["address"])
 
     @property
@@ -74,19 +75,19 @@ class ThrowAway:
 
 def main(arguments: Sequence[str]) -> None:
     """Says the address in one line of JSON."""
-    number, cpus = (int(each) for each in arguments)
+    head, *others = map(int, arguments)
     with ExitStack() as stack:
         # Not where Ray keeps those of other clusters, and the address of the one that "auto" means.
         folder = tempfile.TemporaryDirectory(prefix="ps-ray-", ignore_cleanup_errors=True)
         os.environ["RAY_TMPDIR"] = stack.enter_context(folder)
         from ray.cluster_utils import Cluster
 
-        said = {"num_cpus": cpus, "object_store_memory": STORE, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args=said)
+        first = {"num_cpus": head, "object_store_memory": STORE, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=first)
         stack.callback(cluster.shutdown)
         for signalled in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signalled, lambda number, frame: sys.exit(128 + number))
-        for _ in range(number - 1):
+        for cpus in others:
             cluster.add_node(num_cpus=cpus, object_store_memory=STORE)
         cluster.wait_for_nodes(START)
         print(json.dumps({"address": cluster.address}), flush=True)
