@@ -179,7 +179,7 @@ ROOM = [
     ("cluster.place.workers.gpus=1", "1 GPU wanted, 0 GPU there, 0 GPU free"),
     ("cluster.place.workers.cpus=3", "no node has room for worker-0, which wants 3 CPU"),
     ("cluster.workers=9", "11 CPU wanted, 6 CPU there"),
-    ("cluster.servers=4", "4 nodes wanted, one for each server"),
+    ("cluster.servers=5", "5 nodes wanted, one for each server"),
 ]
 
 

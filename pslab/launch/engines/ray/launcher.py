@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -110,9 +111,10 @@ class RayLauncher(NodesLauncher):
         ready = [group.ready() for group in self._groups]
         done, _ = ray.wait(ready, num_returns=len(ready), timeout=self.wait)
         if len(done) < len(ready):
-            # Before anything is free again: that is what there was.
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            free = ray.available_resources()
+            # What the placed half of this run holds was free for it.
+            placed = [each for each in wanted if self._told_of(each.name)]
+            free = Counter(ray.available_resources()) + Counter(total(placed))
             self._release()
             raise PlaceError(f"no room within {self.wait:g} s: {shortage(wanted, nodes, free)}")
         self._places = {name: self._node_of(name) for name in self._bundles}
