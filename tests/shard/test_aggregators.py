@@ -141,8 +141,8 @@ def test_krum_is_its_dumb_twin(gradients: np.ndarray, f: int, select: int) -> No
     # Sums of the same numbers in another order: equal but for rounding.
     assert worst <= best_left * (1 + 1e-9)
     mean = np.mean(gradients[chosen].astype(np.float64), axis=0)
-    scale = np.abs(gradients[chosen]).max()
-    np.testing.assert_allclose(reduced(Krum(f, select), gradients), mean, rtol=1e-5, atol=1e-6 * scale)
+    atol = 1e-6 * np.abs(gradients[chosen]).max() + np.finfo(np.float32).smallest_subnormal
+    np.testing.assert_allclose(reduced(Krum(f, select), gradients), mean, rtol=1e-5, atol=atol)
 
 
 def test_krum_of_one_is_that_gradient_to_the_bit_and_the_first_at_a_tie() -> None:
