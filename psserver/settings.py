@@ -14,9 +14,9 @@ from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.service.job.agreement import FROM_JOB
-from psserver.service.log.flushing import LogFlush, parse_flush
-from psserver.service.serving.settings import ProcessSection, ServerSettings, new_job_name
-from psserver.service.shard.host import HostOptions
+from psserver.service.job.flushing import LogFlush, parse_flush
+from psserver.service.life.settings import ProcessSection, ServerSettings, new_job_name
+from psserver.service.store.host import HostOptions
 from pswire.addresses import Address, parse_hosts
 from pswire.command.options import read_options, typed_options
 from pswire.command.task_index import chosen_task_index

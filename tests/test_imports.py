@@ -158,7 +158,11 @@ RULES = (
         but=("pslab.simulator.folder",),
         save=("psworker.engine", "psworker.local", "psworker.work"),
     ),
-    Rule("pslab.simulator.folder", never=("grpc", "time", "psserver.service.server", "psserver.service.job")),
+    Rule(
+        "pslab.simulator.folder",
+        never=("grpc", "time", "psserver.service.server", "psserver.service.job"),
+        save=("psserver.service.job.run_log",),
+    ),
 )
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import grpc
 
-from psserver.service.loop.owner import Owner
-from psserver.service.transport.sockets import SocketListener
-from psserver.service.transport.streams import Stream
+from psserver.service.net.owner import Owner
+from psserver.service.net.sockets import SocketListener
+from psserver.service.net.streams import Stream
 from pswire.command.process import keep_large_blocks
 from pswire.transport.channels import SERVER_OPTIONS
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from docs.generate.table import code, table
-from psserver.service.access.authorization import ROLES
+from psserver.service.guard.authorization import ROLES
 from pswire.bounds import TABLE, Bound, Closed, Data, Many, Nested, Real, Text, Whole
 
 INTRODUCTION = """# The protocol

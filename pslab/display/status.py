@@ -27,7 +27,7 @@ STYLES = {
 }
 
 
-# What servers train behind their first job has a folder of this name (`psserver.service.succession.successor`).
+# What servers train behind their first job has a folder of this name (`psserver.service.life.successor`).
 LATER_JOB = r"job-\d+"
 # Numbers from here on are shown with an exponent: what workers report may have 300 digits.
 LARGE = 1e9

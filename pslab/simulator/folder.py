@@ -9,7 +9,7 @@ from pslab.simulator.store import ShardStore, Store
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
-from psserver.service.log.run_log import RunLog
+from psserver.service.job.run_log import RunLog
 from psserver.summary import summarise
 
 

@@ -23,9 +23,9 @@ from psserver.metrics.snapshot import (
     job_numbers,
     shard_numbers,
 )
-from psserver.service.access.authorization import Authorizer
+from psserver.service.guard.authorization import Authorizer
 from psserver.service.job.job import Job
-from psserver.service.shard.host import ShardHost
+from psserver.service.store.host import ShardHost
 from psserver.shard import Apply, Order
 from pswire.security.credentials import NO_TLS, Credentials
 

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
 from typing import Any, Final
 
-from psserver.service.limits.table import METRICS_CONNECTIONS, METRICS_OF_ONE
+from psserver.service.guard.table import METRICS_CONNECTIONS, METRICS_OF_ONE
 
 log = logging.getLogger("ps-server")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator.outputs import Record
-from psserver.service.log.json_lines import Check, always
-from psserver.service.log.run_log import RunLog
+from psserver.service.job.json_lines import Check, always
+from psserver.service.job.run_log import RunLog
 from pswire.decisions import entries
 from pswire.decisions.counting import moments
 

@@ -14,10 +14,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from psserver.metrics.collector import registry
 from psserver.metrics.connections import DEADLINE, ConnectionServer
-from psserver.service.access.authorization import ANYBODY, METRICS, Authorizer, Peer
 from psserver.service.errors import Refused
+from psserver.service.guard.authorization import ANYBODY, METRICS, Authorizer, Peer
 from psserver.service.job.job import Job
-from psserver.service.shard.host import ShardHost
+from psserver.service.store.host import ShardHost
 from pswire.addresses import Address
 from pswire.own_files import write_file
 from pswire.security.credentials import NO_TLS, Credentials

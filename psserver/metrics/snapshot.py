@@ -8,7 +8,7 @@ from psserver.coordinator import Coordinator
 from psserver.coordinator.status import holdup, phase
 from psserver.metrics.counts import Counts
 from psserver.service.job.job import Job
-from psserver.service.shard.host import ShardHost
+from psserver.service.store.host import ShardHost
 
 # Workers with series of their own, in the order in which they joined; all others are one, `OTHERS`.
 MOST_WORKERS = 64

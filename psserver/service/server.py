@@ -9,31 +9,31 @@ from types import FrameType
 import grpc
 
 from psserver.checkpoint import FolderLock, Store
-from psserver.service.access.authorization import Authorizer
-from psserver.service.access.reminders import Reminders, misnamed
+from psserver.service.guard.authorization import Authorizer
+from psserver.service.guard.reminders import Reminders, misnamed
+from psserver.service.guard.workers import check_threads
 from psserver.service.job.job import Job
-from psserver.service.limits.workers import check_threads
-from psserver.service.loop.owner import Owner
-from psserver.service.rpc.exchange import ExchangeRpc
-from psserver.service.rpc.follow import FollowNobody
-from psserver.service.rpc.registration import Registration
-from psserver.service.rpc.services import (
+from psserver.service.life.coordinating import Coordinating, lock_folder
+from psserver.service.life.following import Following
+from psserver.service.life.job_loop import Continuation, end_tasks
+from psserver.service.life.listeners import Listeners
+from psserver.service.life.making import Announce
+from psserver.service.life.settings import ServerSettings
+from psserver.service.net.exchange import ExchangeRpc
+from psserver.service.net.follow import FollowNobody
+from psserver.service.net.owner import Owner
+from psserver.service.net.registration import Registration
+from psserver.service.net.services import (
     COORDINATOR,
     SHARD,
     Health,
     add_services,
     methods,
 )
-from psserver.service.rpc.shard import ShardRpc
-from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS
-from psserver.service.serving.coordinating import Coordinating, lock_folder
-from psserver.service.serving.following import Following
-from psserver.service.serving.job_loop import Continuation, end_tasks
-from psserver.service.serving.listeners import Listeners
-from psserver.service.serving.making import Announce
-from psserver.service.serving.settings import ServerSettings
-from psserver.service.shard.host import ShardHost
-from psserver.service.transport.streams import Stream
+from psserver.service.net.shard import ShardRpc
+from psserver.service.net.streams import Stream
+from psserver.service.store.host import ShardHost
+from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -48,7 +48,7 @@ class ResourcesError(OSError):
 class Server:
     """`announce(event, fields)` is called with "ready", "plan", "stopped" as they happen.
 
-    The thread that calls `run` runs the event loop, and owns all that is here (`psserver.service.loop.owner`). A
+    The thread that calls `run` runs the event loop, and owns all that is here (`psserver.service.net.owner`). A
     signal handler tells it to wake. `host`, `job` (None but on task 0) and `sockets` are there to be looked at.
     `folder`: the number of `settings.out` among those that it has had. `continuation`: once it has run, what follows.
     """

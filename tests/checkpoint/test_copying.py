@@ -9,8 +9,8 @@ import pytest
 
 import psworker
 from psserver.checkpoint import CheckpointError, Store
-from psserver.service.limits.ledger import Held as Account
-from psserver.service.saving import shard_part
+from psserver.service.guard.ledger import Held as Account
+from psserver.service.store import shard_part
 from psserver.shard import ShardState
 from tests.service.probe import Probe
 from tests.service.serving import PATIENCE, Cluster, Served, serving, wait_until

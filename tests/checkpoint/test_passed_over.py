@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from psserver.checkpoint import FileFacts, Store
-from psserver.service.saving import checkpoints, shard_part
-from psserver.service.saving.shard_part import passed_over
+from psserver.service.store import checkpoints, shard_part
+from psserver.service.store.shard_part import passed_over
 from psserver.shard import ShardState
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, serving, wait_until

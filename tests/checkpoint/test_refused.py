@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from psserver.checkpoint import CheckpointError, Store
 from psserver.cli import main
-from psserver.service.saving.resume_point import succeeded
 from psserver.service.server import Server
+from psserver.service.store.resume_point import succeeded
 from psserver.settings import Options, resolve
 from pswire.exits import ExitCode
 from tests.checkpoint.test_copying import ADAM, saved, start, step

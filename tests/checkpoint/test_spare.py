@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from psserver.service.limits.ledger import MODEL, MemoryLedger
-from psserver.service.saving import spare
-from psserver.service.saving.spare import KIND, SpareArrays
+from psserver.service.guard.ledger import MODEL, MemoryLedger
+from psserver.service.store import spare
+from psserver.service.store.spare import KIND, SpareArrays
 from tests.patience import PATIENCE
 
 SIZES = (3 * 2048, 2048)

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 from unittest import mock
 
 from psserver.checkpoint.disk import RealDisk
-from psserver.service.follower import Follower
-from psserver.service.log import run_log
-from psserver.service.rpc.follow import FollowRpc
-from psserver.service.saving import checkpoints, shard_part
-from psserver.service.serving import results
-from psserver.service.transport import payloads
+from psserver.service.job import run_log
+from psserver.service.job.follower import Follower
+from psserver.service.life import results
+from psserver.service.net import payloads
+from psserver.service.net.follow import FollowRpc
+from psserver.service.store import checkpoints, shard_part
 
 # Server 0: what it is about to do.
 COORDINATOR = {

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.limits.watch import SendingPace
-from psserver.service.transport import payloads
+from psserver.service.guard.watch import SendingPace
+from psserver.service.net import payloads
 from pswire.model.plan import VariableSpec
 from pswire.patience import ping_interval
 from tests.cluster.cluster import Cluster

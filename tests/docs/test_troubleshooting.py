@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guides" / "tls.md"
-PACKAGES = ("pswire/security", "psworker/control", "psserver/service/access", "psserver/settings.py")
+PACKAGES = ("pswire/security", "psworker/control", "psserver/service/guard", "psserver/settings.py")
 # What stands for something that differs from case to case.
 VARIES = re.compile(r"\.\.\.|ps://\S+|'w[0-9]'|\bHOST\b|\b(observer|worker|server|Join)\b|--bind|[;:] ")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import get_args
 
 from docs.generate import logs, protocol
-from psserver.service.access.authorization import ROLES
+from psserver.service.guard.authorization import ROLES
 from pswire.decisions import entries, orders
 from tests.docs.markdown import ROOT
 

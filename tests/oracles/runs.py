@@ -23,7 +23,7 @@ from psserver.coordinator import Record
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import names as policy_names
-from psserver.service.log.run_log import DECISIONS, RunLog
+from psserver.service.job.run_log import DECISIONS, RunLog
 from pswire.config.experiment import parse_experiment
 from tests.oracles.frozen import Value, digest
 

@@ -76,7 +76,7 @@ class Cluster:
         )
 
     def begin(self) -> None:
-        """As `psserver.service.saving.resume_point` has it. Raises CheckpointError, server 0 as dead as before, and
+        """As `psserver.service.store.resume_point` has it. Raises CheckpointError, server 0 as dead as before, and
         Refused where nothing is left to go on from."""
         assert self.coordinator is None
         self.name = self.storage.name_job(self._logged_name())

@@ -41,7 +41,7 @@ class Shard:
     """The process of server `server`. `job`: its name in the generation whose orders it executes; empty: it waits.
 
     `saves`: parts of checkpoints that it has copied and not written, as (entry, job, state): the one whose turn it is,
-    and the newest of those behind it, as `psserver.service.saving.shard_part` has it.
+    and the newest of those behind it, as `psserver.service.store.shard_part` has it.
     """
 
     def __init__(self, server: int, servers: int) -> None:

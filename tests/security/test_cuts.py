@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 
-from psserver.service.transport.streams import Stream
+from psserver.service.net.streams import Stream
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.transport.frames import Message

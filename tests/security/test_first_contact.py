@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import psworker
 from pslab.cli import cli
 from pslab.commands.failure import Failure
-from psserver.service import follower
+from psserver.service.job import follower
 from psserver.settings import Options
 from pswire.addresses import Address, parse_address
 from pswire.exits import ExitCode

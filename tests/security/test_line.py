@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from psserver.service.errors import precondition
-from psserver.service.limits import watch
-from psserver.service.transport import sockets
-from psserver.service.transport.streams import Serve, Stream
+from psserver.service.guard import watch
+from psserver.service.net import sockets
+from psserver.service.net.streams import Serve, Stream
 from pswire.security.identity import Identity
 from pswire.security.names import Role
 from pswire.transport import framed_socket

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.access.authorization import Authorizer, Peer
-from psserver.service.access.reminders import DAY, Reminders, ending
+from psserver.service.guard.authorization import Authorizer, Peer
+from psserver.service.guard.reminders import DAY, Reminders, ending
 from pswire.addresses import parse_address
 from pswire.security.authority import Authority
 from pswire.security.credentials import Credentials, LiveIdentity

@@ -6,8 +6,8 @@ from unittest import mock
 import grpc
 import pytest
 
-from psserver.service.access.authorization import ROLES
-from psserver.service.rpc.registration import Registration
+from psserver.service.guard.authorization import ROLES
+from psserver.service.net.registration import Registration
 from pswire.security.authority import Authority
 from pswire.security.names import Role
 from pswire.transport.connecting import open_channel

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.access.authorization import Names, Peer
 from psserver.service.errors import Refused
+from psserver.service.guard.authorization import Names, Peer
 from psserver.settings import Options, resolve
 from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.names import Role

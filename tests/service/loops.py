@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from psserver.service.limits.watch import Watch
-from psserver.service.loop.owner import Owner
-from psserver.service.transport.sockets import Serve, SocketListener, SocketToken
+from psserver.service.guard.watch import Watch
+from psserver.service.net.owner import Owner
+from psserver.service.net.sockets import Serve, SocketListener, SocketToken
 from tests.service.serving import PATIENCE
 
 

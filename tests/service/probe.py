@@ -16,11 +16,11 @@ import pytest
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
 from psserver.service.job.job import Job
-from psserver.service.rpc import registration
-from psserver.service.rpc.registration import Call, Registration
+from psserver.service.life import results
+from psserver.service.net import registration
+from psserver.service.net.registration import Call, Registration
 from psserver.service.server import Server
-from psserver.service.serving import results
-from psserver.service.shard.host import ShardHost
+from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from pswire.v1 import shard_pb2
 from tests.patience import PATIENCE

@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
-from psserver.service import outbox as outbox_module
+from psserver.service.job import outbox as outbox_module
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.model.specs import specs_to_wire
 from pswire.model.variables import MAX_DIMENSIONS

@@ -4,10 +4,10 @@ from signal import SIGINT, SIGTERM
 
 import pytest
 
+from psserver.service.life.servers import Servers
+from psserver.service.life.settings import ServerSettings
+from psserver.service.net.listening import BindError
 from psserver.service.server import Server
-from psserver.service.serving.settings import ServerSettings
-from psserver.service.succession.servers import Servers
-from psserver.service.transport.listening import BindError
 from psserver.settings import Options, resolve
 from pswire.exits import ExitCode
 

@@ -9,8 +9,8 @@ import pytest
 from grpc._cython.cygrpc import ExecuteBatchError
 
 from psserver.service.errors import invalid
-from psserver.service.limits.watch import Watch
-from psserver.service.rpc.registration import Call, Registration
+from psserver.service.guard.watch import Watch
+from psserver.service.net.registration import Call, Registration
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
 from tests.service.serving import serving

@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from psserver.service.loop.heavy import HeavyWork
-from psserver.service.loop.owner import Owner
-from psserver.service.transport import bulk
-from psserver.service.transport.connection import Connection
-from psserver.service.transport.payloads import SMALL, Buffers
+from psserver.service.net import bulk
+from psserver.service.net.connection import Connection
+from psserver.service.net.heavy import HeavyWork
+from psserver.service.net.owner import Owner
+from psserver.service.net.payloads import SMALL, Buffers
 from pswire.transport.framed_socket import FRAME_BYTES, HEAD, SocketError
 from pswire.transport.frames import Message
 from tests import patience

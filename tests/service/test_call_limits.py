@@ -12,10 +12,10 @@ import grpc
 import numpy as np
 import pytest
 
-from psserver.service.limits import watch
-from psserver.service.limits.table import Limit
-from psserver.service.rpc import exchange, shard
-from psserver.service.shard import claims
+from psserver.service.guard import watch
+from psserver.service.guard.table import Limit
+from psserver.service.net import exchange, shard
+from psserver.service.store import claims
 from pswire.model.plan import VariableSpec
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb

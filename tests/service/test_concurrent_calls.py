@@ -7,11 +7,11 @@ from contextlib import ExitStack
 import pytest
 
 from psserver.service.errors import Refused
-from psserver.service.limits.calls import ConcurrentCalls, MemberCalls
-from psserver.service.limits.ledger import MIB
-from psserver.service.limits.room import silent_calls
-from psserver.service.limits.table import FEWEST_SILENT, SILENT
-from psserver.service.limits.watch import LARGE, Caller, Watch
+from psserver.service.guard.calls import ConcurrentCalls, MemberCalls
+from psserver.service.guard.ledger import MIB
+from psserver.service.guard.room import silent_calls
+from psserver.service.guard.table import FEWEST_SILENT, SILENT
+from psserver.service.guard.watch import LARGE, Caller, Watch
 
 
 class Calls:

@@ -26,7 +26,7 @@ import psworker
 from benchmarks.peers.child import Child
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from psserver.service.limits.rates import AGAIN
+from psserver.service.guard.rates import AGAIN
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from tests.repetitions import repetitions

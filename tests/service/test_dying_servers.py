@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from psserver.service.limits.watch import Watch
-from psserver.service.rpc.registration import Call, Registration
+from psserver.service.guard.watch import Watch
+from psserver.service.net.registration import Call, Registration
 from pswire.transport.channels import CHANNEL_OPTIONS, SERVER_OPTIONS
 from pswire.transport.failures import CallEnding, may_pass
 from tests.patience import PATIENCE

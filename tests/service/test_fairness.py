@@ -12,10 +12,10 @@ import pytest
 
 import psworker
 from psserver.fast import FastBackend
-from psserver.service.loop.heavy import LARGE
-from psserver.service.shard.executor import Executor
-from psserver.service.transport import sockets
-from psserver.service.transport.connection import SLICE, Connection
+from psserver.service.net import sockets
+from psserver.service.net.connection import SLICE, Connection
+from psserver.service.net.heavy import LARGE
+from psserver.service.store.executor import Executor
 from psserver.shard import Apply
 from pswire.model.plan import VariableSpec
 from pswire.transport.framed_socket import LARGE as SMALL_FRAMES

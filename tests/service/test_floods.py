@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from psserver.service.limits import watch
-from psserver.service.limits.table import Limit
+from psserver.service.guard import watch
+from psserver.service.guard.table import Limit
 from tests.service.conftest import Steady
 from tests.service.http2 import (
     CANCEL,

@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from psserver import receipts
-from psserver.service import follower
-from psserver.service.rpc import registration
+from psserver.service.job import follower
+from psserver.service.net import registration
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan

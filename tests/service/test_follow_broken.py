@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from psserver.service import follower
-from psserver.service.follower import Follower
+from psserver.service.job import follower
+from psserver.service.job.follower import Follower
 from pswire.addresses import Address
 from pswire.v1 import shard_pb2 as pb
 from tests.patience import PATIENCE

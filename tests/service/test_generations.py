@@ -6,9 +6,9 @@ from typing import Any
 import grpc
 import pytest
 
+from psserver.service.life.following import Following
+from psserver.service.life.servers import MOST_FRUITLESS, Patience
 from psserver.service.server import Server
-from psserver.service.serving.following import Following
-from psserver.service.succession.servers import MOST_FRUITLESS, Patience
 from psserver.settings import resolve
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan
@@ -69,7 +69,7 @@ def test_a_shard_whose_coordinator_is_gone_waits_for_as_long_as_that_one_said(
 
 def test_a_server_that_nobody_gives_orders_to_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Server 0 was never started, or has ended before this one came back."""
-    monkeypatch.setattr("psserver.service.serving.following.LEAST_PATIENCE", 0.2)
+    monkeypatch.setattr("psserver.service.life.following.LEAST_PATIENCE", 0.2)
     said: list[str] = []
 
     def announce(name: str, fields: Mapping[str, Any]) -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psserver.service.log import json_lines
-from psserver.service.log.json_lines import JsonLines, LogError
-from psserver.service.log.run_log import RunLog
+from psserver.service.job import json_lines
+from psserver.service.job.json_lines import JsonLines, LogError
+from psserver.service.job.run_log import RunLog
 
 
 class Disk:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from psserver.service.serving.job_loop import end_tasks
+from psserver.service.life.job_loop import end_tasks
 
 
 def test_a_call_that_tells_its_peer_of_its_end_is_not_cancelled_again() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from psserver.service.log import json_lines
-from psserver.service.log.flushing import Flushing, LogFlush, parse_flush
-from psserver.service.log.json_lines import LogError
-from psserver.service.log.run_log import RunLog
+from psserver.service.job import json_lines
+from psserver.service.job.flushing import Flushing, LogFlush, parse_flush
+from psserver.service.job.json_lines import LogError
+from psserver.service.job.run_log import RunLog
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.limits import workers
+from psserver.service.guard import workers
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, refused, serving, wait_until

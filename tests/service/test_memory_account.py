@@ -9,8 +9,8 @@ import pytest
 
 from psserver.optimizers import build
 from psserver.policies import TensorParts
-from psserver.service.limits.ledger import MIB
-from psserver.service.limits.room import ShardMemory
+from psserver.service.guard.ledger import MIB
+from psserver.service.guard.room import ShardMemory
 from psserver.shard import Admit, Apply, Dismiss, Fold, Install, Order, Pin, Release, Seal, Shard
 from psserver.shard.arena import Version
 from psserver.shard.staging import Slot
@@ -236,7 +236,7 @@ def test_a_small_limit_is_kept_and_nobody_waits_for_ever(name: str, seed: int) -
     limit = total(roomy) + roomy.nbytes
     job = Job(random.Random(f"{name}/{seed}/small"), name, limit)
     for _ in range(300):
-        # Reads are bounded by `psserver.service.shard.reading`.
+        # Reads are bounded by `psserver.service.store.reading`.
         job.step()
         while job.reads:
             job.end_read()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from pslab.display.status import memory_line, memory_sentences, status_json
-from psserver.service.limits.ledger import MIB, MOST_PARTS, MemoryLedger, usual_limit
-from psserver.service.limits.watch import Caller
-from psserver.service.shard.reading import Reads
+from psserver.service.guard.ledger import MIB, MOST_PARTS, MemoryLedger, usual_limit
+from psserver.service.guard.watch import Caller
+from psserver.service.store.reading import Reads
 from psserver.shard.arena import Version
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.sizes import parse_size

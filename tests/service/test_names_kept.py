@@ -7,9 +7,9 @@ from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import Coordinator
 from psserver.coordinator.members.roster import MOST_NAME_BYTES, REMEMBERED_SESSIONS, Tally
 from psserver.policies import build
-from psserver.service.limits import room
-from psserver.service.limits.ledger import MIB
-from psserver.service.limits.table import Limit
+from psserver.service.guard import room
+from psserver.service.guard.ledger import MIB
+from psserver.service.guard.table import Limit
 from tests.service.peer import Peer, join_request
 from tests.service.serving import PATIENCE, refused, serving
 

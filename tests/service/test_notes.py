@@ -10,7 +10,7 @@ import pytest
 import psworker
 from pslab.dashboard.recording import recorded
 from pslab.runs.folder import Run
-from psserver.service.limits.rates import NOTES
+from psserver.service.guard.rates import NOTES
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.lab.test_cli import ps_lab

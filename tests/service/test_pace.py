@@ -8,10 +8,10 @@ import grpc
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
+from psserver.service.guard import rates
+from psserver.service.guard.rates import Arrivals, Buckets, TokenBucket
 from psserver.service.job import agreement
-from psserver.service.limits import rates
-from psserver.service.limits.rates import Arrivals, Buckets, TokenBucket
-from psserver.service.rpc import coordinator, sessions
+from psserver.service.net import coordinator, sessions
 from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer, Stream, join_request

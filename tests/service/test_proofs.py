@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from psserver.service.rpc import shard as rpc
+from psserver.service.net import shard as rpc
 from pswire.transport import frames, segments
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from psserver.service.limits.watch import FIRST, SendingPace
+from psserver.service.guard.watch import FIRST, SendingPace
 from pswire.patience import SLOWEST_LINK, ping_interval
 from pswire.transport import frames
 

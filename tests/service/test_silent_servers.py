@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from psserver.service import follower
-from psserver.service.follower import Follower
-from psserver.service.job import silent_servers
+from psserver.service.guard import silence
+from psserver.service.guard.silence import Silence
+from psserver.service.job import follower, silent_servers
 from psserver.service.job.decider import TrialAnswers
-from psserver.service.limits import silence
-from psserver.service.limits.silence import Silence
-from psserver.service.rpc import follow
-from psserver.service.saving.checkpoints import PATIENCE as LEAST
-from psserver.service.saving.checkpoints import limit
+from psserver.service.job.follower import Follower
+from psserver.service.net import follow
+from psserver.service.store.checkpoints import PATIENCE as LEAST
+from psserver.service.store.checkpoints import limit
 from psserver.shard import Apply
 from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec, make_plan

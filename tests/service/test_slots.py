@@ -6,7 +6,7 @@ import pytest
 
 import psworker
 from psserver.optimizers import build
-from psserver.service.limits.room import COPY
+from psserver.service.guard.room import COPY
 from pswire.model.plan import VariableSpec
 from psworker.session import Session
 from tests.service.peer import Peer

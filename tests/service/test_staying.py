@@ -16,8 +16,8 @@ import pytest
 import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from psserver.service.succession.servers import Servers
-from psserver.service.succession.successor import numbered
+from psserver.service.life.servers import Servers
+from psserver.service.life.successor import numbered
 from psserver.settings import Options, resolve
 from psserver.weights_file import load
 from pswire.addresses import parse_address

@@ -9,12 +9,12 @@ from itertools import pairwise
 import grpc
 import pytest
 
-from psserver.service.limits.calls import ConcurrentCalls
-from psserver.service.limits.strangers import Strangers, address_of
-from psserver.service.limits.table import UNAUTHENTICATED, UNAUTHENTICATED_OF_ONE, Limit
-from psserver.service.limits.watch import Caller, Watch
-from psserver.service.loop.waits import AT_ONCE, Turns
-from psserver.service.transport import sockets as served
+from psserver.service.guard.calls import ConcurrentCalls
+from psserver.service.guard.strangers import Strangers, address_of
+from psserver.service.guard.table import UNAUTHENTICATED, UNAUTHENTICATED_OF_ONE, Limit
+from psserver.service.guard.watch import Caller, Watch
+from psserver.service.net import sockets as served
+from psserver.service.net.waits import AT_ONCE, Turns
 from pswire.transport import framed_socket
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer

@@ -15,13 +15,13 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.outputs import Record
-from psserver.service.follower import Follower
-from psserver.service.log import json_lines
-from psserver.service.log.json_lines import JsonLines, LogError
-from psserver.service.outbox import Outboxes
-from psserver.service.routes import Routes
-from psserver.service.serving import job_loop
-from psserver.service.shard.executor import Executor
+from psserver.service.job import json_lines
+from psserver.service.job.follower import Follower
+from psserver.service.job.json_lines import JsonLines, LogError
+from psserver.service.job.outbox import Outboxes
+from psserver.service.job.routes import Routes
+from psserver.service.life import job_loop
+from psserver.service.store.executor import Executor
 from pswire.decisions import entries
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
@@ -126,7 +126,7 @@ WHERE = ("record", "order", "encode", "write", "submit", "follow", "remark", "po
 NOTICED = (*("initialise", "install", "grant", "commit", "apply", "drop", "cancel", "abandon", "stop"),)
 # What a policy decides.
 DECIDED = ("grant", "fold", "apply", "drop", "cancel")
-# Of every step: nothing is remarked of them (`psserver.service.routes`).
+# Of every step: nothing is remarked of them (`psserver.service.job.routes`).
 UNREMARKED = ("grant", "commit", "fold", "apply")
 EVERY = [
     (kind, where)

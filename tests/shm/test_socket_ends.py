@@ -12,9 +12,9 @@ import pytest
 
 import psworker
 from psserver.service.errors import Refused, precondition
-from psserver.service.transport import connection as connection_module
-from psserver.service.transport import in_place, sockets
-from psserver.service.transport.streams import Stream
+from psserver.service.net import connection as connection_module
+from psserver.service.net import in_place, sockets
+from psserver.service.net.streams import Stream
 from pswire.model.plan import VariableSpec
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake

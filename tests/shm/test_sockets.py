@@ -14,10 +14,10 @@ import pytest
 
 import psworker
 from psserver.service.errors import precondition
-from psserver.service.limits.table import Limit
-from psserver.service.transport import bulk
-from psserver.service.transport import sockets as served
-from psserver.service.transport.streams import Serve, Stream
+from psserver.service.guard.table import Limit
+from psserver.service.net import bulk
+from psserver.service.net import sockets as served
+from psserver.service.net.streams import Serve, Stream
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, SocketError

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from psserver.service.limits.table import Limit
-from psserver.service.transport import sockets as served
+from psserver.service.guard.table import Limit
+from psserver.service.net import sockets as served
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import SocketError

@@ -9,4 +9,7 @@ silent_servers  servers that hang while their connection stands
 epochs          sums over all workers of an epoch, and metrics of versions that workers report
 progress        how far the job is, for people who ask
 memory          what is too small and too often changed to be counted as it changes
+follower        another server: the orders that it is sent, the receipts that it returns
+routes, outbox  which caller hears what; the queue of one session
+run_log, json_lines, flushing  the run folder: files of whole lines, and the newest entries for those who look on
 """

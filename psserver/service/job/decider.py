@@ -1,7 +1,7 @@
 """Deciding: each input goes three steps, and where one of them fails the job ends.
 
 The coordinator decides, the run log takes its entries, and only then are they sent
-(`psserver.service.routes`). The log may end early, but it has no gap, and nothing
+(`psserver.service.job.routes`). The log may end early, but it has no gap, and nothing
 has happened that is not in it.
 """
 
@@ -15,12 +15,12 @@ from psserver.coordinator import Coordinator, JoinDeferred, JoinRefused, Output,
 from psserver.optimizers import Optimizer
 from psserver.policies import advice
 from psserver.service.job.agreement import Agreement
-from psserver.service.log.flushing import Flushing, LogFlush
-from psserver.service.log.json_lines import LogError
-from psserver.service.log.run_log import RunLog
-from psserver.service.routes import Routes
-from psserver.service.saving.checkpoints import Checkpoints
-from psserver.service.shard.host import ShardHost
+from psserver.service.job.flushing import Flushing, LogFlush
+from psserver.service.job.json_lines import LogError
+from psserver.service.job.routes import Routes
+from psserver.service.job.run_log import RunLog
+from psserver.service.store.checkpoints import Checkpoints
+from psserver.service.store.host import ShardHost
 from psserver.shard_bounds import ShardBounds
 from pswire.decisions import entries
 from pswire.decisions.entries import Job as JobEntry

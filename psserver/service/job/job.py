@@ -12,20 +12,20 @@ from psserver.coordinator.status import JobReport, report
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
 from psserver.service.errors import precondition
+from psserver.service.guard.workers import capacity
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider, Failure
 from psserver.service.job.epochs import Epochs, Evaluations
+from psserver.service.job.flushing import LogFlush
 from psserver.service.job.joining import Joining
 from psserver.service.job.memory import JobMemory
 from psserver.service.job.model import JobModel, resume
+from psserver.service.job.outbox import Outbox
 from psserver.service.job.progress import Extent, HowFar, Progress
+from psserver.service.job.run_log import RunLog
 from psserver.service.job.silent_servers import SilentServers, Wait
-from psserver.service.limits.workers import capacity
-from psserver.service.log.flushing import LogFlush
-from psserver.service.log.run_log import RunLog
-from psserver.service.outbox import Outbox
-from psserver.service.saving.resume_point import ResumePoint
-from psserver.service.shard.host import ShardHost
+from psserver.service.store.host import ShardHost
+from psserver.service.store.resume_point import ResumePoint
 from pswire import protocol
 from pswire.model.plan import Plan
 

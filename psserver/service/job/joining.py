@@ -10,15 +10,15 @@ from psserver.coordinator.members.roster import Member
 from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer
 from psserver.service.errors import Refused, precondition
+from psserver.service.guard.workers import Capacity
 from psserver.service.job.agreement import Variables, agree_on_codec, agreed, explain_other_work, planned
 from psserver.service.job.decider import Decider
 from psserver.service.job.model import JobModel
-from psserver.service.limits.workers import Capacity
 from pswire.model.plan import Plan, VariableSpec, explain_mismatch
 from pswire.model.variables import check_specs
 from pswire.transport.codecs import FLOAT32, Codec
 
-# Why a job ended that made room for another one (`psserver.service.succession`).
+# Why a job ended that made room for another one (`psserver.service.life`).
 REPLACED = "replaced"
 
 

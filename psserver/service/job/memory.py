@@ -1,7 +1,7 @@
 """Memory of what is too small and too often changed to be counted as it changes: the log's tail, notices, names."""
 
+from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.job.decider import Decider
-from psserver.service.limits.ledger import MODEL, Held
 
 # Of memory, about: a notice with a sentence.
 NOTICE_BYTES = 512

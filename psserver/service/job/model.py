@@ -11,7 +11,7 @@ from psserver.checkpoint import Checkpoint, CheckpointError, coordinator_of, nam
 from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.service.errors import Refused, precondition
 from psserver.service.job.decider import Decider
-from psserver.service.saving.resume_point import ResumePoint
+from psserver.service.store.resume_point import ResumePoint
 from pswire.model.plan import Plan
 from pswire.model.specs import specs_to_wire
 from pswire.patience import transfer

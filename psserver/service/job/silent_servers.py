@@ -4,7 +4,7 @@ import logging
 import time
 
 from psserver.service.job.decider import Decider
-from psserver.service.saving.checkpoints import PATIENCE, limit
+from psserver.service.store.checkpoints import PATIENCE, limit
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")

@@ -1,1 +1,0 @@
-"""Who calls a server, what he may do, and how long the certificates last."""

@@ -1,0 +1,340 @@
+"""Follow, seen from the coordinator: one stream of decisions to each other server."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+
+from psserver.checkpoint import CheckpointError, FileFacts
+from psserver.service.guard.silence import NAMED_AFTER, Silence
+from psserver.service.net.waits import Changes
+from psserver.service.store.shard_part import PassedOver, passed_over
+from psserver.shard import Apply, Order
+from pswire.addresses import Address
+from pswire.bounds import BoundError, check
+from pswire.exits import ExitCode
+from pswire.logs.events import event
+from pswire.messages import ORDERS
+from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.probe import find_problem
+from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.connecting import open_aio_channel
+from pswire.transport.failures import CallEnding, may_pass, method_failed, reason
+from pswire.v1 import memory_pb2, shard_pb2
+
+log = logging.getLogger("ps-server")
+
+# Between two questions to a server that executes nothing, in seconds.
+ASK_EVERY = 0.5
+# Between attempts to reach a server that is not there yet, in seconds.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
+# How long a server may take to read its exit code, in seconds.
+CLOSING = 5.0
+# Why a server counts as lost: it has gone, and may come back; or a reason that stays ("server", "diverged", UNTRUSTED).
+LOST, UNTRUSTED = "lost", "untrusted"
+# How a server says that this one may not give it orders.
+DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+# Orders of one message.
+MOST_AT_ONCE = 1024
+
+
+class Follower:
+    """Delivers the log to one remote shard. `state` is "connecting", "ready", "ended" or "lost".
+
+    The loop's thread owns it. What is to be sent while a message is on its way goes out as one.
+    """
+
+    def __init__(
+        self,
+        server: int,
+        address: Address,
+        opening: shard_pb2.Open,
+        worker_timeout: float,
+        on_lost: Callable[[int, str, str], None],
+        on_tried: Callable[[int, int, bool, float], None],
+        patience: float | None = None,
+        credentials: Credentials = NO_TLS,
+    ) -> None:
+        """Within the running loop. `patience`: seconds that the server may take to be there; None: any time. Raises
+        TokenError where there is no token to show."""
+        self._credentials, self.metadata = credentials, credentials.metadata
+        self._patience = patience
+        self.server = server
+        self.address = address
+        self.state = "connecting"
+        self.executed = 0
+        self.nbytes = 0
+        # What it last said of its memory.
+        self.memory = memory_pb2.Memory()
+        # What became of its parts of the newest checkpoints, by entry.
+        self._saved: dict[int, shard_pb2.Saved] = {}
+        self._asked = 0.0
+        self._silence = Silence()
+        # It refused to publish a version that is not finite, and executes nothing any more.
+        self.diverged = False
+        self._opening = opening
+        self._on_lost = on_lost
+        # Called with the server, and the number, finiteness and largest magnitude of the trial that it has answered.
+        self._on_tried = on_tried
+        # The number of the last one.
+        self._tried = 0
+        self._loop = asyncio.get_running_loop()
+        # Messages, and orders that are to follow them.
+        self._outbox: list[shard_pb2.FollowRequest] = []
+        self._orders: list[tuple[int, Order]] = []
+        self._filled = asyncio.Event()
+        self._changes = Changes(lambda: self._loop)
+        # It was waited for, and was not there.
+        self._missed = False
+        self._closing = asyncio.Event()
+        # The server has taken this coordinator for its own.
+        self._followed = asyncio.Event()
+        self.channel = open_aio_channel(str(address), CHANNEL_OPTIONS(worker_timeout), credentials)
+        # UNTRUSTED once the server has said so.
+        self._denied = ""
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def missing(self) -> bool:
+        """Nobody is at its address."""
+        return self._missed and self.state == "connecting"
+
+    @property
+    def _away(self) -> bool:
+        """It holds nothing that could be had: lost, or not there yet although it was waited for."""
+        return self.state == "lost" or self.missing
+
+    def start(self) -> None:
+        self._task = self._loop.create_task(self._run())
+
+    def configure(self, message: shard_pb2.Configure) -> None:
+        self._put(shard_pb2.FollowRequest(configure=message))
+
+    def send(self, orders: Sequence[tuple[int, Order]]) -> None:
+        self._orders.extend(orders)
+        if orders:
+            self._silence.order(orders[-1][0] + 1, self._loop.time())
+        self._filled.set()
+
+    def try_update(self, trial: int, update: Apply) -> None:
+        """Would the update be finite there, behind all that was sent?"""
+        message = shard_pb2.Trial(number=trial, update=ORDERS.codecs[Apply].to_wire(update))
+        self._put(shard_pb2.FollowRequest(trial=message))
+
+    def ask(self) -> None:
+        """Somebody wants to know what it holds: it is asked now and then, and says so when it is."""
+        now = self._loop.time()
+        if now - self._asked >= ASK_EVERY:
+            self._asked = now
+            self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
+
+    def silent(self, patience: float) -> tuple[str, float, float] | None:
+        """What the server is waited for to do, while its connection stands, since when (monotonic), and for how many
+        seconds at most: `patience`, or less where it is to come back. None while it does what it should.
+
+        To be called now and then: it is asked."""
+        if self.state in ("ended", "lost") or self._closing.is_set():
+            return None
+        now = self._loop.time()
+        if self._silence.ask(now) and self.state == "ready":
+            self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
+        waited = self._silence.waited()
+        if waited is None or now - waited[1] < NAMED_AFTER:
+            return None
+        if self.state == "connecting" and self._patience is not None:
+            patience = min(patience, self._patience)
+        return f"server {self.server} to {waited[0]}", waited[1], patience
+
+    def give_up(self, why: str) -> None:
+        """Its process hangs: it counts as one that is gone, and finds out when it goes on."""
+        cause, self.state = LOST if self.state == "ready" else "server", "lost"
+        if self._task is not None:
+            self._task.cancel()
+        self._on_lost(self.server, cause, f"server {self.server} at {self.address} was lost: {why}")
+        self._changes.notify()
+
+    def _put(self, message: shard_pb2.FollowRequest) -> None:
+        self._seal()
+        self._outbox.append(message)
+        self._filled.set()
+
+    def _seal(self) -> None:
+        """What was ordered so far becomes messages."""
+        for start in range(0, len(self._orders), MOST_AT_ONCE):
+            request = shard_pb2.FollowRequest(decisions=shard_pb2.Decisions())
+            for index, order in self._orders[start : start + MOST_AT_ONCE]:
+                ORDERS.fill(request.decisions.decisions.add(index=index), order)
+            self._outbox.append(request)
+        self._orders.clear()
+
+    async def saved(self, entry: int, seconds: float) -> dict[str, FileFacts]:
+        """The files of its part of the checkpoint that this entry ordered. Raises CheckpointError; PassedOver where a
+        newer one has taken its place."""
+
+        def known() -> bool:
+            written = (other for other, saved in self._saved.items() if not saved.error)
+            return entry in self._saved or self._away or passed_over(entry, written)
+
+        deadline = self._loop.time() + seconds
+        while not known() and self._loop.time() < deadline:
+            # It tells of what it has written when it is asked.
+            self.ask()
+            await self._changes.wait_for(known, ASK_EVERY)
+        saved = self._saved.get(entry)
+        if saved is None and not self._away and known():
+            raise PassedOver
+        if saved is None:
+            lost = "was lost" if self.state == "lost" else f"did not write its part within {seconds:.0f} s"
+            raise CheckpointError(f"server {self.server} {'is not there' if self.missing else lost}")
+        if saved.error:
+            raise CheckpointError(saved.error)
+        return {file.name: FileFacts(file.bytes, file.sha256) for file in saved.files}
+
+    async def wait_executed(self, count: int, seconds: float) -> bool:
+        await self._changes.wait_for(lambda: self.executed >= count or self.diverged or self._away, seconds)
+        return self.executed >= count
+
+    async def shutdown(self, exit_code: ExitCode, reason: str, next_folder: int = 0) -> None:
+        """Send the server its exit code, or with which folder it is to begin again, and wait until it has read it."""
+        message = shard_pb2.Shutdown(reason=reason, exit_code=int(exit_code), next_folder=next_folder)
+        self._put(shard_pb2.FollowRequest(shutdown=message))
+        self._closing.set()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=CLOSING)
+            self._task.cancel()
+        await self.channel.close()
+
+    async def abandon(self) -> None:
+        """Let go of the server, which is told nothing: it finds out, and waits for another coordinator."""
+        self._closing.set()
+        self.state = "lost"
+        self._changes.notify()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self.channel.close()
+
+    async def _run(self) -> None:
+        """Until the server is told to end, or is lost. One that still ends another generation is tried again."""
+        began = self._loop.time()
+        while await self._connect(began):
+            lost, passing = await self._follow()
+            late = self._patience is not None and self._loop.time() - began > self._patience
+            if self._closing.is_set():
+                self.state = "ended"
+            elif self.state == "connecting" and passing and not late:
+                await asyncio.sleep(FIRST_PAUSE)
+                continue
+            else:
+                cause = self._denied or (LOST if passing and self.state == "ready" else "server")
+                self.state = "lost"
+                self._on_lost(self.server, cause, f"server {self.server} at {self.address} was lost: {lost}")
+            self._changes.notify()
+            return
+
+    async def _follow(self) -> tuple[str, bool]:
+        """One stream, to its end. Why it ended, and whether it may be otherwise the next time."""
+        call: Any = self.channel.stream_stream(
+            "/pswire.v1.Shard/Follow",
+            request_serializer=shard_pb2.FollowRequest.SerializeToString,
+            response_deserializer=shard_pb2.FollowReply.FromString,
+        )(metadata=self.metadata)
+        ending = CallEnding(call)
+        sender = asyncio.create_task(self._send(call))
+        self._silence.began(self._loop.time())
+        try:
+            while (reply := await call.read()) is not grpc.aio.EOF:
+                check(reply)
+                self._received(reply)
+        except grpc.RpcError as raised:
+            error = await ending.explained(raised)
+            if error.code() in DENIED:
+                self._denied = UNTRUSTED
+            if error.code() != grpc.StatusCode.OK:
+                return reason(error), may_pass(error) or method_failed(error)
+        except BoundError as error:
+            return str(error), False
+        finally:
+            sender.cancel()
+        return "it ended the decision stream", True
+
+    async def _connect(self, began: float) -> bool:
+        """Keep trying; log which server cannot be reached. False when the job ends meanwhile, or patience is over."""
+        pause = FIRST_PAUSE
+        waited = 0.0
+        ready = asyncio.create_task(self.channel.channel_ready())
+        closing = asyncio.create_task(self._closing.wait())
+        try:
+            while True:
+                done, _ = await asyncio.wait(
+                    [ready, closing], timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                )
+                if done:
+                    self._missed = False
+                    return not self._closing.is_set()
+                problem = await asyncio.to_thread(find_problem, self.address, self._credentials)
+                waited, self._missed = self._loop.time() - began, True
+                self._changes.notify()
+                where = f"server {self.server} at {self.address}"
+                if problem is not None and problem.certain:
+                    return self._given_up(UNTRUSTED, f"server {self.server}: {problem.sentence}")
+                if self._patience is not None and waited > self._patience:
+                    return self._given_up("server", f"{where} did not come back within {waited:.0f} s")
+                log.warning(
+                    "%s cannot be reached (%stried for %.1f s, still trying)",
+                    *(where, f"{problem.sentence}; " if problem is not None else "", waited),
+                    extra=event(
+                        "server_unreachable", server=self.server, address=str(self.address), seconds=waited
+                    ),
+                )
+                pause = min(2 * pause, LONGEST_PAUSE)
+        finally:
+            ready.cancel()
+            closing.cancel()
+
+    def _given_up(self, cause: str, why: str) -> bool:
+        """Of a server that was never reached. False."""
+        self.state = "lost"
+        self._on_lost(self.server, cause, why)
+        self._changes.notify()
+        return False
+
+    async def _send(self, call: Any) -> None:
+        """Until the last message is sent; a stream that broke is the receiving side's to tell of."""
+        try:
+            await call.write(shard_pb2.FollowRequest(open=self._opening))
+            # What is under way to a server that refuses is lost.
+            await self._followed.wait()
+            while True:
+                await self._filled.wait()
+                self._filled.clear()
+                self._seal()
+                messages, self._outbox = self._outbox, []
+                for message in messages:
+                    await call.write(message)
+                if messages and messages[-1].HasField("shutdown"):
+                    await call.done_writing()
+                    return
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            log.debug("the decision stream of server %d is over: %r", self.server, error)
+
+    def _received(self, reply: shard_pb2.FollowReply) -> None:
+        if self.state == "connecting":
+            self.state = "ready"
+            self._followed.set()
+            told = event("server_ready", server=self.server, address=str(self.address))
+            log.info("server %d at %s is ready", self.server, self.address, extra=told)
+        self._silence.hear(reply.executed, self._loop.time())
+        self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
+        if reply.HasField("memory"):
+            self.memory = reply.memory
+        if reply.saved:
+            self._saved = {saved.entry: saved for saved in reply.saved}
+        self._changes.notify()
+        if reply.trial > self._tried:
+            self._tried = reply.trial
+            self._on_tried(self.server, reply.trial, reply.finite, reply.largest)
+        if reply.error and not self._closing.is_set():
+            self._on_lost(self.server, "diverged" if reply.diverged else "server", reply.error)

@@ -1,0 +1,131 @@
+"""Where the coordinator's outputs go: the run log, the shards of all servers, the sessions of workers."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
+
+from psserver.coordinator import Output, Record, Send, Trial
+from psserver.coordinator.sentences import named
+from psserver.service.job.follower import Follower
+from psserver.service.job.outbox import Outboxes
+from psserver.service.job.run_log import LogTail, RunLog
+from psserver.service.store.executor import Executor, trial_update
+from psserver.shard import Order
+from pswire import protocol
+from pswire.decisions import entries
+from pswire.decisions.entries import Entry
+from pswire.logs.events import entry_event, event
+
+log = logging.getLogger("ps-server")
+
+
+# Entries of every step, of which nothing is remarked but the first grant's time.
+_OF_EVERY_STEP = frozenset((entries.Grant, entries.Commit, entries.Apply, entries.Fold))
+
+
+class Written(NamedTuple):
+    """What is to be done with the outputs of one input, once the log has its entries. `remarkable`: entries that the
+    summary or a reader of the server's own log wants to know of."""
+
+    orders: list[tuple[int, Order]]
+    notices: list[Send]
+    trials: list[Trial]
+    remarkable: list[Entry]
+
+
+class Routes:
+    """Writes, then sends, in the order of the outputs. The loop's thread owns it, with the outboxes and the run log.
+
+    `orders`: executes this server's; `grace`: seconds that a lost worker has to come back, for the log's sentence.
+    """
+
+    def __init__(self, run_log: RunLog, orders: Executor, grace: float) -> None:
+        self.run_log = run_log
+        self.tail = LogTail()
+        self.outboxes = Outboxes()
+        # Complete before the first output.
+        self.followers: list[Follower] = []
+        # Entries of the log that were sent to shards, and the version that they make.
+        self.sent = self.version = 0
+        # In seconds of the monotonic clock.
+        self.first_grant: float | None = None
+        self.stopped_at: float | None = None
+        self._orders = orders
+        self._grace = grace
+        self._folded: set[int] = set()
+
+    def go_on(self, entries: int, version: int, folded: Sequence[int], first_grant: float | None) -> None:
+        """The log has so many entries already, which make that version; `folded` is in the shards' open sum."""
+        self.sent, self.version, self.first_grant = entries, version, first_grant
+        self._folded = set(folded)
+
+    def ask(self, trial: Trial, answer: Callable[[int, int, bool, float], None]) -> None:
+        """Have every shard asked, behind all entries that were sent to it. This server's answers as the others do:
+        with its number, the trial's, whether the update is finite, and the largest magnitude."""
+        update = trial.update.update(self._folded)
+        for follower in self.followers:
+            follower.try_update(trial.number, update)
+        asked = trial_update(update, lambda finite, largest: answer(0, trial.number, finite, largest))
+        self._orders.submit([(self.sent, asked)])
+
+    def write(self, outputs: list[Output]) -> Written:
+        """The run log takes the entries among `outputs`. Raises LogError."""
+        written = Written([], [], [], [])
+        for output in outputs:
+            kind = type(output)
+            if kind is Record:
+                record = cast(Record, output)
+                entry = record.entry
+                written.orders.append((record.index, entry.order(self._folded)))
+                self.run_log.append(record)
+                self.tail.append(record)
+                if type(entry) not in _OF_EVERY_STEP or self.first_grant is None:
+                    written.remarkable.append(entry)
+            elif kind is Send:
+                written.notices.append(cast(Send, output))
+            else:
+                written.trials.append(cast(Trial, output))
+        return written
+
+    def send(self, written: Written, version: int) -> None:
+        """What was written goes to the shards, then to the workers. `version`: the newest of the coordinator."""
+        orders = written.orders
+        if orders:
+            self._orders.submit(orders)
+            for follower in self.followers:
+                follower.send(orders)
+            self.sent, self.version = orders[-1][0] + 1, version
+        for each in written.notices:
+            self.outboxes.post(each.worker, each.incarnation, each.notice)
+        for entry in written.remarkable:
+            self.remark(entry)
+
+    def stop_notice(self, reason: str) -> protocol.Stop:
+        """Of a job that has failed: with the last version of which shards have the order."""
+        return protocol.Stop(reason, self.version, False, self.sent)
+
+    def remark(self, entry: Entry) -> None:
+        """What the summary needs to know, and what a reader of the server's log wants to."""
+        match entry:
+            case entries.Grant():
+                self.first_grant = self.first_grant or time.monotonic()
+            case entries.Stop():
+                self.stopped_at = time.monotonic()
+            case entries.Refuse(version, _, _, parts):
+                workers = named(dict.fromkeys(part.worker for part in parts))
+                told = event("update_refused", version=version, workers=workers)
+                log.warning(
+                    "version %d would not be finite: refused; the gradients were finite, and came from %s",
+                    version,
+                    workers,
+                    extra=told,
+                )
+            case entries.Lost(worker):
+                told = event("connection_lost", worker=worker, grace=self._grace)
+                log.warning(
+                    "%s: its connection is lost; it has %.1f s to come back", worker, self._grace, extra=told
+                )
+            case _ if entry.event:
+                who = f"{entry.worker} " if hasattr(entry, "worker") else ""
+                log.info("%s%s", who, entry.sentence(), extra=entry_event(entry))

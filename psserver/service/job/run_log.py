@@ -1,0 +1,237 @@
+"""The run folder, as far as the servers write it: decisions, metrics, summary, weights; its newest entries."""
+
+import json
+import os
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver import weights_file
+from psserver.checkpoint import UnwritableError, files
+from psserver.checkpoint.disk import RealDisk, RealFile
+from psserver.checkpoint.rewind import Mark
+from psserver.coordinator.outputs import Record
+from psserver.service.job.json_lines import Check, JsonLines, LogError, always
+from pswire.decisions import entries
+from pswire.decisions.counting import Pending
+from pswire.decisions.records import line_of, value_text
+from pswire.model.plan import Plan
+
+DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
+SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
+# Bytes of a weights file beside its arrays: what its header has at most for a variable, beside the name, and for all.
+HEADER_EACH, HEADER = 256, 4096
+# Of server 0, for those who ask for the status of a run by its folder.
+ADDRESS = "address"
+
+
+class FolderError(OSError):
+    """No run can be written there; the text says why."""
+
+
+def make_folder(folder: Path) -> None:
+    """The folder of a new run; what ps-lab has put there already is no run. Raises FolderError."""
+    try:
+        disk = RealDisk()
+        disk.make_folder(folder)
+        os.close(os.open(folder / DECISIONS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        disk.sync_folder(folder)
+    except FileExistsError as error:
+        raise FolderError(
+            f"{folder}: holds a run already ({DECISIONS}); name another folder, or remove that one"
+        ) from error
+    except OSError as error:
+        raise FolderError(f"{folder}: cannot be written to: {error.strerror}") from error
+
+
+class RunLog:
+    """Appends to decisions.jsonl and metrics.jsonl in `folder`; without a folder it writes nothing.
+
+    The loop's thread owns it. Raises LogError where a line cannot be written: what
+    that line says must not take effect then. `going_on`: the checkpoint behind which the files go on, once `open` says
+    that they end there. `check`: called before anything is written. `rescue`: where weights are written that the folder
+    does not take.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        going_on: Mark | None = None,
+        check: Check = always,
+        rescue: Path | None = None,
+    ) -> None:
+        self._folder, self._check, self._rescue = folder, check, rescue
+        # For the final weights: an empty file for which the disk keeps room.
+        self._room: RealFile | None = None
+        self._decisions: JsonLines | None = None
+        self._metrics: JsonLines | None = None
+        self._pending = Pending() if going_on is None else going_on.pending.copy()
+        if going_on is None:
+            self.open(more=False)
+
+    @property
+    def last_loss(self) -> float | None:
+        """The mean loss of the newest update."""
+        return self._pending.loss
+
+    def open(self, *, more: bool = True) -> None:
+        """Append to the files, or to new ones without `more`. Raises LogError."""
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._decisions = JsonLines(self._folder / DECISIONS, going_on=more, check=self._check)
+            self._metrics = JsonLines(self._folder / METRICS, going_on=more, check=self._check)
+
+    def append(self, record: Record) -> None:
+        if self._decisions is not None:
+            self._decisions.take(lambda: line_of(record.index, record.t, record.entry))
+        match record.entry:
+            case entries.Commit() as commit:
+                self._pending.commit(commit.ticket, commit.samples, commit.loss)
+            case entries.Drop(_, ticket):
+                self._pending.drop(ticket)
+            case entries.Apply() as apply:
+                self._applied(record.t, apply)
+
+    def _applied(self, t: float, apply: entries.Apply) -> None:
+        self._pending.apply([part.ticket for part in apply.parts])
+        samples, loss = self._pending.samples, self._pending.loss
+        if self._metrics is not None:
+            self._metrics.take(
+                lambda: (
+                    f'{{"t":{value_text(round(t, 6))},"kind":"train","version":{apply.version},'
+                    f'"samples":{samples},"loss":{value_text(loss)}}}'
+                )
+            )
+
+    def metric(self, line: dict[str, Any]) -> None:
+        if self._metrics is not None:
+            self._metrics.append(line)
+
+    def flush(self) -> None:
+        for file in (self._decisions, self._metrics):
+            if file is not None:
+                file.flush()
+
+    def sync(self) -> None:
+        """Every line survives a loss of power, as a checkpoint behind it needs. Raises LogError."""
+        for file in (self._decisions, self._metrics):
+            if file is not None:
+                file.sync()
+
+    def write_address(self, address: str) -> None:
+        """Raises LogError."""
+        self._replace(ADDRESS, address + "\n")
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Raises LogError; a summary that was there before is whole then."""
+        if self._folder is not None:
+            self._check()
+            self._replace(SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+    def _replace(self, name: str, text: str) -> None:
+        """Write a file of the folder whole or not at all."""
+        if self._folder is not None:
+            try:
+                files.write(RealDisk(0o644), self._folder / name, [memoryview(text.encode())])
+            except UnwritableError as error:
+                raise LogError(str(error)) from error
+
+    def reserve_weights(self, plan: Plan) -> None:
+        """Have the disk keep room for the final weights of that model. Raises LogError."""
+        if self._folder is None or self._room is not None:
+            return
+        names = sum(HEADER_EACH + 6 * len(variable.name) for variable in plan.variables)
+        nbytes = sum(shard.nbytes for shard in plan.shards) + names + HEADER
+        path = files.aside_of(self._folder / WEIGHTS)
+        try:
+            self._room = RealDisk(0o644).create(path)
+            self._room.reserve(nbytes)
+        except OSError as error:
+            self._give_room()
+            raise LogError(f"{path}: no room for {nbytes} bytes: {error.strerror or error}") from error
+
+    def _give_room(self) -> None:
+        if self._room is not None and self._folder is not None:
+            self._room.close()
+            self._room = None
+            with suppress(OSError):
+                files.aside_of(self._folder / WEIGHTS).unlink()
+
+    def write_weights(self, weights: dict[str, NDArray[np.float32]]) -> None:
+        """Raises LogError; weights that were there before are whole then, and these are where the error says."""
+        if self._folder is None:
+            return
+        self._check()
+        path, (room, self._room) = self._folder / WEIGHTS, (self._room, None)
+        try:
+            files.write(RealDisk(0o644), path, weights_file.pieces(weights), room)
+        except UnwritableError as error:
+            raise LogError(f"{error}; {self._rescued(weights)}") from error
+
+    def _rescued(self, weights: dict[str, NDArray[np.float32]]) -> str:
+        """Write them to a new file elsewhere; a sentence about where they are."""
+        folder = self._rescue or Path(tempfile.gettempdir())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            number, name = tempfile.mkstemp(".safetensors", "weights-", folder)
+            with os.fdopen(number, "wb") as file:
+                for piece in weights_file.pieces(weights):
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            return f"the weights are lost: {folder} takes none either: {error.strerror or error}"
+        return f"the weights are in {name}"
+
+    def close(self) -> None:
+        """Raises LogError when lines that were taken before cannot be written."""
+        files = [file for file in (self._decisions, self._metrics) if file is not None]
+        self._decisions = self._metrics = None
+        self._give_room()
+        with ExitStack() as closing:
+            for file in files:
+                closing.callback(file.close)
+
+
+# Entries that are remembered, and those that one reply has at most.
+REMEMBERED, MOST = 8192, 1000
+# Entries that are looked at for the size of all, and what an entry takes beside its line: bytes for each of that.
+SAMPLE, OBJECTS = 16, 4
+
+
+class LogTail:
+    """The loop's thread owns it. Costs an append per entry; nothing is written out before somebody asks."""
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self._records: deque[Record] = deque(maxlen=remembered)
+
+    def append(self, record: Record) -> None:
+        self._records.append(record)
+
+    def since(self, first: int, most: int = MOST) -> list[Record]:
+        """Entries from number `first` on, or from the oldest one that is remembered."""
+        if not self._records:
+            return []
+        skipped = max(first - self._records[0].index, 0)
+        return list(islice(self._records, skipped, skipped + most))
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory, about: of a few entries, taken for all."""
+        count = len(self._records)
+        if not count:
+            return 0
+        few = [self._records[count * part // SAMPLE] for part in range(SAMPLE)]
+        return OBJECTS * count * sum(map(len, lines(few))) // SAMPLE
+
+
+def lines(records: Sequence[Record]) -> list[str]:
+    """As in decisions.jsonl."""
+    return [line_of(record.index, record.t, record.entry) for record in records]

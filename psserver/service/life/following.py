@@ -1,0 +1,116 @@
+"""Any server but 0: it follows the coordinator's decisions, and ends when that says so."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+from psserver.service.life.announcing import Announcing
+from psserver.service.life.job_loop import Continuation
+from psserver.service.life.making import Announce
+from psserver.service.life.settings import ServerSettings
+from psserver.service.life.successor import Successor
+from psserver.service.net.follow import FollowRpc
+from psserver.service.store.host import ShardHost
+from pswire.exits import ExitCode
+
+# Between looks of a server that waits, in seconds; and of one that is to end, at what it writes.
+LONGEST_SLEEP, LOOK_EVERY = 3600.0, 0.2
+# Of a server that has not been given any order yet, in seconds.
+LEAST_PATIENCE = 60.0
+
+
+class Following:
+    """The loop's thread owns it. `rpc`: the method by which the coordinator gives its orders."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        host: ShardHost,
+        continuation: Continuation,
+        announce: Announce,
+        out: Path | None,
+    ) -> None:
+        """`out`: the run folder."""
+        self._settings, self._host = settings, host
+        self._continuation, self._announce = continuation, announce
+        servers, wake = len(settings.hosts), continuation.wake.set
+        self.rpc = FollowRpc(host, servers, settings.job_secret, wake, settings.former, out)
+
+    async def run(self) -> ExitCode:
+        """Until the coordinator says so, or is gone, or some time after a signal (`_see_it_end`)."""
+        index, settings, hosts = self._settings.task_index, self._settings, self._continuation.hosts
+        announcing = Announcing(
+            hosts[0],
+            hosts[index],
+            *(index, len(hosts), settings.job_secret, settings.terms.worker_timeout),
+            settings.credentials,
+        )
+        announced = asyncio.create_task(announcing.run(lambda: bool(self._host.job)))
+        try:
+            if not await self._ended():
+                return self._stopped(self._alone(), ExitCode.UNREACHABLE)
+            await self._see_it_end()
+            return self._code()
+        finally:
+            announced.cancel()
+
+    async def _ended(self) -> bool:
+        """Wait for it. False: nobody gives this server orders, and it waits no longer."""
+        loop, going, rpc = self._host.owner.loop, self._continuation, self.rpc
+        limit = loop.time() + self.patience
+        while rpc.ending is None and going.signal is None:
+            left = float("inf") if self._host.job else limit - loop.time()
+            if left <= 0:
+                return False
+            with suppress(TimeoutError):
+                await asyncio.wait_for(going.wake.wait(), min(left, LONGEST_SLEEP))
+            going.wake.clear()
+        return True
+
+    async def _see_it_end(self) -> None:
+        """A signal mostly comes to all servers of a job, in any order: server 0 then wants this one's part of a last
+        checkpoint, and its final weights. Wait for its word for `worker_timeout` seconds, and so long again behind the
+        first checkpoint that is ordered meanwhile: a server that is told to end alone ends, too."""
+        loop, going, rpc = self._host.owner.loop, self._continuation, self.rpc
+        saver, seconds = self._host.saver, self._settings.terms.worker_timeout
+        before, limit = saver.newest, loop.time() + seconds
+        while rpc.ending is None and self._host.job and loop.time() < limit:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(going.wake.wait(), min(limit - loop.time(), LOOK_EVERY))
+            going.wake.clear()
+            if saver.working and saver.newest == before:
+                limit = loop.time() + seconds
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which it waits for a coordinator. Servers are started in any order, and over some time."""
+        if self._settings.again:
+            return self._continuation.recover
+        return max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
+
+    def _alone(self) -> str:
+        """Why it ends when it has waited for so long."""
+        seconds, coordinator = self.patience, self._continuation.hosts[0]
+        if self._settings.again:
+            return f"the coordinator (server 0) did not come back within {seconds:g} s"
+        return (
+            f"the coordinator (server 0 at {coordinator}) gave no orders within {seconds:g} s: expected it to be "
+            "started, with this server's address in its --ps-hosts; or its job is over"
+        )
+
+    def _code(self) -> ExitCode:
+        going, ending = self._continuation, self.rpc.ending
+        if ending is None or (going.signal and ending.exit_code == ExitCode.UNREACHABLE):
+            # No supervisor is to start again what somebody has told to end.
+            code = ExitCode.INTERRUPTED if going.signal == "SIGINT" else ExitCode.TERMINATED
+            return self._stopped(f"stopped by {going.signal}", code)
+        if ending.recover and going.signal is None:
+            going.again, going.recover = ending.reason, ending.recover
+            return ending.exit_code
+        if ending.next_folder:
+            going.successor = Successor(ending.next_folder, goes_on=False)
+        return self._stopped(ending.reason, ending.exit_code)
+
+    def _stopped(self, reason: str, code: ExitCode) -> ExitCode:
+        self._announce("stopped", {"reason": reason, "exit_code": int(code)})
+        return code

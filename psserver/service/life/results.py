@@ -1,0 +1,232 @@
+"""The end of a job: the final weights from all shards, the summary, the exit code."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.coordinator import JobTerms
+from psserver.receipts import membership_token
+from psserver.service.job.follower import Follower
+from psserver.service.job.job import Job
+from psserver.service.job.json_lines import LogError
+from psserver.summary import summarise
+from pswire.exits import ExitCode
+from pswire.logs.events import event
+from pswire.model.plan import Plan, weights_sha256
+from pswire.patience import transfer
+from pswire.transport import frames
+from pswire.transport.codecs import FLOAT32, ElementDecoder
+from pswire.transport.failures import reason
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+Floats = NDArray[np.float32]
+
+EXIT_CODES = {
+    "done": ExitCode.OK,
+    "versions": ExitCode.OK,
+    "missing": ExitCode.MISSING,
+    "empty": ExitCode.JOB_FAILED,
+    "policy": ExitCode.JOB_FAILED,
+    "replaced": ExitCode.JOB_FAILED,
+    "abandoned": ExitCode.ABANDONED,
+    "server": ExitCode.UNREACHABLE,
+    "untrusted": ExitCode.UNTRUSTED,
+    "diverged": ExitCode.DIVERGED,
+    "SIGINT": ExitCode.INTERRUPTED,
+    "SIGTERM": ExitCode.TERMINATED,
+}
+
+# How long the last entries may take to be executed everywhere, in seconds.
+PATIENCE = 60.0
+
+
+def exit_code(job: Job) -> ExitCode:
+    """Of a job that is over."""
+    if job.failure is not None:
+        return job.failure.code
+    stopped = job.coordinator.stopped
+    assert stopped is not None
+    if stopped.in_order and _diverged(job):
+        # The last decisions are executed after the job has stopped.
+        return ExitCode.DIVERGED
+    if stopped.success:
+        return ExitCode.OK
+    return EXIT_CODES[stopped.cause]
+
+
+def _diverged(job: Job) -> bool:
+    """A server refused to publish a version that is not finite."""
+    return job.host.state.diverged or any(follower.diverged for follower in job.routes.followers)
+
+
+class Results:
+    """Weights and summary of a job, written as soon as it has stopped: before anybody is waited for.
+
+    `begin` has it done by a task, because other servers are asked; `conclude` waits for that, and
+    writes the summary again, with what the evaluator has reported meanwhile.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._sha256: str | None = None
+        self._error: LogError | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """The job has stopped, or decides nothing more. Any number of times."""
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
+    @property
+    def hopeless(self) -> bool:
+        """The job had succeeded, but a server was lost that had a part of the weights, and they are nowhere: a restart
+        may make up for it."""
+        stopped = self._job.coordinator.stopped
+        lost = any(follower.state == "lost" for follower in self._job.routes.followers)
+        ended_well = stopped is not None and stopped.in_order
+        return ended_well and lost and self._writing is not None and self._writing.done() and self._incomplete
+
+    async def conclude(self) -> ExitCode:
+        """The exit code of the whole. Call once the job is over.
+
+        A job that could not decide any more has no summary: its counts would be
+        those of decisions that its log does not hold. Its last version is written.
+        """
+        self.begin()
+        assert self._writing is not None
+        # Every wait of it has an end.
+        await self._writing
+        code = exit_code(self._job)
+        if code in (ExitCode.OK, ExitCode.MISSING) and self._error is None and self._incomplete:
+            # A server was lost when nobody waited for it any more; its log says so.
+            code = ExitCode.UNREACHABLE
+        try:
+            if self._error is not None:
+                raise self._error
+            self._summarise(concluded=True)
+            self._job.routes.run_log.close()
+        except LogError as error:
+            log.error("%s", error, extra=event("run_folder_failed"))
+            code = error.code if code in (ExitCode.OK, ExitCode.MISSING, error.code) else code
+        return code
+
+    @property
+    def _incomplete(self) -> bool:
+        """There is a model, and its weights are nowhere."""
+        job = self._job
+        return job.agreement.plan is not None and job.coordinator.initialised and self._sha256 is None
+
+    async def _write(self) -> None:
+        try:
+            self._sha256 = await _write_weights(self._job)
+            self._job.awaited = None
+            self._summarise()
+        except LogError as error:
+            self._error = error
+
+    def _summarise(self, *, concluded: bool = False) -> None:
+        """`concluded`: everybody has left, and nothing follows."""
+        if self._job.failure is None:
+            found = summary(self._job, self._sha256)
+            self._job.routes.run_log.write_summary({**found, "concluded": concluded})
+
+
+async def _write_weights(job: Job) -> str | None:
+    """The fingerprint of the last version, or None when there is none."""
+    weights, plan = await _final_weights(job), job.agreement.plan
+    if weights is None or plan is None:
+        return None
+    named = dict(zip([variable.name for variable in plan.variables], weights, strict=True))
+
+    def write() -> str:
+        job.routes.run_log.write_weights(named)
+        return weights_sha256(plan.variables, weights)
+
+    return await job.host.heavy.run(sum(values.nbytes for values in weights), write)
+
+
+def summary(job: Job, sha256: str | None) -> dict[str, Any]:
+    """summary.json. Only for a job that is over."""
+    stopped = job.coordinator.stopped
+    assert stopped is not None
+    metrics = dict(job.evaluations.final)
+    if "loss" not in metrics and job.routes.run_log.last_loss is not None:
+        metrics["loss"] = job.routes.run_log.last_loss
+    begun, end = job.routes.first_grant, job.routes.stopped_at or stopped.at
+    seconds = 0.0 if begun is None else end - begun
+    found = summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256)
+    # A job that was ended early has more data than it wanted.
+    missing = job.missing() if stopped.cause in ("done", "missing") else {}
+    return {**found, "missing": missing, "security": job.security}
+
+
+async def _final_weights(job: Job) -> list[Floats] | None:
+    """All variables of the last version, or None when no server can give them any more."""
+    plan = job.agreement.plan
+    if plan is None or not job.coordinator.initialised:
+        return None
+    why: object
+    entries, version = job.routes.sent, job.routes.version
+    if not await job.host.wait_executed(entries, PATIENCE):
+        why = job.host.state.failure or "too slow"
+        log.error("this server did not finish the log: %s", why, extra=event("no_final_weights"))
+        return None
+    assert job.host.state.shard is not None
+    own = job.host.state.shard.arena.values(version)
+    if own is None:
+        # The job failed between the decision to install or to apply and its execution.
+        log.error("version %d is not here; no final weights", version, extra=event("no_final_weights"))
+        return None
+    flats = [own]
+    for follower in job.routes.followers:
+        job.awaited = (f"server {follower.server} to finish the log", time.monotonic(), PATIENCE)
+        if not await follower.wait_executed(entries, PATIENCE):
+            why = "is not there" if follower.missing else "did not finish the log"
+            told = event("no_final_weights")
+            log.error("server %d %s; no final weights", follower.server, why, extra=told)
+            return None
+        try:
+            limit = transfer(plan.shards[follower.server].nbytes, job.terms.worker_timeout)
+            job.awaited = (f"the final weights of server {follower.server}", time.monotonic(), limit)
+            flats.append(await _read(follower, job.terms, job.host.secret, plan, version, limit))
+        except (grpc.RpcError, frames.FrameError) as error:
+            why = reason(error) if isinstance(error, grpc.RpcError) else error
+            log.error(
+                "server %d did not give its final weights: %s",
+                *(follower.server, why),
+                extra=event("no_final_weights"),
+            )
+            return None
+    return plan.gather(flats)
+
+
+async def _read(
+    follower: Follower, job_terms: JobTerms, secret: bytes, plan: Plan, version: int, limit: float
+) -> Floats:
+    """As long as a link may take for so much: a server that gives nothing must not keep the others from ending."""
+    values = np.empty(plan.shards[follower.server].elements, np.float32)
+    decoder = ElementDecoder(FLOAT32, values)
+    request = shard_pb2.PullRequest(
+        job=job_terms.job,
+        version=version,
+        plan=plan.fingerprint,
+        dtype=FLOAT32.number,
+        ticket=0,
+        membership_token=membership_token(secret, job_terms.job, "", 0),
+    )
+    call: Any = follower.channel.unary_stream(
+        "/pswire.v1.Shard/Pull",
+        request_serializer=shard_pb2.PullRequest.SerializeToString,
+        response_deserializer=None,
+    )
+    async for message in call(request, timeout=limit, metadata=follower.metadata):
+        chunk, _ = frames.parse_pull(message)
+        decoder.feed(chunk.data)
+    return values

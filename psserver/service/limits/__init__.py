@@ -1,1 +1,0 @@
-"""What peers may cost a server: time and threads that their calls take."""

@@ -1,1 +1,0 @@
-"""The run folder: files of whole lines, and the newest entries for those who look on."""

@@ -1,0 +1,347 @@
+"""The coordinator's methods: Join, GatherEpoch, Locate and Status; Session is a part of its own."""
+
+import asyncio
+import logging
+import math
+import time
+from functools import partial
+
+import grpc
+
+from psserver import receipts
+from psserver.coordinator.epochs import EpochError, Report
+from psserver.coordinator.work.units import WorkError, WorkTerms
+from psserver.policies import LocalRule
+from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.guard.authorization import Names, Peer
+from psserver.service.guard.rates import (
+    MODELS,
+    MODELS_PER_SECOND,
+    NOTES,
+    NOTES_PER_SECOND,
+    Arrivals,
+    Buckets,
+)
+from psserver.service.job.agreement import FROM_JOB, Variables
+from psserver.service.job.job import Job
+from psserver.service.job.run_log import lines
+from psserver.service.life.moves import Located, Moves
+from psserver.service.life.successor import Succession
+from psserver.service.net.adapters import (
+    memory_to_wire,
+    progress_to_wire,
+    report_to_wire,
+    work_from_wire,
+)
+from psserver.service.net.registration import Call
+from psserver.service.net.sessions import SessionRpc
+from pswire.addresses import Address
+from pswire.generations import follows
+from pswire.logs.events import event
+from pswire.model.plan import Plan, PlanError
+from pswire.model.specs import specs_from_wire, specs_to_wire
+from pswire.model.variables import check_dimensions
+from pswire.transport.codecs import WireDtypeError
+from pswire.transport.wire import codec_numbered
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import model_pb2
+
+log = logging.getLogger("ps-server")
+
+# Names appear in logs, paths and sentences.
+NAME_LIMIT, NAME_EXTRA = 64, "-_.:/@"
+# Whoever asked for entries of the log in the last FOLLOWED seconds follows it. At the end a server stays SEEN_OFF
+# seconds for those: a page asks twice a second.
+FOLLOWED, SEEN_OFF = 2.0, 1.0
+
+
+class CoordinatorRpc:
+    """Called by the task of each call; it keeps nothing of its own but who came how often."""
+
+    def __init__(
+        self,
+        job: Job,
+        addresses: tuple[Address, ...],
+        moves: Moves,
+        moved: frozenset[int] = frozenset(),
+        succession: Succession | None = None,
+        names: Names | None = None,
+        security: str = "",
+        folder: str = "",
+    ) -> None:
+        """`moved`: the servers that are not where workers were told. `succession`: where the servers stay, what is to
+        come behind this job. `names`: whose they are. `security`, `folder`: what the status says
+        of it, and of the run folder."""
+        self._job = job
+        self._folder = folder
+        # When somebody last asked for entries of the log.
+        self._followed = -math.inf
+        self._names = names or Names()
+        self._security = security
+        self._addresses = addresses
+        self._moves = moves
+        self._moved = [str(each) if n in moved else "" for n, each in enumerate(addresses)] if moved else []
+        self._succession = succession
+        # A name that never committed has no pace of its own, also of a worker that was lost before its first commit.
+        self._joins = Arrivals(job.terms.workers, job.has_committed)
+        # By address.
+        self._models = Buckets(MODELS_PER_SECOND, MODELS)
+        self._notes = Buckets(NOTES_PER_SECOND, NOTES)
+        # The job's, and its variables as a worker sends them.
+        self._known: tuple[Plan, list[model_pb2.VariableSpec]] | None = None
+        self.session = SessionRpc(job).serve
+
+    # Join
+
+    def weigh_join(self, request: pb.JoinRequest, call: Call) -> None:
+        """Raises Refused for one more model than its address may bring, or for a costly one. The job's own model costs
+        next to nothing: it is compared with what its worker must have sent, and not read."""
+        if not request.variables:
+            raise invalid("expected at least one variable, got none")
+        plan = self._job.agreement.plan
+        if plan is not None and request.plan == plan.fingerprint:
+            if self._known is None or self._known[0] is not plan:
+                self._known = plan, specs_to_wire(plan.variables)
+            if list(request.variables) == self._known[1]:
+                request.ClearField("variables")
+                return
+        address = call.caller.address
+        if not self._models.may(address):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"too many workers at {address or 'this address'} bring a model that this job does not have: wait",
+            )
+        self._models.spend(address)
+        try:
+            check_dimensions(sum(len(variable.shape) for variable in request.variables))
+        except PlanError as error:
+            raise invalid(str(error)) from error
+
+    async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinReply:
+        terms = self._job.terms
+        self._check_job(request)
+        _check_name(request.worker)
+        request.worker = self._name_of(request, call.caller.peer)
+        if not self._joins.may(request.worker):
+            # A worker tries again in a while, as it does for the next stream.
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once: wait")
+        if not 1 <= len(request.session) <= NAME_LIMIT:
+            raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
+        rank = request.task_index if request.HasField("task_index") else None
+        try:
+            codec = codec_numbered(request.wire_dtype)
+            if codec.remembers:
+                await self._job.host.heavy.on_pool(codec.prepare)
+            variables = partial(specs_from_wire, request.variables)
+            work = work_from_wire(request)
+            self._see_what_follows(request, variables, work)
+            member = self._job.joining.join(
+                variables,
+                request.plan,
+                request.worker,
+                request.session,
+                rank,
+                request.optimizer,
+                work,
+                codec,
+                stays=request.stays,
+                used=request.used,
+            )
+        except (PlanError, WireDtypeError, WorkError) as error:
+            raise invalid(str(error)) from error
+        if not await self._job.flushing.written():
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
+        self._joins.came(member.worker)
+        self._names.came(call.caller.peer, member.worker)
+        log.info(
+            "%s joins (incarnation %d, task index %d)",
+            *(member.worker, member.incarnation, member.rank),
+            extra=event(
+                "worker_joined", worker=member.worker, incarnation=member.incarnation, task_index=member.rank
+            ),
+        )
+        return pb.JoinReply(
+            job=terms.job,
+            worker=member.worker,
+            incarnation=member.incarnation,
+            worker_index=member.rank,
+            # A worker beyond the number that the job was started for has a part of the data too.
+            worker_count=max(terms.workers, member.rank + 1),
+            seed=terms.seed,
+            next_batch=self._job.coordinator.roster.tally(member.worker).next_batch,
+            worker_timeout=terms.worker_timeout,
+            local_rule=_local_rule_to_wire(self._job.agreement.policy.local_rule),
+            membership_token=receipts.membership_token(
+                self._job.host.secret, terms.job, member.worker, member.incarnation
+            ),
+            moved=self._moved,
+            learning_rate=self._job.coordinator.settable_rate,
+            chief=self._job.epochs.chief,
+            phase=self._job.coordinator.phase,
+            phase_batch=self._job.coordinator.roster.tally(member.worker).phase_batch,
+        )
+
+    def _see_what_follows(
+        self, request: pb.JoinRequest, variables: Variables, work: WorkTerms | None
+    ) -> None:
+        """Raises Refused for a worker of no job, or of one behind this one, where another job follows or may."""
+        succession, job = self._succession, self._job.terms.job
+        if succession is None or request.job:
+            return
+        ended = bool(request.after) and (request.after == job or follows(job, request.after))
+        if ended:
+            succession.end_phases(request.worker)
+        if succession.open:
+            succession.ask(variables, request.plan, request.optimizer, work, anew=ended)
+        if ended:
+            raise precondition(
+                f"job {job} is over, and its servers end with it: expected them to be started with --stay, or the "
+                "worker's session to stay open (no close(), no `with`) until it begins the next job"
+            )
+        succession.check_came(request.after)
+
+    def _check_job(self, request: pb.JoinRequest) -> None:
+        """Raises Refused for a worker of another job, or of other servers."""
+        terms = self._job.terms
+        if follows(request.job, terms.job):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"this server is of {terms.job}, which {request.job} has followed: expected a later one here",
+            )
+        if request.job and request.job != terms.job and not follows(terms.job, request.job):
+            raise precondition(
+                f"these servers run job {terms.job}, and this worker belongs to job {request.job}, which is over or "
+                "was killed: start the worker anew to take part"
+            )
+        if request.servers != terms.servers:
+            raise precondition(
+                f"expected a worker of {terms.servers} servers, got one of {request.servers}: "
+                "give every process the same servers (--ps-hosts, PS_HOSTS, hosts=)"
+            )
+
+    def _name_of(self, request: pb.JoinRequest, peer: Peer) -> str:
+        """Raises Refused for a name that belongs to another credential."""
+        asked = str(request.worker)
+        if peer.role is not None and not (asked or peer.name):
+            # The name that it would be given is looked at before it has it.
+            free = self._job.coordinator.roster.free_rank()
+            asked = f"w{request.task_index if request.HasField('task_index') else free}"
+        return self._names.of(peer, asked)
+
+    # Epochs
+
+    async def gather_epoch(self, request: pb.GatherEpochRequest, call: Call) -> pb.GatherEpochReply:
+        claim = receipts.Claim(request.job, request.worker, request.incarnation, request.membership_token)
+        job = self._job.terms.job
+        if follows(job, request.job) or follows(request.job, job):
+            # Its session joins the later generation meanwhile; then it asks again as a member of that.
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{job} is another generation of {request.job}: wait")
+        if request.job != job or not claim.proven(self._job.host.secret):
+            raise Refused(
+                grpc.StatusCode.PERMISSION_DENIED,
+                "expected a member of this job with its membership token: join",
+            )
+        report = Report(
+            request.number, request.layout, list(request.sums), dict(request.values), request.yields
+        )
+        try:
+            totals = self._job.epochs.gather(request.worker, request.incarnation, report)
+        except EpochError as error:
+            raise precondition(str(error)) from error
+        return pb.GatherEpochReply(
+            complete=totals.complete,
+            workers=len(totals.workers),
+            sums=totals.sums,
+            values=totals.values,
+            chief=self._job.epochs.chief if totals.complete else "",
+            held_up=totals.held_up,
+        )
+
+    # Servers on other addresses
+
+    async def locate(self, request: pb.LocateRequest, call: Call) -> pb.LocateReply:
+        said = Located(request.task_index, request.servers, request.address, request.job, request.proof)
+        address = self._moves.locate(said, call.when_over)
+        return pb.LocateReply(job=self._job.terms.job, address=str(address))
+
+    # Operators
+
+    async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
+        job, address = self._job, call.caller.address
+        if not request.text.strip():
+            raise invalid("expected a text, got an empty one")
+        if not job.decider.opened or job.stopped() is not None:
+            raise precondition("expected a job that goes on: it has not begun yet, or has stopped")
+        if not self._notes.may(address):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE, f"too many notes from {address or 'this address'}: wait"
+            )
+        self._notes.spend(address)
+        job.decider.input(lambda coordinator, now: coordinator.note(request.text, now))
+        return pb.NoteReply()
+
+    # Status
+
+    async def status(self, request: pb.StatusRequest, call: Call) -> pb.StatusReply:
+        job = self._job
+        reply = report_to_wire(job.report())
+        for worker in reply.workers:
+            worker.carriers.extend(map(pb.Carrier.Value, job.carriers.get(worker.name, ())))
+        progress = job.progress()
+        if progress is not None:
+            reply.progress.CopyFrom(progress_to_wire(progress))
+        reply.job = job.terms.job
+        reply.security = self._security
+        reply.folder = self._folder
+        reply.seconds = time.monotonic() - job.began
+        optimizer = job.agreement.optimizer
+        reply.policy = job.agreement.policy.name
+        reply.optimizer = FROM_JOB if optimizer is None else optimizer.name
+        own = pb.ServerStatus(
+            task_index=0,
+            address=str(self._addresses[0]),
+            state="ready",
+            bytes=job.host.nbytes,
+            executed=job.host.state.executed,
+            memory=memory_to_wire(job.host.memory_use()),
+        )
+        for follower in job.routes.followers:
+            follower.ask()
+        others = [
+            pb.ServerStatus(
+                task_index=follower.server,
+                address=str(follower.address),
+                state=follower.state,
+                bytes=follower.nbytes,
+                executed=follower.executed,
+                memory=follower.memory,
+            )
+            for follower in job.routes.followers
+        ]
+        reply.servers.extend([own, *others])
+        if request.HasField("entries_from"):
+            records = job.routes.tail.since(request.entries_from)
+            reply.entries.extend(lines(records))
+            reply.entries_from = records[0].index if records else request.entries_from
+            self._followed = time.monotonic()
+            reply.evaluations.extend(
+                pb.Evaluation(number=n, seconds=line["t"], version=line["version"], metrics=line["metrics"])
+                for n, line in job.evaluations.since(request.evaluations_from)
+            )
+        return reply
+
+    async def see_off(self) -> None:
+        """Whoever follows the log has a moment to hear how the job ended."""
+        if time.monotonic() - self._followed < FOLLOWED:
+            await asyncio.sleep(SEEN_OFF)
+
+
+def _local_rule_to_wire(rule: LocalRule) -> pb.LocalRule:
+    return pb.LocalRule(name=rule.name, knobs=rule.knobs)
+
+
+def _check_name(name: str) -> None:
+    if len(name) > NAME_LIMIT or not all(c.isalnum() or c in NAME_EXTRA for c in name):
+        raise invalid(
+            f"worker name: expected at most {NAME_LIMIT} letters, digits or {' '.join(NAME_EXTRA)}, got {name[:80]!r}"
+        )

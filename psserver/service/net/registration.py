@@ -1,0 +1,256 @@
+"""Registering methods so that whatever arrives gets one clear answer.
+
+The generated registration lets a message that does not parse surface as an
+internal error. Here it is refused as INVALID_ARGUMENT with the name of the
+message that was expected. Calls are tasks of the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from psserver.service.errors import Refused, invalid
+from psserver.service.guard.authorization import Authorizer
+from psserver.service.guard.calls import ConcurrentCalls
+from psserver.service.guard.strangers import address_of
+from psserver.service.guard.table import ANSWERS
+from psserver.service.guard.watch import LARGE, Caller, Watch
+from psserver.service.net.waits import Turns
+from pswire.bounds import BoundError, check
+from pswire.security.identity import fingerprint_of_pem
+from pswire.transport.framed_socket import Parts
+
+if TYPE_CHECKING:
+    # Generic in the stubs only.
+    Method = grpc.RpcMethodHandler[Any, Any]
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+MESSAGE_LIMIT = 2000
+# Of the loop's time, for methods that take one request; a status costs it a millisecond, a report of an epoch five.
+SHARE = 0.2
+
+
+class _NoCancelledCalls(logging.Filter):
+    """gRPC logs a call that is cancelled before its method begins, or at the server's end, as its method's error, and
+    warns of one that comes while the server ends."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.exc_info[0] if record.exc_info else None
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            return False
+        return "due to server stop" not in str(record.msg)
+
+
+_FILTER = _NoCancelledCalls()
+
+
+def parsed(kind: type[Message], data: bytes) -> Any:
+    """The message of that kind. Raises Refused for bytes that are none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise invalid(
+            f"expected a {kind.DESCRIPTOR.full_name}, got {len(data)} bytes that do not parse"
+        ) from error
+
+
+def bounded(message: Any) -> Any:
+    """The message itself; raises Refused for a field that is beyond its bound."""
+    try:
+        check(message)
+    except BoundError as error:
+        raise invalid(str(error)) from error
+    return message
+
+
+async def abort(context: "Context", refused: Refused) -> NoReturn:
+    await context.abort(refused.code, clipped(refused.message))
+    raise AssertionError("abort raises")
+
+
+def clipped(message: str) -> str:
+    """`message`, which may quote whatever a peer sent, short enough to arrive.
+
+    It travels as metadata, of which gRPC takes 8 KiB; what is not ASCII is
+    written there in three bytes for one.
+    """
+    text = message.encode("utf-8", "replace")
+    if len(text) <= MESSAGE_LIMIT:
+        return message
+    return text[:MESSAGE_LIMIT].decode("utf-8", "ignore") + " ..."
+
+
+First = Callable[[Any, "Call"], None]
+"""Looks at a request before its fields are held against their bounds, where that alone can cost much."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A call's messages, each way, as its method sees them: bytes. The call's task owns it.
+
+    `patience`: seconds that the peer may take to read so many bytes.
+    """
+
+    context: "Context"
+    caller: Caller
+    watch: Watch
+    patience: Callable[[int], float]
+    spoken: bool = False
+    # A message is on its way that the peer has not taken yet.
+    sending: bool = False
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Of the certificate that the peer has shown; empty without one."""
+        shown = list(self.context.auth_context().get("x509_pem_cert", ()))
+        return fingerprint_of_pem(shown[0].decode()) if shown else b""
+
+    async def receive(self) -> bytes | None:
+        """The next message, of which the first must come in time; None when the peer sends no more."""
+        if self.spoken:
+            return await self._read()
+        with self.watch.silence(self.caller):
+            message = await self._read()
+        self.spoken = True
+        return message
+
+    async def _read(self) -> bytes | None:
+        message = await self.context.read()
+        if message is grpc.aio.EOF:
+            return None
+        data: bytes = message
+        self.watch.holds(self.caller, len(data))
+        return data
+
+    async def only(
+        self, kind: type[Message], first: "First | None" = None, turns: Turns | None = None
+    ) -> Any:
+        """The one request of a method that takes one. With `turns`: in its turn, until which the call counts as one
+        that has said nothing, and has as long. Raises Refused."""
+        with self.watch.silence(self.caller):
+            message = await self._read()
+            if turns is not None:
+                await turns.mine(self.caller.address)
+        if message is None:
+            raise invalid(f"expected a {kind.DESCRIPTOR.full_name}, got nothing")
+        request = parsed(kind, message)
+        if first is not None:
+            first(request, self)
+        return bounded(request)
+
+    async def receive_many(self, take: Callable[[bytes], bool]) -> None:
+        """None: gRPC's own threads receive them one by one."""
+
+    async def send_many(self, messages: Iterator[Parts]) -> None:
+        """None: gRPC's own threads send them one by one."""
+
+    async def send(self, parts: Parts) -> None:
+        """One message, in pieces. A peer that does not read holds nothing: it must take it in time."""
+        message = b"".join(parts)
+        self.caller.deadline = asyncio.get_running_loop().time() + self.patience(len(message))
+        if len(message) < LARGE:
+            await self.context.write(message)
+        else:
+            await self._send_large(message)
+        self.caller.deadline = None
+
+    async def _send_large(self, message: bytes) -> None:
+        self.watch.holds(self.caller, len(message))
+        writing = asyncio.ensure_future(self.context.write(message))
+        self.sending = True
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            self.watch.left(self.caller, len(message), writing)
+            raise
+        self.sending = False
+        self.watch.holds(self.caller, 0)
+
+    async def reply(self, message: Message) -> None:
+        await self.send((message.SerializeToString(),))
+
+    def when_over(self, function: Callable[[], None]) -> None:
+        """Calls `function` once this call has ended, its status with it on the wire."""
+        # The stubs name a class here, where any function will do.
+        self.context.add_done_callback(lambda _: function())  # type: ignore[arg-type]
+
+
+class Registration:
+    """Makes handlers of methods. `watch` holds every call to its deadlines; `patience` as of `Call`; `authorizer` says
+    whether the caller may call.
+
+    Every method takes a stream of messages, those with one request, too: gRPC would wait for a request that never
+    comes, and would answer bytes that do not parse with an internal error.
+    """
+
+    def __init__(
+        self, watch: Watch, patience: Callable[[int], float], authorizer: Authorizer | None = None
+    ) -> None:
+        """`authorizer`: None for anybody."""
+        self._watch = watch
+        self._patience = patience
+        self._authorizer = authorizer or Authorizer()
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
+        # Of methods that take one request, whoever asks.
+        self._turns = Turns(SHARE)
+        # To such requests.
+        self._answers = ConcurrentCalls(int(ANSWERS.value))
+
+    def method(self, path: str, function: Callable[[Call], Awaitable[None]]) -> "Method":
+        """`path`: "/service/method". `function` receives and sends raw messages. What it refuses ends the call with the
+        reason. Who may not call it is refused before anything is read."""
+
+        async def serve(_: object, context: "Context") -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            try:
+                peer = self._authorizer.admit(path, context)
+            except Refused as refused:
+                await abort(context, refused)
+            calling = Caller(task.cancel, peer=peer, address=address_of(context.peer()))
+            with self._watch.watching(calling) as caller:
+                call = Call(context, caller, self._watch, self._patience)
+                try:
+                    await self._served(function, call, task)
+                except grpc.aio.InternalError as error:
+                    # The transport takes nothing more of this call. gRPC learns a moment later that the peer has gone,
+                    # and would log a traceback until then.
+                    raise asyncio.CancelledError(f"the peer has gone: {error}") from error
+
+        return grpc.stream_stream_rpc_method_handler(serve, None, None)
+
+    async def _served(
+        self, function: Callable[[Call], Awaitable[None]], call: Call, task: "asyncio.Task[Any]"
+    ) -> None:
+        try:
+            await function(call)
+        except Refused as refused:
+            await abort(call.context, refused)
+        except asyncio.CancelledError:
+            if call.sending or not call.caller.cut_off:
+                # The peer has gone, or does not read: it would not hear the reason either. A call that ends
+                # without one makes the transport let go of what it holds for it.
+                raise
+            task.uncancel()
+            await abort(call.context, Refused(grpc.StatusCode.CANCELLED, "the server ended this call"))
+
+    def unary(
+        self,
+        path: str,
+        function: Callable[[Any, Call], Awaitable[Message]],
+        request: type[Message],
+        first: First | None = None,
+    ) -> "Method":
+        """One message in, one out."""
+
+        async def serve(call: Call) -> None:
+            reply = await function(await call.only(request, first, self._turns), call)
+            with self._answers.one(call.caller):
+                await call.reply(reply)
+
+        return self.method(path, serve)

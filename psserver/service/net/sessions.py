@@ -1,0 +1,146 @@
+"""Session: a worker's messages to the job, the job's notices to the worker."""
+
+import asyncio
+import logging
+
+import grpc
+
+from psserver import receipts
+from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.guard.rates import Arrivals, TokenBucket
+from psserver.service.job.job import Job
+from psserver.service.job.outbox import Outbox
+from psserver.service.job.progress import Extent
+from psserver.service.net.adapters import add_events
+from psserver.service.net.registration import Call, bounded, parsed
+from pswire import protocol
+from pswire.bounds import BoundError, check
+from pswire.logs.events import event
+from pswire.messages import REQUESTS
+from pswire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger("ps-server")
+
+# What a worker sends as often as it works.
+WORK = ("ready", "commit")
+# Messages of one session that bring no work: each leaves entries in the decision log.
+IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES = 100.0, 1000
+
+
+class SessionRpc:
+    """Called by the task of each call; it keeps nothing of its own but who came how often."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        # A name that never committed has no pace of its own, also of a worker that was lost before its first commit.
+        self._streams = Arrivals(job.terms.workers, job.has_committed)
+
+    async def serve(self, call: Call) -> None:
+        """Notices go out in this task; a second one reads the worker's messages."""
+        data = await call.receive()
+        first = None if data is None else parsed(pb.SessionRequest, data)
+        if first is None or first.WhichOneof("message") != "hello":
+            raise invalid("expected a SessionRequest with hello first")
+        hello = bounded(first).hello
+        if hello.job != self._job.terms.job:
+            raise precondition(f"expected job {self._job.terms.job!r}, got {hello.job!r}; join again")
+
+        if not self._streams.may(hello.worker):
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"too many streams of {hello.worker!r}: wait")
+
+        def cut() -> None:
+            told = event("session_cut", worker=hello.worker)
+            log.warning("worker %s does not read its session: closing it", hello.worker, extra=told)
+            call.caller.cancel()
+
+        outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
+        self._streams.came(hello.worker)
+        reader = asyncio.create_task(self._listen(call, hello, outbox))
+        try:
+            await call.reply(pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())]))
+            await self._reply(call, outbox)
+        finally:
+            reader.cancel()
+            self._job.detach(hello.worker, hello.incarnation, outbox)
+
+    async def _reply(self, call: Call, outbox: Outbox) -> None:
+        """What is there at once goes out as one message. Until a fatal refusal, or the end of the stream."""
+        while notices := await outbox.take():
+            if not await self._job.flushing.written():
+                # What the log does not have nobody hears of; the end of the job is among what comes now.
+                notices = [notice for notice in notices if isinstance(notice, protocol.Stop)]
+            if notices:
+                reply = pb.SessionReply()
+                add_events(notices, reply)
+                await call.reply(reply)
+            if any(isinstance(n, protocol.Refusal) and n.fatal for n in notices):
+                return
+
+    async def _listen(self, call: Call, hello: pb.Hello, outbox: Outbox) -> None:
+        bucket = TokenBucket(IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES)
+        try:
+            while (data := await call.receive()) is not None:
+                # A field beyond its bound costs a worker that message, not its session.
+                request = parsed(pb.SessionRequest, data)
+                self._take(request, hello, outbox)
+                if request.WhichOneof("message") not in WORK:
+                    bucket.spend()
+                    # What is unread meanwhile waits at its sender.
+                    await outbox.ended(bucket.wait())
+        except Refused as refused:
+            outbox.put(protocol.Refusal(refused.message, fatal=True))
+        except (grpc.aio.BaseError, grpc.RpcError) as error:
+            # How gRPC reports a stream that broke.
+            log.debug("session of %s ended: %r", hello.worker, error)
+        except Exception as error:
+            told = event("session_failed", worker=hello.worker)
+            log.exception("a session of %s failed", hello.worker, extra=told)
+            said = f"the server failed on a message of this session ({type(error).__name__}: {error})"
+            outbox.put(protocol.Refusal(said, fatal=True))
+        finally:
+            self._job.detach(hello.worker, hello.incarnation, outbox)
+
+    def _take(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
+        worker, incarnation, job = hello.worker, hello.incarnation, self._job
+        try:
+            check(request)
+        except BoundError as error:
+            outbox.put(protocol.Refusal(str(error), ticket=request.commit.ticket))
+            return
+        match told := REQUESTS.from_wire(request):
+            case protocol.Commit():
+                self._commit(told, hello, outbox)
+            case protocol.Report():
+                refusal = job.evaluations.report(worker, told.version, dict(told.metrics))
+                if refusal is not None:
+                    outbox.put(protocol.Refusal(refusal))
+            case None:
+                self._tell(request, hello, outbox)
+            case _:
+                job.handle(worker, incarnation, told)
+
+    def _tell(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
+        """What people ask for in a status; nothing is decided by it."""
+        match request.WhichOneof("message"):
+            case "extent":
+                extent = Extent(request.extent.epochs, request.extent.batches)
+                self._job.tell_extent(hello.worker, hello.incarnation, extent)
+            case "carriers":
+                carriers = [pb.Carrier.Name(each) for each in request.carriers.carriers]
+                self._job.tell_carriers(hello.worker, hello.incarnation, carriers)
+            case other:
+                kinds = "ready, commit, abandon, done, leave, report, extent or carriers"
+                outbox.put(protocol.Refusal(f"expected {kinds}, got {other or 'nothing'}"))
+
+    def _commit(self, commit: protocol.Commit, hello: pb.Hello, outbox: Outbox) -> None:
+        terms, host = self._job.terms, self._job.host
+        found = receipts.examine(host.secret, terms.job, commit.ticket, terms.servers, commit.receipts)
+        if found.missing and not self._job.repeated(hello.worker, commit.ticket):
+            servers = ", ".join(map(str, found.missing))
+            message = (
+                f"commit of ticket {commit.ticket}: expected a receipt from every server's Push, "
+                f"got none that is valid from server {servers}"
+            )
+            outbox.put(protocol.Refusal(message, ticket=commit.ticket))
+            return
+        self._job.handle(hello.worker, hello.incarnation, commit, ordinary=found.ordinary, norm=found.norm)

@@ -1,1 +1,0 @@
-"""The gRPC services, one file each, and the adapters between wire types and our own."""

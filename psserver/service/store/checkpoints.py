@@ -1,0 +1,203 @@
+"""Whole checkpoints: server 0 waits for the parts of all servers, and completes what all have written."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from psserver.checkpoint import (
+    CheckpointError,
+    FileFacts,
+    Manifest,
+    Store,
+    describe,
+    files,
+    name_of,
+    save_coordinator,
+)
+from psserver.checkpoint.disk import RealDisk
+from psserver.coordinator import CoordinatorState, JobTerms, Record
+from psserver.policies import Policy
+from psserver.service.job.follower import Follower
+from psserver.service.job.json_lines import LogError
+from psserver.service.job.run_log import DECISIONS, METRICS, RunLog
+from psserver.service.store.host import ShardHost
+from psserver.service.store.resume_point import SAVED
+from psserver.service.store.shard_part import PassedOver, passed_over
+from pswire.logs.events import event
+from pswire.model.plan import Plan
+from pswire.patience import transfer
+from pswire.records import StateError
+
+log = logging.getLogger("ps-server")
+
+# What the slowest disk may take beyond what the bytes do, in seconds.
+PATIENCE = 60.0
+
+
+def limit(plan: Plan, worker_timeout: float) -> float:
+    """Seconds that the slowest server may take over its part of a checkpoint, by whose disk and link it writes. What
+    waits for a server behind a checkpoint has no less."""
+    return PATIENCE + math.ceil(4 * transfer(max(shard.nbytes for shard in plan.shards), worker_timeout))
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A checkpoint that the log has ordered. `clock`: when, as the server's monotonic one has it."""
+
+    record: Record
+    state: CoordinatorState
+    clock: float
+    terms: JobTerms
+    policy: Policy
+    plan: Plan
+
+    @property
+    def version(self) -> int:
+        return self.state.version
+
+
+class Checkpoints:
+    """One at a time; of those that are due meanwhile the newest follows. The loop's thread owns it.
+
+    A checkpoint that fails is said so, and training goes on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        keep: int,
+        host: ShardHost,
+        run_log: RunLog,
+        followers: list[Follower],
+        names: set[str],
+    ) -> None:
+        """`names`: of the checkpoints that are in the log already. Any other that is there was rolled back, or is of
+        another run."""
+        self._names = names
+        self._folder, self._store, self._keep = folder, store, keep
+        self._host, self._run_log, self._followers = host, run_log, followers
+        self._writing: asyncio.Task[None] | None = None
+        self._next: _Due | None = None
+
+    def order(
+        self,
+        record: Record,
+        state: Callable[[], CoordinatorState],
+        terms: JobTerms,
+        policy: Policy,
+        plan: Plan,
+    ) -> None:
+        """The log has ordered one, and the servers will save what they hold behind that entry."""
+        version = int(record.entry.to_json()["version"])
+        try:
+            due = _Due(record, state(), time.monotonic(), terms, policy, plan)
+        except StateError as error:
+            self._failed(version, error)
+            return
+        if self._next is not None:
+            self._skipped(self._next)
+        self._next = due
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        while self._next is not None:
+            due, self._next = self._next, None
+            await self._write(due)
+
+    async def _write(self, due: "_Due") -> None:
+        record, version = due.record, due.version
+        name, began = name_of(record.index, due.terms.job), time.monotonic()
+        seconds = limit(due.plan, due.terms.worker_timeout)
+        try:
+            files = await asyncio.to_thread(save_coordinator, self._store, name, due.state)
+            files |= await self._own(record.index, seconds)
+            for follower in self._followers:
+                files |= await follower.saved(record.index, seconds)
+            # The log that leads to it may not be lost where it is kept.
+            self._run_log.flush()
+            for file in (DECISIONS, METRICS):
+                await asyncio.to_thread(_sync, self._folder / file)
+            about = describe(record, due.clock, due.terms, due.policy, due.plan, files)
+            await asyncio.to_thread(self._complete, about, name)
+        except PassedOver:
+            self._skipped(due)
+            return
+        except (CheckpointError, StateError, LogError) as error:
+            self._failed(version, error)
+            await asyncio.to_thread(self._store.discard, name)
+            await asyncio.to_thread(self._make_room)
+            return
+        took = time.monotonic() - began
+        told = event("checkpoint_written", version=version, bytes=about.nbytes, seconds=took)
+        log.info("version %d is saved: %d bytes in %.1f s", version, about.nbytes, took, extra=told)
+
+    def _complete(self, about: Manifest, name: str) -> None:
+        self._store.complete(about)
+        self._names.add(name)
+        with contextlib.suppress(CheckpointError):
+            # Of use to nobody as long as the checkpoint is there.
+            files.write(RealDisk(0o644), self._folder / SAVED, [memoryview(f"{name}\n".encode())])
+        self._store.prune(self._keep, frozenset({name}), self._is_void)
+        self._make_room()
+
+    def _is_void(self, name: str) -> bool:
+        return name not in self._names
+
+    def _make_room(self) -> None:
+        """Where the disk has no room for another checkpoint like the newest, older ones go: the next must not fail for
+        them."""
+        count = len(self._store.make_room(self._is_void))
+        if count:
+            told = event("checkpoints_given_up", count=count)
+            log.warning(
+                "the disk is nearly full: %d older checkpoints made room for the next", count, extra=told
+            )
+
+    async def _own(self, entry: int, limit: float) -> dict[str, FileFacts]:
+        parts = self._host.saver.parts
+
+        def passed() -> bool:
+            return passed_over(entry, (part.entry for part in parts.values() if not part.error))
+
+        await self._host.state.changes.wait_for(lambda: entry in parts or passed(), limit)
+        part = parts.get(entry)
+        if part is None and passed():
+            raise PassedOver
+        if part is None:
+            raise CheckpointError(f"server 0 did not write its part within {limit:.0f} s")
+        if part.error:
+            raise CheckpointError(part.error)
+        return part.files
+
+    def _skipped(self, due: "_Due") -> None:
+        told = event("checkpoint_skipped", version=due.version)
+        log.warning("version %d is not saved: newer ones are due before it could be", due.version, extra=told)
+
+    def _failed(self, version: int, error: Exception) -> None:
+        told = event("checkpoint_failed", version=version)
+        log.error("version %d is NOT saved, and training goes on: %s", version, error, extra=told)
+
+    async def finish(self) -> None:
+        """Wait for the one that is being written. Every wait of it has an end."""
+        if self._writing is not None:
+            await self._writing
+
+
+def _sync(path: Path) -> None:
+    """Raises CheckpointError."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be synced: {error.strerror}") from error

@@ -1,0 +1,196 @@
+"""One shard among many peers. Its parts say who is served, take what is pushed, give what is read."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from psserver.fast import FastBackend
+from psserver.optimizers import Optimizer
+from psserver.policies import TensorParts
+from psserver.receipts import receipt
+from psserver.service.guard.calls import MemberCalls
+from psserver.service.guard.ledger import STRANGERS, Held, MemoryUse, usual_limit
+from psserver.service.guard.room import ShardMemory, silent_calls
+from psserver.service.guard.watch import Caller, Watch
+from psserver.service.net.heavy import HeavyWork
+from psserver.service.net.owner import Owner
+from psserver.service.net.shared_memory import Sharing
+from psserver.service.store.claims import Claims
+from psserver.service.store.executor import Executor, trial_update
+from psserver.service.store.push_slots import PushSlots
+from psserver.service.store.reading import Reading
+from psserver.service.store.shard_part import PartSaver
+from psserver.service.store.shared import Attachments, SharedShard
+from psserver.shard import Apply, Shard, ShardState
+from psserver.shard.staging import Slot
+from pswire.model.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """`lease`: seconds that an unread grant may hold up an update. `patience`: how long a
+    reader or a pusher waits for this shard to catch up with the log. `threads`: of an update."""
+
+    arena_versions: int = 3
+    staging: int = 4
+    lease: float = 5.0
+    patience: float = 30.0
+    threads: int = 1
+    transport: str = "auto"
+    # As of the job; how long a peer may stop in the middle of a payload.
+    worker_timeout: float = 10.0
+    # Bytes that models and members may take here; 0: a share of what the machine has.
+    memory_limit: int = 0
+    # Called from another thread, when all is here that stays.
+    loaded: Callable[[], object] = lambda: None
+
+
+class ShardHost:
+    """A shard, and the job that it serves. `orders` executes the log. The loop's thread owns it."""
+
+    def __init__(self, server: int, options: HostOptions, owner: Owner) -> None:
+        self.server = server
+        self.options = options
+        self.owner = owner
+        self.heavy = HeavyWork(owner)
+        self.state = SharedShard(owner)
+        self.orders = Executor(
+            self.state, server, options.lease, owner, self.heavy, lambda: self.reading.end_beyond()
+        )
+        self._backend = FastBackend(options.threads, loaded=options.loaded)
+        self.sharing = Sharing(options.transport)
+        self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or usual_limit())
+        self.pushes = PushSlots(self.state, self.memory, server, options.patience)
+        self.reading = Reading(
+            self.state, self.orders, self.memory, self.sharing, server, options.patience, options.lease
+        )
+        self.attachments = Attachments(self.state, self.memory, server, options.patience)
+        self.saver = PartSaver(owner, server, self.memory.ledger, self._saved, self.orders.copied)
+        self.memory.release = self.saver.release
+        self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
+        self.orders.installed = self.saver.prepare
+        self.watch = Watch(silent_calls(self.memory.ledger.limit))
+        self.calls = MemberCalls(lambda: self.memory.member_calls, self.watch)
+        self.claims = Claims(self.state, self.calls, server, options.patience)
+        self.memory.ledger.watch(
+            lambda: self.watch.message_bytes, lambda: self.held_by(self.watch.messages, "messages")
+        )
+
+    # The job
+
+    @property
+    def job(self) -> str:
+        """The name of the job that it serves; empty before it serves one."""
+        return self.state.job
+
+    @property
+    def secret(self) -> bytes:
+        """What proves the job's members."""
+        return self.state.secret
+
+    def open(self, job: str, secret: bytes) -> None:
+        self.state.job, self.state.secret = job, secret
+        self.state.changes.notify()
+
+    def configure(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts, checkpoints: bool) -> None:
+        """A new shard. Its loops are compiled from now on; until they are, numpy gives the same bits.
+
+        `checkpoints`: the job takes some while it trains.
+        """
+        self.saver.periodic = checkpoints
+        self.memory.admit(plan, optimizer, tensors)
+        shard = self.state.shard = self.memory.shard = Shard(
+            plan,
+            self.server,
+            optimizer,
+            versions=self.options.arena_versions,
+            staging=self.options.staging,
+            tensors=tensors,
+            backend=self._backend,
+            allocate=self.sharing.allocate,
+        )
+        self._backend.prepare(shard.variants)
+
+    def _saved(self) -> None:
+        """What becomes of a part is known, and its copy is gone."""
+        self.state.admission.freed()
+        self.state.changes.notify()
+
+    def held_by(self, held: Iterable[tuple[Caller, int]], kind: str) -> Iterator[Held]:
+        """What calls hold, by their members."""
+        for caller, nbytes in held:
+            whose = self.calls.whose(caller)
+            yield Held(STRANGERS if whose is None else whose, kind, nbytes)
+
+    def take_up(self, state: ShardState, entries: int) -> None:
+        """Go on behind so many entries of the log, in a shard that is new. Raises StateError, with nothing changed."""
+        assert self.state.shard is not None
+        self.state.shard.restore(state)
+        self.saver.prepare(self.state.shard, state.arrays.values())
+        self.state.executed = entries
+        # Nobody of before is a member any more, and each comes anew.
+        self.state.changes.notify()
+
+    def memory_use(self) -> MemoryUse:
+        """What is held here, and for whom."""
+        return self.memory.ledger.use()
+
+    @property
+    def nbytes(self) -> int:
+        """Of this server's part of the model; 0 before it is known."""
+        return self.state.shard.layout.nbytes if self.state.shard else 0
+
+    @property
+    def elements(self) -> int:
+        """Of a payload."""
+        return self.state.shard.layout.elements if self.state.shard else 0
+
+    def close(self) -> None:
+        """No more orders; every waiting call is refused."""
+        self.state.close()
+        self.heavy.close()
+        self._backend.close()
+
+    # Pushes
+
+    def finish_push(self, shard: Shard, slot: Slot) -> Slot:
+        """The payload is complete and finite, and is its ticket's. Raises Refused when that is closed, or has
+        another."""
+        self.pushes.finish(shard, slot)
+        return slot
+
+    def receipt(self, slot: Slot) -> bytes:
+        """Of a push that is finished: what its worker is given, for its commit."""
+        ordinary, squares = slot.ordinary, slot.squares
+        return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=ordinary, squares=squares)
+
+    # Executing
+
+    async def try_update(self, index: int, update: Apply) -> tuple[bool, float]:
+        """Would this update, behind the entries before `index`, be finite? And what would be the largest magnitude?
+
+        Raises Refused when the shard fails, or closes, before it knows.
+        """
+        answers: list[tuple[bool, float]] = []
+
+        def answer(finite: bool, largest: float) -> None:
+            answers.append((finite, largest))
+            self.state.changes.notify()
+
+        self.orders.submit([(index, trial_update(update, answer))])
+        self.orders.execute_submitted()
+        await self.state.wait_for(lambda: bool(answers), float("inf"), self.server)
+        return answers[0]
+
+    async def execute(self, count: int, seconds: float) -> bool:
+        """Execute what was submitted, up to `count` entries, and wait for that so long at most. True when it is done,
+        and where nothing is executed any more."""
+        self.orders.execute_submitted()
+        return self.state.executed >= count or await self.wait_executed(count, seconds) or self.state.over
+
+    async def wait_executed(self, count: int, seconds: float) -> bool:
+        """True once `count` entries are executed; False after `seconds` or when closed or failed."""
+        state = self.state
+        return (
+            await state.changes.wait_for(lambda: state.executed >= count or state.over, seconds)
+            and state.executed >= count
+        )

@@ -1,0 +1,241 @@
+"""Versions that are read: pinned by a ticket or not, sent or read in place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.guard.room import ShardMemory
+from psserver.service.guard.table import READS, UNGRANTED
+from psserver.service.guard.watch import Caller
+from psserver.service.net.shared_memory import ControlWord, Sharing
+from psserver.service.store.executor import Executor, Question
+from psserver.service.store.shared import SharedShard
+from psserver.shard import Shard
+from psserver.shard.arena import Version
+from pswire.transport.segments import Place
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """`caller`: to be cut; None for one that is never cut."""
+
+    worker: str
+    version: Version
+    caller: Caller | None
+
+
+class Reads:
+    """The loop's thread owns it."""
+
+    def __init__(self) -> None:
+        # In the order in which they began.
+        self._under_way: dict[Read, None] = {}
+
+    def begin(self, worker: str, version: Version, caller: Caller | None) -> Read:
+        """One more. A worker has few at once: of more, the oldest is cut."""
+        mine = [read for read in self._under_way if read.worker == worker and _going(read)]
+        if len(mine) >= READS.value:
+            _cut(mine[0])
+        read = Read(worker, version, caller)
+        self._under_way[read] = None
+        return read
+
+    def end(self, read: Read) -> None:
+        del self._under_way[read]
+
+    def cut(self, lent: Sequence[Version], most: int) -> None:
+        """End the oldest reads of so many of these versions."""
+        for version in lent[:most]:
+            for read in self._under_way:
+                if read.version is version:
+                    _cut(read)
+
+
+def _going(read: Read) -> bool:
+    return read.caller is not None and not read.caller.cut_off
+
+
+def _cut(read: Read) -> None:
+    if read.caller is not None:
+        read.caller.cancel()
+
+
+class Reading:
+    """`patience`: seconds that a reader may wait; `lease`: that an unread grant may hold up an update. The loop's
+    thread owns it."""
+
+    def __init__(
+        self,
+        state: SharedShard,
+        orders: Executor,
+        memory: ShardMemory,
+        sharing: Sharing,
+        server: int,
+        patience: float,
+        lease: float,
+    ) -> None:
+        self._state, self._orders, self._memory, self._sharing = state, orders, memory, sharing
+        self._server, self._patience, self._lease = server, patience, lease
+        self._reads = Reads()
+        # Reads under way of versions that nothing pins.
+        self._ungranted = 0
+        # The copy of what the optimizer remembers that is read, at the version of its number; one is being made.
+        self._slots: Version | None = None
+        self._copying_slots = False
+
+    async def start(
+        self, shard: Shard, ticket: int, version: int, worker: str, caller: Caller | None = None
+    ) -> tuple[Read, bool]:
+        """A read of the version, which is kept until `end`, and whether the ticket has pinned it. Raises Refused
+        (ABORTED) when it is gone, or another's ticket's. `caller`: whose read it is, to be cut when it holds too much.
+        """
+        _check_reader(shard, ticket, worker)
+        if ticket == 0 and shard.version < version:
+            await self._state.wait_for(lambda: shard.version >= version, self._patience, self._server)
+        granted = shard.arena.pinned(ticket, version)
+        if not granted and self._ungranted >= UNGRANTED.value:
+            await self._admit_ungranted()
+        found = shard.arena.start_read(version, worker)
+        if found is None:
+            newest = shard.version
+            if version > newest:
+                raise invalid(f"version {version} does not exist yet; the newest is {newest}")
+            raise Refused(
+                grpc.StatusCode.ABORTED,
+                f"version {version} is gone (its lease of {self._lease:g} s is over, or ticket {ticket} "
+                f"is settled); the newest is {newest}: ask for a new grant",
+            )
+        self._state.served += 1
+        self._ungranted += not granted
+        return self._reads.begin(worker, found, caller), granted
+
+    async def _admit_ungranted(self) -> None:
+        """Of versions that nothing pins there are few readers at once: they may each keep a buffer."""
+        if not await self._state.wait_for(
+            lambda: self._ungranted < UNGRANTED.value, self._patience, self._server
+        ):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"server {self._server} has {self._ungranted} readers without a ticket already; try again",
+            )
+
+    async def start_slots(self, shard: Shard, version: int, worker: str, caller: Caller) -> Read:
+        """A read of what the optimizer remembers at `version` or a later one. It is copied once for all who read it at
+        the same time; there is one copy at a time. `end` must follow. Raises Refused."""
+        if shard.optimizer.per_worker:
+            raise precondition(
+                "this job's optimizer remembers something else for each worker: expected a read of weights only"
+            )
+        if not await self._state.wait_for(lambda: shard.version >= version, self._patience, self._server):
+            raise invalid(f"version {version} does not exist yet; the newest is {shard.version}")
+
+        def usable() -> bool:
+            return self._slots is not None and self._slots.number >= version
+
+        def free() -> bool:
+            return self._slots is None and not self._copying_slots
+
+        if not await self._state.wait_for(lambda: usable() or free(), self._patience, self._server):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"server {self._server} is giving others an earlier state of the optimizer; try again",
+            )
+        if usable():
+            assert self._slots is not None
+            self._slots.readers += 1
+        slots = self._slots or await self._copy_slots(shard)
+        return self._reads.begin(worker, slots, caller)
+
+    async def _copy_slots(self, shard: Shard) -> Version:
+        values = shard.new_slots()
+        refusal = self._memory.take_copy(values.nbytes)
+        if refusal is not None:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"server {self._server} has no room for a copy of what the optimizer remembers: {refusal}",
+            )
+        self._copying_slots = True
+        made: list[Version] = []
+        wanted = True
+
+        def copied(version: int) -> None:
+            self._copying_slots = False
+            # The first reader is who asked.
+            self._slots = Version(version, values.reshape(-1), readers=1)
+            made.append(self._slots)
+            if not wanted:
+                self._leave_slots(self._slots)
+            self._state.changes.notify()
+
+        asked = Question(lambda shard: values.nbytes, lambda shard: shard.copy_slots(values), copied)
+        self._orders.submit([(self._state.executed, asked)])
+        self._orders.execute_submitted()
+        try:
+            await self._state.wait_for(lambda: bool(made), float("inf"), self._server)
+        except BaseException:
+            wanted = False
+            if made:
+                self._leave_slots(made[0])
+            raise
+        return made[0]
+
+    def _leave_slots(self, slots: Version) -> None:
+        slots.readers -= 1
+        if not slots.readers:
+            self._slots = None
+            self._memory.give_copy(slots.values.nbytes)
+            self._state.changes.notify()
+
+    def in_place(
+        self, shard: Shard, ticket: int, version: int, worker: str, reader: ControlWord
+    ) -> tuple[Place, list[Place]] | None:
+        """Where the version lies that the ticket has pinned, and where others may; None if it must be copied."""
+        _check_reader(shard, ticket, worker)
+        if reader.has_read(ticket):
+            # By its own word; the pin has ended or may end at any time.
+            return None
+        values = shard.arena.values(version)
+        place = self._sharing.place(values) if values is not None else None
+        if place is None or shard.arena.read_in_place(ticket, version) is None:
+            return None
+        self._state.begin_read(ticket, reader)
+        self._orders.reading_began()
+        self._state.served += 1
+        return place, self._sharing.places(shard.arena.arrays)
+
+    def still_readable(self, shard: Shard, read: Read) -> bool:
+        return shard.arena.values(read.version.number) is read.version.values
+
+    def end(self, shard: Shard, ticket: int, read: Read, *, granted: bool, complete: bool) -> None:
+        if read.version is self._slots:
+            self._reads.end(read)
+            self._leave_slots(read.version)
+            return
+        self._ungranted -= not granted
+        if complete and granted:
+            self._orders.forgive(shard, ticket)
+        if complete:
+            shard.arena.unpin(ticket)
+        self._reads.end(read)
+        shard.arena.end_read(read.version)
+        self._orders.look()
+        if self._state.changes.waiting:
+            self._state.changes.notify()
+
+    def end_beyond(self) -> None:
+        """Versions were taken back from those who read them: what goes beyond the limit with that ends."""
+        shard = self._state.shard
+        if shard is not None and shard.arena.lent:
+            self._reads.cut(shard.arena.lent, self._memory.versions_beyond)
+
+
+def _check_reader(shard: Shard, ticket: int, worker: str) -> None:
+    """A read ends the pin of its ticket: it must be the reader's own."""
+    opened = shard.staging.tickets.get(ticket)
+    if opened is not None and opened.worker != worker:
+        raise Refused(
+            grpc.StatusCode.ABORTED,
+            f"ticket {ticket} is {opened.worker}'s: expected its read, got one of {worker!r}",
+        )

@@ -1,0 +1,169 @@
+"""A job that resumes: from which checkpoint, and behind which place in the log."""
+
+import json
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from psserver.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    Store,
+    check_same_job,
+    choose,
+    generations,
+    mark_of,
+    name_of,
+    needed_by,
+)
+from psserver.checkpoint.resumption import AUTO, LATEST
+from psserver.checkpoint.rewind import (
+    BEGINNING,
+    DECISIONS,
+    SUMMARY,
+    UNREADABLE,
+    WEIGHTS,
+    LogIndex,
+    Mark,
+    RewindError,
+)
+from psserver.coordinator import JobTerms
+from psserver.optimizers import Optimizer
+from psserver.policies import Policy
+from psserver.service.life.settings import ServerSettings
+from pswire.generations import Generation
+from pswire.logs.events import event
+
+log = logging.getLogger("ps-server")
+
+FOLDER = "checkpoints"
+# Beside it: the name of the newest checkpoint, which a job that has lost its checkpoints does not begin anew.
+SAVED = "saved"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """`checkpoint`: None where the job begins anew. Nothing has changed in the folder before `cut`."""
+
+    checkpoint: Checkpoint | None
+    mark: Mark
+    index: LogIndex
+    store: Store
+    # The workers that were there, where their processes may still be. Empty: all are started anew.
+    expected: frozenset[str] = frozenset()
+
+    @property
+    def rolled_back(self) -> int:
+        """Entries behind the mark, which are void."""
+        return self.index.entries - self.mark.entry - 1
+
+    @property
+    def names(self) -> set[str]:
+        """Of the checkpoints that are still the log's."""
+        return self.index.names(self.mark)
+
+    def cut(self) -> None:
+        """Put aside what is behind the mark: to be called once nothing can refuse the checkpoint any more. Raises
+        UnwritableError."""
+        if self.checkpoint is None:
+            void = self.index.rewind(self.mark)
+            told = event("begins_anew", rolled_back=void)
+            log.warning(
+                "there is no checkpoint yet: the job begins anew; %d entries are void", void, extra=told
+            )
+            return
+        about = self.checkpoint.manifest
+        self.store.settle(name_of(about.entry, about.job))
+        void = self.index.rewind(self.mark)
+        told = event("resumed", version=about.version, rolled_back=void)
+        log.info("goes on from version %d; %d entries behind it are void", about.version, void, extra=told)
+
+
+def complete(folder: Path, version: int) -> bool:
+    """There is a checkpoint of the end of that folder's log, at `version`."""
+    try:
+        index = LogIndex(folder)
+        store, fits = Store(folder / FOLDER), lambda m: index.lacks(m.entry, m.job, m.version)
+        found, _ = choose(store, LATEST, fits, lambda _: ())
+    except (CheckpointError, RewindError):
+        return False
+    return found.manifest.version == version
+
+
+def name_job(settings: ServerSettings) -> JobTerms:
+    """The job's terms under the name of its next generation, if the folder has had one. Raises CheckpointError,
+    RewindError."""
+    terms, out = settings.terms, settings.out
+    if out is None or not settings.has_generations:
+        return terms
+    store = Store(out / FOLDER)
+    if settings.resume is None:
+        name = generations.begin(store, terms.job)
+    else:
+        if generations.damaged(store):
+            path, told = store.root / generations.FILE, event("generation_damaged")
+            log.warning(
+                "%s is damaged: the job's name goes on %d further", path, generations.LEAP, extra=told
+            )
+        logged = LogIndex(out).job if (out / DECISIONS).is_file() else ""
+        name = generations.begin_next(store, logged, terms.job)
+    return replace(terms, job=name, generation=Generation.named(name).number, regather=settings.recover)
+
+
+def saved_once(folder: Path) -> str:
+    """The newest checkpoint that was ever complete, as far as the folder knows; empty: none."""
+    try:
+        return (folder / SAVED).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def succeeded(folder: Path) -> str | None:
+    """What the job in that folder came to, if it has succeeded and was seen to its end: a restart has nothing to do."""
+    try:
+        found = json.loads((folder / SUMMARY).read_bytes())
+        whole = found["success"] is True and found["concluded"] is True and found["weights_sha256"]
+        if whole and (folder / WEIGHTS).is_file():
+            return f"version {int(found['versions'])}, {found['reason']}"
+    except (OSError, *UNREADABLE):
+        return None
+    return None
+
+
+def find(
+    folder: Path, which: str, terms: JobTerms, policy: Policy, optimizer: Optimizer | None
+) -> ResumePoint | None:
+    """Choose the checkpoint. None: there is nothing to go on from, nor to put aside. Raises CheckpointError and
+    RewindError."""
+    store = Store(folder / FOLDER)
+    if which == AUTO and not (folder / DECISIONS).is_file():
+        if store.written():
+            raise CheckpointError(
+                f"{folder}: holds checkpoints, but no {DECISIONS}, without which nothing goes on from them: put it "
+                "back, or name another folder"
+            )
+        return None
+    index = LogIndex(folder)
+    if which == AUTO and not store.written():
+        saved = saved_once(folder)
+        if saved:
+            raise CheckpointError(
+                f"{store.root}: the job had checkpoints ({saved} was the newest), and there is none any more: put them "
+                "back, or begin anew in another folder (--out)"
+            )
+        return ResumePoint(None, BEGINNING, index, store) if index.entries or index.damage else None
+    auto, which = which == AUTO, LATEST if which == AUTO else which
+    found, passed = choose(
+        store, which, lambda m: index.lacks(m.entry, m.job, m.version), needed_by(0, terms.servers)
+    )
+    for sentence in passed:
+        log.warning("passed over checkpoint %s", sentence, extra=event("checkpoint_passed_over"))
+    about = found.manifest
+    wanted = about.optimizer if optimizer is None else optimizer.config
+    check_same_job(about, policy, wanted, terms.workers, terms.seed)
+    if index.hole is not None:
+        what = "the log proves nothing of it any more" if index.hole < about.entry else "what follows is void"
+        told = event("log_damaged", entries=index.hole)
+        log.warning("the log is damaged at its entry %d: %s; %s", index.hole, index.damage, what, extra=told)
+    mark = mark_of(index, found)
+    return ResumePoint(found, mark, index, store, index.expected(mark) if auto else frozenset())

@@ -1,0 +1,146 @@
+"""What the parts of a server share of its shard, and the memory that its workers share with it."""
+
+from collections.abc import Callable
+
+import grpc
+
+from psserver.service.errors import Refused
+from psserver.service.guard.room import ShardMemory
+from psserver.service.guard.watch import Caller
+from psserver.service.net.owner import Owner
+from psserver.service.net.shared_memory import SLOTS, ControlWord
+from psserver.service.net.waits import Changes, Countdown
+from psserver.service.store.admission import PushAdmission
+from psserver.shard import Shard
+
+
+class SharedShard:
+    """The shard, how far it has executed the log, why no further, and who reads its versions in place.
+
+    The loop's thread owns everything here and the shard with all that it holds,
+    except that the arrays of a `PendingUpdate` belong to the thread that computes it.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        # Those that wait: for something rare, for the log, for room.
+        self.changes = Changes(lambda: owner.loop)
+        self.catching_up = Countdown(lambda: owner.loop)
+        self.admission = PushAdmission(owner)
+        # The job that it serves, and what proves its members; empty before it serves one.
+        self.job = ""
+        self.secret = b""
+        self.shard: Shard | None = None
+        # Entries [0, executed) of the log are executed.
+        self.executed = 0
+        # Why no entry is executed any more.
+        self.failure: str | None = None
+        # An update was not finite: that is why.
+        self.diverged = False
+        self.closed = False
+        # Complete payloads that were staged, and versions that were given out, since the start.
+        self.received = 0
+        self.served = 0
+        # The control word of each worker that reads in place, by ticket.
+        self._readers: dict[int, ControlWord] = {}
+
+    def finish(self, index: int) -> None:
+        """Entry `index` is executed."""
+        self.executed = index + 1
+        # Of every entry of every step: mostly nobody waits.
+        if self.catching_up.heap:
+            self.catching_up.risen(index + 1)
+        if self.changes.waiting:
+            self.changes.notify()
+
+    def fail(self, reason: str, *, diverged: bool = False) -> None:
+        self.failure, self.diverged = reason, diverged
+        self._end_waits()
+
+    def close(self) -> None:
+        """No more orders; every wait ends."""
+        self.closed = True
+        self._end_waits()
+
+    def check_going(self, server: int) -> None:
+        """Raises Refused where nothing is executed any more."""
+        if self.failure is not None:
+            raise Refused(grpc.StatusCode.INTERNAL, self.failure)
+        if self.closed:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {server} is shutting down")
+
+    async def wait_for(self, condition: Callable[[], bool], seconds: float, server: int) -> bool:
+        """Does it hold within so long? Raises Refused where nothing is executed any more."""
+        await self.changes.wait_for(lambda: condition() or self.over, seconds)
+        met = condition()
+        if not met or self.failure is not None:
+            self.check_going(server)
+        return met
+
+    def _end_waits(self) -> None:
+        self.catching_up.drop_all()
+        self.admission.wake_all()
+        self.changes.notify()
+
+    @property
+    def over(self) -> bool:
+        """Nothing that is waited for will come."""
+        return self.closed or self.failure is not None
+
+    # Reading in place
+
+    @property
+    def reading(self) -> bool:
+        """A worker reads in place, and says in its words only when it has read."""
+        return bool(self._readers)
+
+    def begin_read(self, ticket: int, reader: ControlWord) -> None:
+        """The ticket's version is read in place."""
+        self._readers[ticket] = reader
+
+    def settle_read(self, ticket: int) -> None:
+        """The pin of the ticket has ended in another way."""
+        if self._readers:
+            self._readers.pop(ticket, None)
+
+    def end_reads(self, shard: Shard) -> None:
+        """Unpin what workers say that they have read: a look at each of them."""
+        if not self._readers:
+            return
+        for ticket in [t for t, reader in self._readers.items() if reader.has_read(t)]:
+            shard.arena.unpin(ticket)
+        self._readers = {t: self._readers[t] for t in shard.arena.in_place}
+
+
+class Attachments:
+    """`patience`: seconds that a member's older stream may take to let go. The loop's thread owns it."""
+
+    def __init__(self, state: SharedShard, memory: ShardMemory, server: int, patience: float) -> None:
+        self._state, self._memory = state, memory
+        self._server, self._patience = server, patience
+        # On which stream each member has attached memory.
+        self._attached: dict[str, Caller] = {}
+
+    async def begin(self, worker: str, caller: Caller) -> str | None:
+        """Make room for what `worker` attaches on its stream `caller`; or why there is none.
+
+        Its older stream is cut, and given time to let go."""
+        before = self._attached.get(worker)
+        if before is not None:
+            before.cancel()
+            gone = await self._state.wait_for(
+                lambda: worker not in self._attached, self._patience, self._server
+            )
+            if not gone:
+                return f"{worker} shares memory on another stream already"
+        refusal = self._memory.take_slots(worker, SLOTS)
+        if refusal is None:
+            self._attached[worker] = caller
+        return refusal
+
+    def end(self, worker: str, caller: Caller) -> None:
+        """The stream has let go of what was attached on it."""
+        if self._attached.get(worker) is caller:
+            del self._attached[worker]
+            self._memory.give_slots(worker)
+            self._state.admission.freed()
+            self._state.changes.notify()

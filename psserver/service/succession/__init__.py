@@ -1,1 +1,0 @@
-"""One server after another in one process: servers that stay, and servers that have lost another one."""
