@@ -8,12 +8,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapreplace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from pswire.model.blocks import Piece, assign
 from pswire.model.variables import (
     Kind,
     PlanError,
@@ -23,6 +23,42 @@ from pswire.model.variables import (
     explain_mismatch,
     weights_sha256,
 )
+
+Piece = tuple[int, int, int]  # variable, first row, row after the last
+
+
+def assign(variables: Sequence[tuple[int, int]], servers: int) -> list[list[Piece]]:
+    """The pieces of each server, in the order of placement.
+
+    `variables` are pairs (rows, elements per row), all >= 1. Integers only, ties broken by
+    position, so the result does not depend on the machine.
+    """
+    total = sum(rows * width for rows, width in variables)
+    target = -(-total // servers)
+    # With a mean of a few elements its ceiling may exceed 1.05 of it, but never by a whole row.
+    limit = max(target, total * 21 // (20 * servers))
+    pieces: list[list[Piece]] = [[] for _ in range(servers)]
+    loads = [(0, server) for server in range(servers)]  # a heap; invariant: sum of loads = elements placed
+    for number in sorted(range(len(variables)), key=lambda n: (-variables[n][1], -variables[n][0], n)):
+        rows, width = variables[number]
+        start = 0
+        while start < rows:
+            load, server = loads[0]
+            take = rows - start
+            if load + take * width > limit:
+                take = max(1, (target - load) // width)
+            _append(pieces[server], (number, start, start + take))
+            heapreplace(loads, (load + take * width, server))
+            start += take
+    return pieces
+
+
+def _append(pieces: list[Piece], new: Piece) -> None:
+    """Add a piece, joining it to the last one when that ends where this begins."""
+    if pieces and pieces[-1][0] == new[0] and pieces[-1][2] == new[1]:
+        new = (new[0], pieces.pop()[1], new[2])
+    pieces.append(new)
+
 
 __all__ = [
     "Kind",
@@ -185,7 +221,7 @@ def make_plan(variables: Sequence[VariableSpec], servers: int) -> Plan:
         largest shard <= max(1.05 * mean, mean + (1 - 1/servers) * r)
 
     so max/mean <= 1.05 whenever no row exceeds 5% of the mean; the rule and its
-    proof are in `pswire.model.blocks`. A variable stays whole where that leaves its
+    proof are in `pswire.model.plan`. A variable stays whole where that leaves its
     shard within 1.05 of the mean. With more servers than rows some shards are empty.
 
     Raises PlanError on no variables, duplicate names, unknown dtypes or kinds, dimensions < 1,

@@ -15,8 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from psserver.metrics import endpoint
-from psserver.metrics.connections import MOST, MOST_OF_ONE
-from psserver.metrics.endpoint import Metrics
+from psserver.metrics.endpoint import MOST, MOST_OF_ONE, Metrics
 from tests import patience
 
 # Seconds: what does not happen by then does not happen.

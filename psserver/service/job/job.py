@@ -12,13 +12,13 @@ from psserver.coordinator.status import JobReport, report
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
 from psserver.service.errors import precondition
+from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.guard.workers import capacity
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider, Failure
 from psserver.service.job.epochs import Epochs, Evaluations
 from psserver.service.job.flushing import LogFlush
 from psserver.service.job.joining import Joining
-from psserver.service.job.memory import JobMemory
 from psserver.service.job.model import JobModel, resume
 from psserver.service.job.outbox import Outbox
 from psserver.service.job.progress import Extent, HowFar, Progress
@@ -28,6 +28,33 @@ from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import ResumePoint
 from pswire import protocol
 from pswire.model.plan import Plan
+
+# Of memory, about: a notice with a sentence.
+NOTICE_BYTES = 512
+
+
+class JobMemory:
+    """Of one job, in its server's account. The loop's thread owns it; the account may be asked from any."""
+
+    def __init__(self, decider: Decider) -> None:
+        self._decider = decider
+        # What the log's tail and unread notices took when they were last looked at.
+        self._held: list[Held] = []
+        ledger = decider.host.memory.ledger
+        ledger.watch(lambda: sum(held.nbytes for held in self._held[-1:]), lambda: self._held[:-1])
+        ledger.watch(lambda: self._names, lambda: [Held(MODEL, "names", self._names)])
+
+    def measure(self) -> None:
+        """From time to time."""
+        routes = self._decider.routes
+        unread = [Held(w, "notices", NOTICE_BYTES * count) for w, count in routes.outboxes.unread()]
+        parts = [Held(MODEL, "log tail", routes.tail.nbytes), *unread]
+        self._held = [*parts, Held(MODEL, "all of these", sum(part.nbytes for part in parts))]
+
+    @property
+    def _names(self) -> int:
+        return self._decider.coordinator.roster.nbytes
+
 
 Seen = TypeVar("Seen")
 
