@@ -3,6 +3,7 @@
 import sys
 
 from benchmarks import checkpoints, cli, recovery
+from benchmarks.links import cli as links
 from benchmarks.swarm import cli as swarm
 
 if sys.argv[1:2] == ["swarm"]:
@@ -11,6 +12,8 @@ elif sys.argv[1:2] == ["checkpoint"]:
     checkpoints.main(sys.argv[2:], prog_name="bench checkpoint")
 elif sys.argv[1:2] == ["recovery"]:
     recovery.main(sys.argv[2:], prog_name="bench recovery")
+elif sys.argv[1:2] == ["links"]:
+    links.main(sys.argv[2:], prog_name="bench links")
 elif sys.argv[1:2] == ["fit"]:
     # These load TensorFlow, which others do not need.
     from benchmarks.programs import fit_speed

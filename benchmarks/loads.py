@@ -8,6 +8,23 @@ from benchmarks.kinds import GRPC, GRPC_BF16, SHM, SOCKET, SOCKET_BF16
 
 MB = 1e6
 
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def dense(*widths: int) -> Shapes:
+    """Shapes of a chain of layers: a matrix and a bias each."""
+    pairs = zip(widths[:-1], widths[1:], strict=True)
+    return tuple(shape for rows, columns in pairs for shape in ((rows, columns), (columns,)))
+
+
+# Of the models in programs/models.py, by name.
+MODEL_SHAPES: Mapping[str, Shapes] = {
+    "mlp": dense(1024, 4096, 3072, 10),
+    "cnn": ((3, 3, 1, 16), (16,), (3, 3, 16, 32), (32,), (4 * 4 * 32, 10), (10,)),
+    # 100 layers.
+    "deep": dense(*[32] * 100, 10),
+}
+
 
 @dataclass(frozen=True)
 class Load:
@@ -20,7 +37,7 @@ class Load:
     """
 
     name: str
-    shapes: tuple[tuple[int, ...], ...] = ()
+    shapes: Shapes = ()
     model: str = ""
     workers: int = 1
     servers: int = 1
@@ -29,11 +46,16 @@ class Load:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights in float32; 0 when only the model knows."""
+        """Bytes of `shapes` in float32; 0 for a model."""
         return 4 * sum(math.prod(shape) for shape in self.shapes)
 
+    @property
+    def weights(self) -> Shapes:
+        """Shapes of all weights."""
+        return self.shapes or MODEL_SHAPES[self.model]
 
-def even(megabytes: float, variables: int) -> tuple[tuple[int, ...], ...]:
+
+def even(megabytes: float, variables: int) -> Shapes:
     """`variables` vectors of equal length, float32, `megabytes` together."""
     return ((round(megabytes * MB / 4 / variables),),) * variables
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from benchmarks.kinds import GRPC, TF, TF_PACKED
 from benchmarks.loads import MB, Load
@@ -57,6 +58,7 @@ class TooFewBytes(RuntimeError):
 
 
 Progress = Callable[[str], None]
+Each = TypeVar("Each")
 
 
 def measure(load: Load, peers: Sequence[Peer], mode: Mode, limits: Limits, progress: Progress) -> Row:
@@ -71,7 +73,7 @@ def measure(load: Load, peers: Sequence[Peer], mode: Mode, limits: Limits, progr
         progress(f"{load.name}: round {turn + 1} of {mode.rounds}")
         for name, value in limits.measure(mode.limits).items():
             row.limits.setdefault(name, []).append(value)
-        for peer in _rotated(peers, turn):
+        for peer in rotated(peers, turn):
             row.bursts.setdefault(peer.name, []).append(peer.measure(steps[peer.name]))
     for peer in peers:
         peer.release()
@@ -79,8 +81,8 @@ def measure(load: Load, peers: Sequence[Peer], mode: Mode, limits: Limits, progr
     return row
 
 
-def _rotated(peers: Sequence[Peer], turn: int) -> list[Peer]:
-    """Nobody is always the one who comes after the same neighbour's mess."""
+def rotated(peers: Sequence[Each], turn: int) -> list[Each]:
+    """Begin with another one each turn, so that none always follows the same neighbour."""
     first = turn % len(peers) if peers else 0
     return [*peers[first:], *peers[:first]]
 

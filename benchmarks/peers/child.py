@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -22,6 +23,17 @@ class ChildError(RuntimeError):
     """A program failed; the text says which, how, and the end of its log."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a program runs: the address that others reach it at, and what its command begins with there."""
+
+    address: str = "127.0.0.1"
+    prefix: Sequence[str] = ()
+
+
+HERE = Place()
+
+
 class Child:
     """One started program. Lines on its standard output that are JSON objects are its messages.
 
@@ -35,6 +47,7 @@ class Child:
         log: Path,
         environment: Mapping[str, str] | None = None,
         root: Path = ROOT,
+        place: Place = HERE,
     ) -> None:
         """Start `python ARGUMENTS...` in `root`, a checkout of this repository, with that checkout's code."""
         self.name = name
@@ -42,7 +55,7 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab", buffering=0) as errors:
             self._process = subprocess.Popen(
-                [sys.executable, *arguments],
+                [*place.prefix, sys.executable, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.loads import Load
 from benchmarks.peers import Burst, watched
-from benchmarks.peers.child import ROOT, Child, together
+from benchmarks.peers.child import HERE, ROOT, Child, Place, together
 
 TERMS = ("--policy", "async", "--optimizer", "sgd", "--learning-rate", "0.001", "--idle-timeout", "600")
 # Both sides compute on the CPU: whose accelerator is faster is not the question.
@@ -16,18 +16,19 @@ CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 class WorkerPool:
     """Worker processes, shared by our peers: only one of those works at a time, and loading TensorFlow
-    and tracing a model once is enough. `root`: the checkout whose code they run."""
+    and tracing a model once is enough. `root`: the checkout whose code they run; `places`: where each runs."""
 
-    def __init__(self, logs: Path, root: Path = ROOT) -> None:
+    def __init__(self, logs: Path, root: Path = ROOT, places: Sequence[Place] = ()) -> None:
         self.root = root
-        self._logs = logs
+        self._logs, self._places = logs, places
         self._workers: list[Child] = []
 
     def first(self, count: int) -> list[Child]:
-        while len(self._workers) < count:
-            name = f"worker-{len(self._workers)}"
-            arguments = ["-m", "benchmarks.programs.ours"]
-            self._workers.append(Child(name, arguments, self._logs / f"{name}.log", CPU_ONLY, self.root))
+        while (number := len(self._workers)) < count:
+            name = f"worker-{number}"
+            arguments, log = ["-m", "benchmarks.programs.ours"], self._logs / f"{name}.log"
+            place = self._places[number] if self._places else HERE
+            self._workers.append(Child(name, arguments, log, CPU_ONLY, self.root, place))
         return self._workers[:count]
 
     def close(self) -> None:
@@ -51,10 +52,11 @@ def start_servers(
     logs: Path,
     root: Path = ROOT,
     out: Path | None = None,
+    place: Place = HERE,
 ) -> tuple[list[Child], str]:
     """Running servers and their --ps-hosts; each listens on a port of the system's choice. `out`: their run folder."""
     servers: list[Child] = []
-    hosts = ["127.0.0.1:0"] * load.servers
+    hosts = [f"{place.address}:0"] * load.servers
     try:
         # Server 0 must know the others' addresses, so it comes last.
         for index in reversed(range(load.servers)):
@@ -62,7 +64,7 @@ def start_servers(
             arguments += [*TERMS, "--workers", str(load.workers), *extra]
             arguments += ["--json", "--parent", str(os.getpid()), *_kept(root, None if index else out)]
             label = f"{name}-server-{index}"
-            servers.append(Child(label, arguments, logs / f"{label}.log", root=root))
+            servers.append(Child(label, arguments, logs / f"{label}.log", root=root, place=place))
             while (said := servers[-1].receive()).get("event") != "ready":
                 pass
             hosts[index] = said["address"]
@@ -84,15 +86,20 @@ class Ours:
         logs: Path,
         connect: Mapping[str, Any],
         server: Sequence[str] = (),
+        place: Place = HERE,
     ) -> None:
+        """`place`: where its servers run."""
         self.name, self.label = name, label
+        self._place = place
         self._pool, self._logs = pool, logs
         self._connect, self._options = dict(connect), tuple(server)
         self._servers: list[Child] = []
         self._workers: list[Child] = []
 
     def prepare(self, load: Load) -> None:
-        self._servers, hosts = start_servers(self.name, load, self._options, self._logs, self._pool.root)
+        self._servers, hosts = start_servers(
+            self.name, load, self._options, self._logs, self._pool.root, place=self._place
+        )
         self._workers = self._pool.first(load.workers)
         together(
             self._workers,

@@ -1,10 +1,11 @@
 """TensorFlow's ParameterServerStrategy as a peer: one parameter server, its workers, its chief."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.loads import Load
 from benchmarks.peers import Burst, watched
-from benchmarks.peers.child import Child
+from benchmarks.peers.child import HERE, Child, Place
 from benchmarks.peers.ours import CPU_ONLY
 
 SERVER = "benchmarks.programs.tensorflow.server"
@@ -14,22 +15,26 @@ CHIEF = "benchmarks.programs.tensorflow.chief"
 class Cluster:
     """A parameter server, `workers` workers and a chief, each a process of its own."""
 
-    def __init__(self, workers: int, logs: Path, program: str = CHIEF) -> None:
-        """`program`: the module of the chief."""
+    def __init__(self, workers: int, logs: Path, program: str = CHIEF, places: Sequence[Place] = ()) -> None:
+        """`program`: the module of the chief. `places`: of the server and of each worker; the chief runs beside the
+        first worker."""
         self._children: list[Child] = []
+        places = places or [HERE] * (workers + 1)
         try:
             # All at once: loading TensorFlow is most of it.
-            for job, index in [("ps", 0), *(("worker", index) for index in range(workers))]:
-                self._start(f"tf{workers}-{job}-{index}", ["-m", SERVER, job, str(index)], logs)
-            self.chief = self._start(f"tf{workers}-chief", ["-m", program], logs)
-            addresses = [child.receive()["address"] for child in self._children[:-1]]
-            self.chief.ask("connect", servers=addresses[:1], workers=addresses[1:])
+            tasks = [("ps", 0), *(("worker", index) for index in range(workers))]
+            for (job, index), place in zip(tasks, places, strict=True):
+                self._start(f"tf{workers}-{job}-{index}", ["-m", SERVER, job, str(index)], logs, place)
+            self.chief = self._start(f"tf{workers}-chief", ["-m", program], logs, places[1])
+            ports = [child.receive()["port"] for child in self._children[:-1]]
+            addresses = [f"{place.address}:{port}" for place, port in zip(places, ports, strict=True)]
+            self.chief.ask("connect", servers=addresses[:1], workers=addresses[1:], own=places[1].address)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, name: str, arguments: list[str], logs: Path) -> Child:
-        self._children.append(Child(name, arguments, logs / f"{name}.log", CPU_ONLY))
+    def _start(self, name: str, arguments: list[str], logs: Path, place: Place) -> Child:
+        self._children.append(Child(name, arguments, logs / f"{name}.log", CPU_ONLY, place=place))
         return self._children[-1]
 
     @property
@@ -46,13 +51,14 @@ class Cluster:
 class Clusters:
     """One cluster per number of workers, started when it is first needed and kept: idle ones cost nothing."""
 
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
+    def __init__(self, logs: Path, places: Sequence[Place] = ()) -> None:
+        """`places`: of the server and of each worker that there may be; all here when empty."""
+        self._logs, self._places = logs, places
         self._clusters: dict[int, Cluster] = {}
 
     def of(self, workers: int) -> Cluster:
         if workers not in self._clusters:
-            self._clusters[workers] = Cluster(workers, self._logs)
+            self._clusters[workers] = Cluster(workers, self._logs, places=self._places[: workers + 1])
         return self._clusters[workers]
 
     def close(self) -> None:
@@ -61,11 +67,13 @@ class Clusters:
 
 
 class Theirs:
-    """`pack`: steps in one scheduled function."""
+    """`pack`: steps in one scheduled function. `dtype`: of variables and gradients; "bfloat16" halves what travels."""
 
-    def __init__(self, name: str, label: str, clusters: Clusters, pack: int = 1) -> None:
+    def __init__(
+        self, name: str, label: str, clusters: Clusters, pack: int = 1, dtype: str = "float32"
+    ) -> None:
         self.name, self.label = name, label
-        self._clusters, self._pack = clusters, pack
+        self._clusters, self._pack, self._dtype = clusters, pack, dtype
         self._cluster: Cluster | None = None
 
     def prepare(self, load: Load) -> None:
@@ -73,7 +81,12 @@ class Theirs:
             raise ValueError(f"{self.label}: measured with one server only, got {load.servers}")
         self._cluster = self._clusters.of(load.workers)
         self._cluster.chief.ask(
-            "prepare", load=self.name, shapes=load.shapes, model=load.model, pack=self._pack
+            "prepare",
+            load=self.name,
+            shapes=load.shapes,
+            model=load.model,
+            pack=self._pack,
+            dtype=self._dtype,
         )
 
     def measure(self, steps: int) -> Burst:

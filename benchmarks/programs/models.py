@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.loads import MODEL_SHAPES, Shapes
+
 Batch = tuple[np.ndarray, np.ndarray]  # float32 [samples, features], int32 [samples]
 
 
@@ -18,7 +20,7 @@ Batch = tuple[np.ndarray, np.ndarray]  # float32 [samples, features], int32 [sam
 class Model:
     """`loss(weights, batch)` is a batch's mean loss; `weights` come in the order of `shapes`."""
 
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: Shapes
     loss: Callable[[Sequence[Any], Any], Any]
     batch: Callable[[], Batch]
 
@@ -31,12 +33,6 @@ class Model:
             else np.zeros(shape, np.float32)
             for shape in self.shapes
         ]
-
-
-def dense(*widths: int) -> tuple[tuple[int, ...], ...]:
-    """Shapes of a chain of layers: a matrix and a bias each."""
-    pairs = zip(widths[:-1], widths[1:], strict=True)
-    return tuple(shape for rows, columns in pairs for shape in ((rows, columns), (columns,)))
 
 
 def _cross_entropy(logits: Any, labels: Any) -> Any:
@@ -87,10 +83,7 @@ def digits() -> Batch:
 
 
 MODELS = {
-    "mlp": Model(dense(1024, 4096, 3072, 10), _chain, lambda: noise(32, 1024)),
-    "cnn": Model(
-        ((3, 3, 1, 16), (16,), (3, 3, 16, 32), (32,), (4 * 4 * 32, 10), (10,)), _convolutional, digits
-    ),
-    # 100 layers with a matrix and a bias each.
-    "deep": Model(dense(*[32] * 100, 10), _residual, lambda: noise(32, 32)),
+    "mlp": Model(MODEL_SHAPES["mlp"], _chain, lambda: noise(32, 1024)),
+    "cnn": Model(MODEL_SHAPES["cnn"], _convolutional, digits),
+    "deep": Model(MODEL_SHAPES["deep"], _residual, lambda: noise(32, 32)),
 }

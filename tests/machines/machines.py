@@ -5,35 +5,27 @@ to another, and the file system, which all share (but what `Machine.keeps` for i
 """
 
 import os
-import secrets
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psutil
 
+from benchmarks.links.network import OWN_FILES, Network, NetworkError, pids_in, run
 from tests.cluster.cluster import PATIENCE, ROOT, Process
 from tests.engines.hosts import Host
 
-RATE = "1gbit"
 # A machine's first process.
 FIRST = (
     'hostname "$0" && mount --bind "$1" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && exec "$2" -ISc "$3"'
 )
 # It is the parent of those whose own has ended: who ends is cleared away, though nobody waits for it.
 REAPS = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print('up', flush=True)\nwhile 1: signal.pause()"
-# Where `ip netns` has its namespaces, and finds the files that are a namespace's own.
-NAMESPACES, OWN_FILES = Path("/run/netns"), Path("/etc/netns")
-
-
-class MachineError(RuntimeError):
-    """A command that makes machines failed; the text has what it printed."""
+# Where `ip netns` has its namespaces.
+NAMESPACES = Path("/run/netns")
 
 
 def reason_against() -> str | None:
@@ -46,14 +38,8 @@ def reason_against() -> str | None:
     try:
         with Machines(1):
             return None
-    except MachineError as error:
+    except NetworkError as error:
         return f"this system makes no machines: {error}"
-
-
-def _do(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    if done.returncode:
-        raise MachineError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
 
 
 class Machine:
@@ -65,7 +51,7 @@ class Machine:
         self._started: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Raises MachineError."""
+        """Raises NetworkError."""
         # It ends with whoever started it. Not by `ip netns exec`, which takes /sys/fs/cgroup away.
         inside = [
             "setpriv",
@@ -89,7 +75,7 @@ class Machine:
         assert self._started.stdout is not None
         said = self._started.stdout.readline()
         if said != "up\n":
-            raise MachineError(f"{self.name} did not start: {said.strip()}")
+            raise NetworkError(f"{self.name} did not start: {said.strip()}")
 
     def stop(self) -> None:
         """With all its processes, at once."""
@@ -115,7 +101,7 @@ class Machine:
     def keeps(self, folder: Path) -> None:
         """What is in it from now on is this machine's own, and empty at first."""
         folder.mkdir(parents=True, exist_ok=True)
-        _do(*self.host.prefix, "mount", "-t", "tmpfs", "tmpfs", str(folder))
+        run(*self.host.prefix, "mount", "-t", "tmpfs", "tmpfs", str(folder))
 
     def python(self, label: str, log: Path, *arguments: str, **environment: str) -> "Remote":
         """`python ARGUMENTS...` there."""
@@ -143,99 +129,26 @@ class Remote(Process):
         there.send_signal(number)
 
 
-class Machines:
-    """A context manager; leaving it ends every process of the machines, and removes them."""
+class Machines(Network):
+    """A network whose hosts are machines. On exit it kills every process on them and removes them."""
 
-    def __init__(self, count: int, rate: str = RATE) -> None:
-        mark = f"ps{secrets.token_hex(4)}"
-        self._switch = f"{mark}s"
-        self._rate = rate
-        self.machines = [
-            Machine(f"{mark}h{place}", f"host{place}", f"10.89.0.{place + 1}") for place in range(count)
-        ]
+    def __init__(self, count: int, rate: str = "1gbit") -> None:
+        super().__init__(count, rate)
+        self.machines = [Machine(host.namespace, host.name, host.address) for host in self.hosts]
 
     def __getitem__(self, place: int) -> Machine:
         return self.machines[place]
 
-    def __enter__(self) -> Self:
-        try:
-            self._make()
-        except BaseException:
-            self._remove()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._remove()
-
     def _make(self) -> None:
-        switch = self._switch
-        _do("ip", "netns", "add", switch)
-        _do("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
-        _do("ip", "-n", switch, "link", "set", "bridge", "up")
-        names = "".join(f"{each.address} {each.name}\n" for each in self.machines)
-        for place, each in enumerate(self.machines):
-            there = each.namespace
-            _do("ip", "netns", "add", there)
-            own = OWN_FILES / there
-            own.mkdir(parents=True)
-            (own / "hosts").write_text(f"127.0.0.1 localhost\n{names}", encoding="ascii")
-            port = f"port{place}"
-            link = ("type", "veth", "peer", "name", "eth0", "netns", there)
-            _do("ip", "-n", switch, "link", "add", port, *link)
-            _do("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
-            _do("ip", "-n", there, "address", "add", f"{each.address}/24", "dev", "eth0")
-            for device in ("lo", "eth0"):
-                _do("ip", "-n", there, "link", "set", device, "up")
-            for inside, device in ((there, "eth0"), (switch, port)):
-                shaped = ("root", "tbf", "rate", self._rate, "burst", "1mb", "latency", "50ms")
-                _do("tc", "-n", inside, "qdisc", "add", "dev", device, *shaped)
+        super()._make()
+        for each in self.machines:
             each.start()
 
     def _remove(self) -> None:
         for each in self.machines:
             each.stop()
-        for namespace in [each.namespace for each in self.machines] + [self._switch]:
-            end_all(pids_in(namespace))
-            subprocess.run(["ip", "netns", "del", namespace], capture_output=True, timeout=PATIENCE)
-            shutil.rmtree(OWN_FILES / namespace, ignore_errors=True)
+        super()._remove()
 
     def running(self) -> list[psutil.Process]:
         """On all of them."""
         return [process for each in self.machines for process in each.running()]
-
-    def cut(self, place: int) -> None:
-        """Pull the cable of a machine."""
-        _do("ip", "-n", self._switch, "link", "set", f"port{place}", "down")
-
-    def drop(self, place: int, port: int) -> None:
-        """What a machine sends from that TCP port is lost from now on, also of connections that stand: a firewall."""
-        there = self.machines[place].namespace
-        _do("ip", "-n", there, "rule", "add", "ipproto", "tcp", "sport", str(port), "blackhole")
-
-    def mend(self, place: int) -> None:
-        """Put it back."""
-        _do("ip", "-n", self._switch, "link", "set", f"port{place}", "up")
-
-
-def pids_in(namespace: str) -> list[int]:
-    """Processes of a machine, as numbered here."""
-    found = subprocess.run(
-        ["ip", "netns", "pids", namespace], capture_output=True, text=True, timeout=PATIENCE
-    )
-    return [int(pid) for pid in found.stdout.split()]
-
-
-def end_all(pids: Sequence[int]) -> None:
-    """SIGKILL."""
-    for pid in pids:
-        try:
-            os.kill(pid, 9)
-        except ProcessLookupError:
-            # It has ended by itself.
-            continue

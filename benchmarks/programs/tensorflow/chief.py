@@ -1,15 +1,15 @@
 """The chief of a ParameterServerStrategy cluster, steered by the benchmark.
 
-Commands: connect {servers, workers}, then as in ours.py. A step is one tf.function, scheduled on a worker: it reads all
-weights once, has a gradient, and applies plain SGD where each variable
-lives, which costs no further traffic (`assign_sub(rate * g)` would). With `pack`
-= k, one function holds k steps, as TensorFlow's guide advises for small steps.
+Commands: connect {servers, workers, own}, then as in ours.py. A step is one tf.function, scheduled on a worker: it
+reads all weights once, has a gradient, and applies plain SGD where each variable lives, which costs no further traffic
+(`assign_sub(rate * g)` would). With `pack` = k, one function holds k steps, as TensorFlow's guide advises for small
+steps.
 """
 
 import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -34,8 +34,9 @@ class Chief:
     def __init__(self) -> None:
         self._loads: dict[str, Running] = {}
 
-    def connect(self, servers: list[str], workers: list[str]) -> None:
-        spec = tf.train.ClusterSpec({"ps": servers, "worker": workers, "chief": ["localhost:0"]})
+    def connect(self, servers: list[str], workers: list[str], own: str) -> None:
+        """`own`: the address of this host that the others reach."""
+        spec = tf.train.ClusterSpec({"ps": servers, "worker": workers, "chief": [f"{own}:0"]})
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             spec, task_type="chief", task_id=0, rpc_layer="grpc"
         )
@@ -44,14 +45,23 @@ class Chief:
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
 
     def prepare(
-        self, load: str, shapes: list[list[int]] | None = None, model: str = "", pack: int = 1
+        self,
+        load: str,
+        shapes: list[list[int]] | None = None,
+        model: str = "",
+        pack: int = 1,
+        dtype: str = "float32",
     ) -> None:
+        """`dtype`: in which variables are kept, and weights and gradients travel; models compute in float32."""
+        values: Sequence[Any] = [tf.zeros(shape) for shape in shapes or []]
         if model:
-            values, dataset = MODELS[model].initial(), lambda: _same_batch(model)
-        else:
-            values, dataset = [tf.zeros(s) for s in shapes or []], lambda: _ready_gradients(shapes or [])
+            values = MODELS[model].initial()
+
+        def dataset() -> Any:
+            return _same_batch(model) if model else _ready_gradients(shapes or [], dtype)
+
         with self._strategy.scope():
-            variables = [tf.Variable(value, name=f"v{i}") for i, value in enumerate(values)]
+            variables = [tf.Variable(tf.cast(value, dtype), name=f"v{i}") for i, value in enumerate(values)]
         gradients = _training(model) if model else _communication
 
         @tf.function
@@ -61,11 +71,11 @@ class Chief:
                 # One read each: everything after works on the worker's copy.
                 weights = [variable.read_value() for variable in variables]
                 loss, found = gradients(weights, next(iterator))
-                seen += loss
+                seen += tf.cast(loss, tf.float32)
                 for variable, gradient in zip(variables, found, strict=True):
                     with tf.device(variable.device):
                         tf.raw_ops.ResourceApplyGradientDescent(
-                            var=variable.handle, alpha=0.001, delta=gradient
+                            var=variable.handle, alpha=tf.constant(0.001, dtype), delta=gradient
                         )
             return seen
 
@@ -118,15 +128,17 @@ def _training(model: str) -> Callable[[list[Any], Any], tuple[Any, list[Any]]]:
     def gradients(weights: list[Any], batch: Any) -> tuple[Any, list[Any]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            loss = MODELS[model].loss(weights, batch)
+            loss = MODELS[model].loss([tf.cast(weight, tf.float32) for weight in weights], batch)
         return loss, tape.gradient(loss, weights)
 
     return gradients
 
 
-def _ready_gradients(shapes: list[list[int]]) -> Any:
+def _ready_gradients(shapes: list[list[int]], dtype: str) -> Any:
     """The same buffers over and over: a cached element is handed out, not copied."""
-    one = tf.data.Dataset.range(1).map(lambda _: tuple(tf.fill(shape, 1e-6) for shape in shapes))
+    one = tf.data.Dataset.range(1).map(
+        lambda _: tuple(tf.fill(shape, tf.cast(1e-6, dtype)) for shape in shapes)
+    )
     return one.cache().repeat()
 
 

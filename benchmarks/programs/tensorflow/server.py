@@ -14,7 +14,7 @@ import tensorflow as tf
 def main(job: str, index: int) -> None:
     own = tf.train.ClusterSpec({job: {index: "localhost:0"}})
     server = tf.distribute.Server(own, job_name=job, task_index=index, protocol="grpc")
-    print(json.dumps({"address": server.target.removeprefix("grpc://")}), flush=True)
+    print(json.dumps({"port": int(server.target.rpartition(":")[2])}), flush=True)
     sys.stdin.read()
     # The server's threads never end by themselves.
     os._exit(0)
