@@ -1,13 +1,13 @@
-"""Does a decision log say what the servers guarantee? One small class per check, all run in one pass.
+"""Checks that a decision log keeps what the servers guarantee. One small class per property, all run in one pass.
 
-`check_run(Run(path))` or `check_log(read_log(lines))` gives a `CheckResult` that lists every violation. Each check
-compares an entry with what the log says before it, the `pslab.runs.fold`, which shares nothing with the coordinator or
-the policies.
+`check_run(Run(path))` or `check_log(read_log(lines))` returns a `CheckResult` that lists every violation. Each check
+compares an entry with the `pslab.runs.fold` of the entries before it. No code is shared with the coordinator or the
+policies.
 
-checker        runs all checks over a log; a result for people and for programs
+checker        runs all checks over a log; the result for people and for programs
 log_check      their base class
-checks/        what holds whatever the policy
-policies/      what each policy guarantees
+ordering, members, tickets, updates, run_files    what holds under every policy
+terms, known   what each policy guarantees
 conservation   the law of the conservation of staleness
 """
 

@@ -7,15 +7,14 @@ from typing import Any
 
 from rich.markup import escape
 
-from pslab.check.checks.members import Members, Rates, WorkersTimes
-from pslab.check.checks.ordering import Clock, Frame, Indices, Resumptions
-from pslab.check.checks.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
-from pslab.check.checks.tickets import Accounting, OneAtATime, TicketLife
-from pslab.check.checks.updates import Folds, Refusals, Staleness, Turns, Versions, Weights
-from pslab.check.checks.work_units import WorkUnits
 from pslab.check.conservation import Conservation, ConservationCounter
+from pslab.check.known import PolicyGuarantee
 from pslab.check.log_check import LogCheck, Violation
-from pslab.check.policies.guarantee import PolicyGuarantee
+from pslab.check.members import Members, Rates, WorkersTimes
+from pslab.check.ordering import Clock, Frame, Indices, Resumptions
+from pslab.check.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
+from pslab.check.tickets import Accounting, OneAtATime, TicketLife, WorkUnits
+from pslab.check.updates import Folds, Refusals, Staleness, Turns, Versions, Weights
 from pslab.runs.fold import Fold
 from pslab.runs.folder import WEIGHTS, Run, RunError, Summary
 from pslab.runs.log import Line, Malformed

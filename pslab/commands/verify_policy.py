@@ -10,8 +10,8 @@ from rich.console import Console
 
 from pslab.commands.failure import EPILOG, Failure
 from pslab.display.progress import print_json
-from pslab.verify.schedules.play import Case
-from pslab.verify.schedules.search import Finding, Report, verify
+from pslab.verify.guarded import Case
+from pslab.verify.search import Finding, Report, verify
 from psserver.policies import PolicyError, names
 from pswire.command.options import completed_by, number_option
 from pswire.config.toml import OverrideError, apply_overrides

@@ -1,11 +1,11 @@
 """Runs beside each other: what a policy costs and gives, over seeds; and what the simulator had predicted.
 
-measure     the numbers of one run
-groups      runs of the same experiment but for the seed, with mean and spread; the best setting of each policy
-timeline    loss over time; holding a ticket, computing, waiting and communicating of each worker
-sweep       the experiments of a sweep; runs them, and keeps what is finished
-predict     how long the steps of a run took; the same experiment in the simulator, several times, against the run
-tables/     all of it for a terminal and as JSON
-charts/     the pictures, and one chart as a file
-html        a report that is one file
+groups          the numbers of one run; runs that differ by their seed only, with mean and spread
+timeline        what each worker did when: compute, communicate, wait
+sweep           the experiments of a sweep; runs them, and keeps what is finished
+predict         measured step times of a run; the same experiment in the simulator, several times, against the run
+group_table     groups as a table, as CSV and as JSON
+expected_table  theory and prediction beside the measured numbers, as tables and as JSON
+charts/         the pictures, and one chart as a file
+html            a report that is one file
 """

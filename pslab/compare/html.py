@@ -7,12 +7,12 @@ from pathlib import Path
 from pslab.compare.charts import figures as charts
 from pslab.compare.charts.theory import bound_chart
 from pslab.compare.charts.timeline import timeline_chart
-from pslab.compare.groups import Group
-from pslab.compare.measure import Goals
-from pslab.compare.tables.expected import HEAD, bounded, claims_by_group, rows
-from pslab.compare.tables.groups import columns_for, drops, measure_text, starving
-from pslab.compare.timeline import Timeline, curve, share_head, share_rows, timeline
+from pslab.compare.expected_table import HEAD, bounded, claims_by_group, rows
+from pslab.compare.group_table import columns_for, drops, measure_text, starving
+from pslab.compare.groups import Goals, Group
+from pslab.compare.timeline import Timeline, share_head, share_rows, timeline
 from pslab.runs.folder import RunError
+from pslab.runs.report import curve
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1180px; margin: 2rem auto; padding: 0 1rem }

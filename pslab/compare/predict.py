@@ -28,7 +28,7 @@ from pslab.compare.groups import Spread, spread
 from pslab.runs.fold import Fold
 from pslab.runs.folder import SUMMARY, Run, RunError, Summary
 from pslab.simulator import SimulationError, build
-from pslab.simulator.workers.worker import Worker
+from pslab.simulator.worker import Worker
 from psserver.policies import build as build_policy
 from pswire.config.distributions import Draw, parse, stream
 from pswire.config.experiment import Experiment

@@ -4,40 +4,14 @@ import math
 from dataclasses import dataclass, field
 from statistics import fmean
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pslab.runs.fold import ABANDONED, APPLIED, CANCELLED, COMMITTED, DROPPED, Fold
 from pslab.runs.folder import Run
-from pslab.runs.table import worker_order
+from pslab.runs.report import worker_order
 from pslab.runs.work import COMPUTING, KINDS, UNREPORTED, WASTED, Stretch, Work, WorkFold
 from pswire.decisions import entries as facts
 
-Series = NDArray[np.float64]
 # What became of a ticket that was committed, or not; the job may have ended before a fate was known.
 FATES = {APPLIED: "applied", DROPPED: "dropped", COMMITTED: "dropped", CANCELLED: "lost", ABANDONED: "lost"}
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Training loss of every version that has a finite one. `seconds` from the first grant."""
-
-    seconds: Series
-    versions: Series
-    samples: Series
-    loss: Series
-
-
-def curve(run: Run) -> Curve:
-    begun = run.began or 0.0
-    points = [
-        (metric.t - begun, metric.version, metric.samples, metric.loss)
-        for metric in run.metrics()
-        if metric.kind == "train"
-    ]
-    table = np.array(points, dtype=np.float64).reshape(-1, 4)
-    table = table[np.isfinite(table).all(axis=1)]
-    return Curve(*(table[:, column] for column in range(4)))
 
 
 @dataclass(frozen=True, slots=True)

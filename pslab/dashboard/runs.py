@@ -12,7 +12,7 @@ from typing import Any
 
 from pslab.dashboard.past import PART, Parts
 from pslab.dashboard.waits import waits_of
-from pslab.replay.log_entries import read_records
+from pslab.replay.schedule import read_records
 from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
 from pslab.runs.growing import Seen
 from pslab.runs.log import Line, Malformed, read_log

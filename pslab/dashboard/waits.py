@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pslab.replay import schedule
-from pslab.replay.log_entries import fold_of, job_of
+from pslab.replay.schedule import fold_of, job_of
 from pslab.replay.whatif import Counterfactual
 from psserver.coordinator import Coordinator, JobTerms, Record
 from psserver.coordinator.status import waited_for

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.replay.log_entries import job_of
+from pslab.replay.schedule import job_of
 from pslab.replay.worker_replica import DataError, DataPart, Remembering, WorkerReplica, memory_of
 from pslab.runs.fold import Fold
 from pslab.simulator.store import ShardStore

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.replay.execution import Replay
-from pslab.replay.log_entries import job_of, read_records, servers_of
+from pslab.replay.schedule import job_of, read_records, servers_of
 from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
 from psserver import weights_file

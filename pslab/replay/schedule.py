@@ -12,11 +12,13 @@ does not say is inferred:
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import attrgetter
 
+from pslab.runs.fold import Fold
+from pslab.runs.folder import Run, RunError
 from psserver.coordinator import Record
 from pswire import protocol
 from pswire.decisions import entries
@@ -197,3 +199,53 @@ def _move(step: Record) -> Move | None:
         case entries.Leave(worker, reason):
             return Depart(step.t, worker, reason)
     return None
+
+
+def read_records(run: Run) -> list[Record]:
+    """The whole log in order. Raises RunError naming the line that cannot be read or is out of place.
+
+    Of a run without a summary, which was cut off or goes on: up to its last whole line.
+    """
+    path, records, joined = run.log, list[Record](), set[str]()
+    for read in run.decisions():
+        place, fact = f"{path}:{read.line}", read.fact
+        if read.i != len(records):
+            raise RunError(f"{place}: expected entry {len(records)}, got {read.i}: the log was edited")
+        if not records and not isinstance(fact, entries.Job):
+            break
+        if isinstance(fact, entries.Job) and fact.format != entries.FORMAT:
+            raise RunError(
+                f"{path}: expected format {entries.FORMAT}, got {fact.format}: made by another release"
+            )
+        worker = getattr(fact, "worker", None)
+        if isinstance(fact, entries.Join):
+            joined.add(fact.worker)
+        elif worker is not None and worker not in joined:
+            raise RunError(f"{place}: {fact.kind} of {worker}, who has not joined: the log was edited")
+        records.append(Record(read.i, read.t, fact))
+    if not records:
+        raise RunError(f"{path}: expected a job entry first: the log is empty or was edited")
+    if run.stopped and not any(isinstance(record.entry, entries.Stop) for record in records):
+        raise RunError(
+            f"{path}: has no stop entry, though the job has stopped: the log was cut off or edited"
+        )
+    return records
+
+
+def job_of(records: Sequence[Record]) -> entries.Job:
+    """Entry 0 of a log."""
+    job = records[0].entry
+    assert isinstance(job, entries.Job)
+    return job
+
+
+def fold_of(records: Sequence[Record]) -> Fold:
+    """What the whole log says."""
+    return Fold.of((record.entry, record.t) for record in records)
+
+
+def servers_of(records: Sequence[Record]) -> int:
+    """How many there were at the end: a job may go on with another number."""
+    job = fold_of(records).job
+    assert job is not None
+    return job.servers

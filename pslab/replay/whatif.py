@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pslab.replay import schedule as s
-from pslab.replay.log_entries import fold_of, job_of
+from pslab.replay.schedule import fold_of, job_of
 from pslab.runs.fold import Fold
 from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send
 from psserver.policies import Policy, PolicyError

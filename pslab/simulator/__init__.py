@@ -1,16 +1,16 @@
-"""A cluster on a virtual clock: the daemons' own coordinator, policy and shards, with simulated workers and links.
+"""A cluster on a virtual clock: the servers' own coordinator, policy and shards, with simulated workers and links.
 
-Rules of this package: no clock, no threads, no sockets, no TensorFlow. Time is
-the event queue's; chance comes from seeded generators, one per worker and purpose.
-Same experiment, same run, to the last bit.
+Rules of this package: no clock, no threads, no sockets, no TensorFlow. Time comes from the event queue; chance comes
+from seeded generators, one per worker and purpose. The same experiment gives the same run, to the last bit.
 
-    network      what happens next; latency and bandwidth of links; messages, of which lost ones are sent again
-    workers      the worker's loop as a state machine, and what it works through
-    store        the shards' arrays (learning); nothing at all (timing only)
+    network      the event queue; latency and bandwidth of links; messages, and how lost ones are sent again
+    worker       a worker's loop as a state machine
+    worker_data  the batches that it works through
+    store        the shards' arrays (learning), or nothing (timing only)
     cluster      the shell around coordinator and shards
     faults       crashes, leaves, late starts, broken connections
     folder       the run folder, as the servers write it
-    checkpoints  saved and read again, as the servers do it
+    checkpoints  saved and read again by the servers' code
     build        all of these from an experiment
     problems     numpy problems with a known optimum
 """

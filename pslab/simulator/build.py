@@ -12,8 +12,8 @@ from pslab.simulator.faults import schedule_faults
 from pslab.simulator.network import EventQueue, LinkFaults, Network
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.store import ShardStore, Store, TimingOnlyStore
-from pslab.simulator.workers.data import Dealing, dealing
-from pslab.simulator.workers.worker import Worker
+from pslab.simulator.worker import Worker
+from pslab.simulator.worker_data import Dealing, dealing
 from psserver.codec_rules import check_codec
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pslab.simulator.folder import Folder
 from pslab.simulator.network import Channel, EventQueue, LinkFaults, Network
 from pslab.simulator.store import ShardStore, Store
-from pslab.simulator.workers.data import Dealing
-from pslab.simulator.workers.worker import Worker
+from pslab.simulator.worker import Worker
+from pslab.simulator.worker_data import Dealing
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, Trial
 from psserver.coordinator.assurance import Assurance
 from psserver.policies import Policy

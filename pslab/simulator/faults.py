@@ -3,7 +3,7 @@
 from functools import partial
 
 from pslab.simulator.cluster import Cluster
-from pslab.simulator.workers.worker import Worker
+from pslab.simulator.worker import Worker
 from pswire.config.sections import Crash, Disconnect, FaultsSection
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from pslab.runs.fold import Fold, mean_of
 from pslab.runs.folder import EXPERIMENT, SIMULATED, Metric, Run
+from pslab.simulator.problems import numpy_problem
 from pslab.simulator.problems.quadratic import Quadratic
-from pslab.simulator.problems.registry import numpy_problem
 from pslab.theory import formulas
 from psserver import policies
 from psserver.optimizers import build

@@ -1,13 +1,13 @@
 """Does a policy keep the contract? Random schedules through the real coordinator; the shortest that shows a fault.
 
-A *schedule* is a list of acts ("w0 joins", "w0 commits", "0.4 seconds pass"): the lines at the margin of a
-golden trace.
+A *schedule* is a list of acts ("w0 joins", "w0 commits", "0.4 seconds pass"): the unindented lines of a golden trace.
 
-    schedules     draws schedules, plays them again from their acts, searches for faults, cuts them down
-    harness       a coordinator on a clock of its own, told what its workers do
-    client        a worker of the schedule, on the engine of the real one
-    adversarial   messages that must change nothing
+    schedule      draws random schedules and plays them
+    guarded       plays a given schedule; every step is checked, and executed by a real shard
+    search        searches for faults, and shrinks the schedule that shows one
+    harness       a coordinator with a clock of its own
+    clients       workers: honest ones on the real engine, and messages that must change nothing
     invariants    what holds after every step, and what the policy's facts promise
-    shard         a real shard that executes the log
+    time_limit    a policy that is stopped when a step takes too long
     trace_format  a schedule as text
 """

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pslab.check.checker import check_run
 from pslab.replay.execution import Replay
-from pslab.replay.log_entries import read_records
 from pslab.replay.run_folder import prove
+from pslab.replay.schedule import read_records
 from pslab.runs.folder import Run
 from psworker.local import Trainer
 from tests.patience import at_most

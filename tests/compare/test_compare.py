@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pslab.compare.groups import Group, grouped, spread
-from pslab.compare.measure import Goals, measured
-from pslab.compare.tables.groups import compare_json, spread_text, starving
+from pslab.compare.group_table import compare_json, spread_text, starving
+from pslab.compare.groups import Goals, Group, grouped, measured, spread
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab

@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from pslab.compare.charts.figures import MANY, histograms, shares, staleness
-from pslab.compare.groups import grouped
+from pslab.compare.group_table import NAMED, drops, starving
+from pslab.compare.groups import Goals, grouped, measured
 from pslab.compare.html import page
-from pslab.compare.measure import Goals, measured
-from pslab.compare.tables.groups import NAMED, drops, starving
-from pslab.compare.timeline import curve, spans
+from pslab.compare.timeline import spans
+from pslab.runs.report import curve
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pslab.compare.expected_table import prediction_json
 from pslab.compare.predict import (
     REPEAT,
     Prediction,
@@ -15,7 +16,6 @@ from pslab.compare.predict import (
     relative_error,
     step_times_of,
 )
-from pslab.compare.tables.expected import prediction_json
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab

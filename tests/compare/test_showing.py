@@ -12,12 +12,11 @@ from rich.table import Table
 pytest.importorskip("matplotlib")
 
 from pslab.compare.charts import PLOTS, write_picture
-from pslab.compare.groups import Group, best_of_each, grouped
+from pslab.compare.expected_table import prediction_tables, theory_tables
+from pslab.compare.group_table import columns_for, compare_table
+from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, grouped, measured
 from pslab.compare.html import page
-from pslab.compare.measure import MEASURES, Goals, measured
 from pslab.compare.predict import predict, step_times_of
-from pslab.compare.tables.expected import prediction_tables, theory_tables
-from pslab.compare.tables.groups import columns_for, compare_table
 from pslab.runs.folder import Run, RunError
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab

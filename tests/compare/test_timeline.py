@@ -14,9 +14,8 @@ pytest.importorskip("matplotlib")
 
 from pslab.compare.charts import figures as charts
 from pslab.compare.charts.timeline import ROWS, timeline_chart
-from pslab.compare.groups import Group, grouped
+from pslab.compare.groups import Goals, Group, grouped, measured
 from pslab.compare.html import page
-from pslab.compare.measure import Goals, measured
 from pslab.compare.timeline import KEPT, Lane, Timeline, share_head, share_rows, timeline
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED

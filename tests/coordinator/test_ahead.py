@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pslab.check.policies.known import KNOWN
+from pslab.check.known import KNOWN
 from pslab.replay.whatif import Alternative, what_if
 from pslab.verify.harness import CoordinatorHarness, granted
 from psserver.coordinator import Record

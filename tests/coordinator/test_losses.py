@@ -2,8 +2,8 @@
 
 import pytest
 
-from pslab.verify.schedules.choices import ListedChoices
-from pslab.verify.schedules.schedule import TIMEOUT, Schedule
+from pslab.verify.guarded import TIMEOUT
+from pslab.verify.schedule import ListedChoices, Schedule
 from tests.coordinator.test_schedules import ALL, Setting, second_opinion
 
 BATCHES = (3, 2, 3, 1)

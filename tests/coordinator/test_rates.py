@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslab.replay.log_entries import read_records
+from pslab.replay.schedule import read_records
 from pslab.replay.whatif import what_if
 from pslab.runs.folder import Run
 from pslab.verify.harness import CoordinatorHarness, refusals

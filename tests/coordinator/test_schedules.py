@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from pslab.check.checker import check_log
 from pslab.runs.log import read_log
 from pslab.verify.invariants import InvariantViolation
-from pslab.verify.schedules.choices import ChoiceSource, ListedChoices, Seeded
-from pslab.verify.schedules.schedule import Schedule
+from pslab.verify.schedule import ChoiceSource, ListedChoices, Schedule, Seeded
 from psserver.coordinator import Coordinator, Output
 from psserver.policies import Done, Event, Leave
 from psserver.policies.composed import ComposedPolicy

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pslab.verify.schedules.choices import Seeded
-from pslab.verify.schedules.schedule import Schedule
+from pslab.verify.schedule import Schedule, Seeded
 from psserver.coordinator import Coordinator, JobTerms, Record
 from psserver.policies import build
 from pswire import protocol

@@ -20,7 +20,7 @@ from pslab.dashboard.recording import recorded
 from pslab.dashboard.sources import flat
 from pslab.dashboard.waits import waits_of
 from pslab.launch.simulated import run_simulated
-from pslab.replay.log_entries import read_records
+from pslab.replay.schedule import read_records
 from pslab.runs.folder import Run
 from psserver import policies
 from pswire.config.experiment import load_experiment

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pslab import export as exporting
 from pslab.commands.recorded import export as command
-from pslab.export import target as exporting
-from pslab.export.source import Weights
+from pslab.export import Weights
 from psserver.checkpoint import Store
 from tests.checkpoint.written import write
 from tests.export.test_export import arrays_of

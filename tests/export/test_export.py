@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from pslab.export import target
+from pslab import export
 from pslab.runs.folder import Run
 from psserver import weights_file
 from pswire.exits import ExitCode
@@ -131,7 +131,7 @@ def test_a_disk_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(target.np.lib.format, "write_array", full)
+    monkeypatch.setattr(export.np.lib.format, "write_array", full)
     done = exported(run, tmp_path / "out" / "w.npz")
     assert done.code == ExitCode.USAGE and "No space left on device" in done.err
     assert list((tmp_path / "out").iterdir()) == []
@@ -139,7 +139,7 @@ def test_a_disk_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
 
 def test_a_variable_may_have_any_name(tmp_path: Path) -> None:
     weights = {name: np.float32([1, 2]) for name in ("file", "a/b", "a b#1", "ä")}
-    target.write(tmp_path / "w.npz", weights, None, None)
+    export.write_weights(tmp_path / "w.npz", weights, None, None)
     assert {name: values.tolist() for name, values in arrays_of(tmp_path / "w.npz").items()} == {
         name: [1.0, 2.0] for name in weights
     }

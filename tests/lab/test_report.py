@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from pslab.runs.folder import Run, RunError
-from pslab.runs.report import TAIL, binned, draw, smoothed
-from pslab.runs.table import labels, policy_label, rich_table, rows
+from pslab.runs.report import TAIL, binned, draw, labels, policy_label, rich_table, rows, smoothed
 from tests.lab.logs import async_log, bounded_log, sync_log, write_run
 
 

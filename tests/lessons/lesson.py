@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pslab.compare.groups import Group, grouped
-from pslab.compare.measure import Goals, measured
+from pslab.compare.groups import Goals, Group, grouped, measured
 from pslab.runs.folder import Run
 from tests.replay.command import ps_lab
 

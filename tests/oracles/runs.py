@@ -16,8 +16,7 @@ import numpy as np
 from pslab.simulator import Folder, build
 from pslab.simulator.checkpoints import Saver
 from pslab.simulator.problems.problem import Floats, Gradient, NumpyTrainer, Parameters
-from pslab.verify.schedules.choices import Seeded
-from pslab.verify.schedules.schedule import Schedule
+from pslab.verify.schedule import Schedule, Seeded
 from pslab.verify.trace_format import replay
 from psserver.coordinator import Record
 from psserver.optimizers import OptimizerError

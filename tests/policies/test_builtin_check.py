@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pslab.check.policies.known import KNOWN
-from pslab.verify.schedules.choices import Seeded
+from pslab.check.known import KNOWN
+from pslab.verify.schedule import Seeded
 from psserver.policies import names
 from psserver.policies.parts.weights import FAMILIES
 from tests.coordinator.test_schedules import Setting

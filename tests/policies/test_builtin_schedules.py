@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslab.verify.schedules.choices import ListedChoices, Seeded
-from pslab.verify.schedules.schedule import TIMEOUT, Schedule
+from pslab.verify.guarded import TIMEOUT
+from pslab.verify.schedule import ListedChoices, Schedule, Seeded
 from psserver.policies import names
 from pswire.decisions.entries import Join
 from tests.coordinator.test_losses import POINTS, others_finish, undisturbed

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pslab.verify.invariants import InvariantViolation
-from pslab.verify.schedules.choices import ListedChoices, Seeded
-from pslab.verify.schedules.search import signature
+from pslab.verify.schedule import ListedChoices, Seeded
+from pslab.verify.search import signature
 from tests.recovery.promises import check
 from tests.recovery.schedule import Schedule
 from tests.recovery.settings import Job, job_of

@@ -7,7 +7,7 @@ shard are one process.
 from collections.abc import Mapping
 
 from pslab.verify.invariants import InvariantViolation, expect
-from pslab.verify.schedules.choices import ChoiceSource
+from pslab.verify.schedule import ChoiceSource
 from psserver.checkpoint import CheckpointError, Manifest, check_same_job, coordinator_of, name_of, shards_of
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.policies import build

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from pslab.verify.invariants import InvariantViolation, expect
-from pslab.verify.schedules.choices import ChoiceSource
+from pslab.verify.schedule import ChoiceSource
 from psserver.checkpoint import CheckpointError, name_of
 from pswire.decisions import entries
 from psworker.engine import Request

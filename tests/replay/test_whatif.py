@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pslab.replay.log_entries import read_records
+from pslab.replay.schedule import read_records
 from pslab.replay.whatif import Alternative, what_if
 from pslab.runs.folder import Run
 from psserver.coordinator import Record

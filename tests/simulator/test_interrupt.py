@@ -8,7 +8,7 @@ import pytest
 from pslab.check.checker import check_run
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
-from pslab.simulator.workers.worker import Step, Worker
+from pslab.simulator.worker import Step, Worker
 from psserver.coordinator.ledger import Ledger
 from pswire.config.experiment import parse_experiment
 from pswire.decisions.entries import Entry

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from pslab.replay import schedule as s
-from pslab.replay.log_entries import job_of, read_records
+from pslab.replay.schedule import job_of, read_records
 from pslab.simulator import Cluster
 from pslab.simulator.network import Channel, EventQueue, LinkFaults, Network
 from pslab.simulator.store import TimingOnlyStore
-from pslab.simulator.workers.worker import Worker
+from pslab.simulator.worker import Worker
 from psserver.coordinator import JobTerms, Record
 from psserver.policies import build
 from psworker.engine import Abandon, Commit, Done, Leave, Ready, Request

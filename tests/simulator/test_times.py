@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from pslab.check import members as times
 from pslab.check.checker import check_log
-from pslab.check.checks import members as times
 from pslab.runs.log import read_log
 from pswire.decisions import entries as facts
 from tests.simulator.lab import Outcome, experiment, simulate

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pslab.verify.client import Client
-from pslab.verify.schedules.choices import Seeded
-from pslab.verify.schedules.schedule import Schedule
-from pslab.verify.schedules.time_limit import TimeLimitedPolicy
-from pslab.verify.shard import StagedShard
+from pslab.verify.clients import Client
+from pslab.verify.guarded import StagedShard
+from pslab.verify.schedule import Schedule, Seeded
+from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import Coordinator, CoordinatorState
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from pslab.verify.schedules.play import Case, play
-from pslab.verify.schedules.search import OTHERWISE, Finding, signature, verify
+from pslab.verify.guarded import Case, play
+from pslab.verify.search import OTHERWISE, Finding, signature, verify
 from psserver.policies import PolicyError, names
 
 SCHEDULES = 1000  # the default of ps-lab verify-policy

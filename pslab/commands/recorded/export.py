@@ -6,9 +6,14 @@ import click
 
 from pslab.commands.failure import EPILOG, Failure, say_unfinished
 from pslab.display.progress import print_json
-from pslab.export import target
-from pslab.export.source import OtherWeightsError, is_checkpoint
-from pslab.export.target import exported, exported_checkpoint
+from pslab.export import (
+    OtherWeightsError,
+    check_target,
+    exported,
+    exported_checkpoint,
+    is_checkpoint,
+    needs_model,
+)
 from pslab.replay.execution import Replayed
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run, RunError
@@ -66,8 +71,8 @@ def export(folder: Path, path: Path, version: int | None, job: str | None, as_js
       ps-lab export runs/by-hand --to model.keras --job my_job.py:MyJob
     """
     try:
-        target.check(path)
-        if job is not None and not target.needs_model(path):
+        check_target(path)
+        if job is not None and not needs_model(path):
             raise RunError(
                 f"--job {job}: only a .keras file and a SavedModel hold a model; {path} holds weights"
             )
@@ -102,7 +107,7 @@ def export(folder: Path, path: Path, version: int | None, job: str | None, as_js
         )
     else:
         line = f"version {found.version}, {found.origin}: {len(found.arrays)} variables in {path}"
-        click.echo(f"{line}, {told}" if target.needs_model(path) else line)
+        click.echo(f"{line}, {told}" if needs_model(path) else line)
 
 
 def _progress(replayed: Replayed) -> None:

@@ -10,8 +10,8 @@ from rich.console import Console
 from pslab.commands.failure import EPILOG, Failure, console, say_unfinished
 from pslab.display.progress import print_json
 from pslab.replay.execution import Replayed
-from pslab.replay.log_entries import job_of, read_records
 from pslab.replay.run_folder import export, prove, replay_of
+from pslab.replay.schedule import job_of, read_records
 from pslab.replay.view import (
     alternative_json,
     alternative_notes,

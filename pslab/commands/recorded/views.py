@@ -11,8 +11,7 @@ from pslab.display.progress import print_json
 from pslab.observe.tensorboard import write_events
 from pslab.observe.trace import write_trace
 from pslab.runs.folder import TENSORBOARD, TRACE, Run, RunError, later_jobs
-from pslab.runs.report import draw
-from pslab.runs.table import rich_table, rows
+from pslab.runs.report import draw, rich_table, rows
 from pswire.exits import ExitCode
 
 

@@ -8,8 +8,8 @@ import click
 
 from pslab.commands.failure import EPILOG, Failure, console, say_unfinished, trust_option
 from pslab.commands.running.showing import show, showing, shown
+from pslab.compare.expected_table import prediction_json, prediction_tables
 from pslab.compare.predict import REPEAT, predict, step_times_of
-from pslab.compare.tables.expected import prediction_json, prediction_tables
 from pslab.display.progress import print_json
 from pslab.runs.folder import Run, RunError
 from pslab.simulator import SimulationError

@@ -14,8 +14,7 @@ from pslab.display.progress import Display, choose
 from pslab.launch.experiments import FinishedRun, load, run_local
 from pslab.launch.outcome import outcome_text
 from pslab.runs.folder import Run, RunError
-from pslab.runs.report import draw
-from pslab.runs.table import rich_table, rows
+from pslab.runs.report import draw, rich_table, rows
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 

@@ -9,8 +9,7 @@ import click
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.commands.running.how import How, advise, real, simulated, submitted
 from pslab.display.progress import print_json
-from pslab.export import target
-from pslab.export.target import exported
+from pslab.export import check_target, exported, needs_model
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import ENGINES, Options, engine_named, engines_text
 from pslab.launch.experiments import FinishedRun, checked, of_script
@@ -157,8 +156,8 @@ def run(
     how = How(out, force, resume, restarts, log_format, tensorboard, trackers, as_json, quiet, save, options)
     try:
         if save is not None:
-            target.check(save)
-            if script is not None and target.needs_model(save):
+            check_target(save)
+            if script is not None and needs_model(save):
                 raise RunError(f"--save {save}: the script has the model: let it call model.save(...)")
         if script is None:
             loaded = _experiment(arguments, overrides, typed_options(keys))
@@ -172,7 +171,7 @@ def run(
         saved = ""
         if save is not None and finished.result.ok:
             _, told = exported(Run(finished.folder), save)
-            saved = f"model: {save}, {told}" if target.needs_model(save) else f"model: {save}"
+            saved = f"model: {save}, {told}" if needs_model(save) else f"model: {save}"
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except (EngineError, ExperimentError, OptimizerError, RunError, TrackerError) as error:

@@ -11,11 +11,10 @@ from rich.console import Console
 
 from pslab.commands.failure import console
 from pslab.compare.charts import PLOTS, check_target, write_picture
-from pslab.compare.groups import Group, best_of_each, goal_of, grouped
+from pslab.compare.expected_table import theory_json, theory_tables
+from pslab.compare.group_table import columns_for, compare_csv, compare_json, compare_table, drops, starving
+from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped, measured
 from pslab.compare.html import write_html
-from pslab.compare.measure import MEASURES, Goals, measured
-from pslab.compare.tables.expected import theory_json, theory_tables
-from pslab.compare.tables.groups import columns_for, compare_csv, compare_json, compare_table, drops, starving
 from pslab.display.progress import print_json
 from pslab.runs.folder import Run, RunError
 from pswire.nearest import did_you_mean

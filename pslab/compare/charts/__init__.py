@@ -7,9 +7,8 @@ from typing import Any
 from pslab.compare.charts import figures as charts
 from pslab.compare.charts.theory import bound_chart, measure_chart
 from pslab.compare.charts.timeline import timeline_chart
-from pslab.compare.groups import Group
-from pslab.compare.measure import MEASURES
-from pslab.compare.tables.expected import bounded
+from pslab.compare.expected_table import bounded
+from pslab.compare.groups import MEASURES, Group
 from pslab.runs.folder import RunError
 
 CHARTS = {

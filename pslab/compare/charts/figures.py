@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.compare.groups import Group
-from pslab.compare.timeline import Curve, curve
 from pslab.runs.folder import RunError
-from pslab.runs.report import COLOURS, TAIL, binned, smoothed
-from pslab.runs.table import worker_order
+from pslab.runs.report import COLOURS, TAIL, Curve, binned, curve, smoothed, worker_order
 
 
 def colour(index: int) -> str:

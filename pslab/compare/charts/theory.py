@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pslab.compare.charts.figures import colour, dress, figure_of
-from pslab.compare.groups import Group, varied_settings
-from pslab.compare.measure import MEASURES
+from pslab.compare.groups import MEASURES, Group, varied_settings
 from pslab.runs.folder import RunError
 from pslab.theory.measured import BoundedCurve, claims_of
 

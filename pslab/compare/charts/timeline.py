@@ -9,7 +9,7 @@ from pslab.compare.groups import Group
 from pslab.compare.timeline import spans
 from pslab.runs import work
 from pslab.runs.folder import Run
-from pslab.runs.table import worker_order
+from pslab.runs.report import worker_order
 
 # Okabe and Ito's palette: told apart with any kind of colour vision. What is wasted is hatched as well.
 PALETTE = {

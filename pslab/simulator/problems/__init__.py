@@ -1,6 +1,56 @@
-"""Problems for simulated workers: numpy only, gradients by hand, optima known."""
+"""Problems for simulated workers: numpy only, gradients by hand, optima known.
 
+Here: a problem from its name and options, as an experiment file has them.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pslab.simulator.problems.digits import Logistic, Mlp
 from pslab.simulator.problems.problem import Gradient, NumpyTrainer, Problem, ProblemError
-from pslab.simulator.problems.registry import PROBLEMS, numpy_problem
+from pslab.simulator.problems.quadratic import Quadratic
+from pswire.nearest import did_you_mean
 
 __all__ = ["PROBLEMS", "Gradient", "NumpyTrainer", "Problem", "ProblemError", "numpy_problem"]
+
+PROBLEMS: dict[str, Any] = {"quadratic": Quadratic, "logistic": Logistic, "mlp": Mlp}
+"""The problems by name; each is a dataclass whose fields are its options."""
+
+# What must be above 0; the others may be 0.
+_POSITIVE = ("dimensions", "condition", "batches_per_epoch", "batch_size", "hidden")
+
+
+def numpy_problem(name: str, options: Mapping[str, object], units: int = 0) -> NumpyTrainer:
+    """`units`: the data is dealt as so many work units. Raises ProblemError for an unknown problem, an unknown option
+    or a value that does not fit."""
+    if name not in PROBLEMS:
+        raise ProblemError(f"unknown problem {name!r}{did_you_mean(name, PROBLEMS)}")
+    known = {option.name: option.default for option in fields(PROBLEMS[name])}
+    given = {}
+    for option, value in options.items():
+        if option not in known:
+            raise ProblemError(f"problem {name} has no option {option!r}{did_you_mean(option, known)}")
+        given[option] = _fitting(option, value, known[option])
+    return NumpyTrainer(PROBLEMS[name](**given), units)
+
+
+def _fitting(option: str, value: object, default: object) -> object:
+    if isinstance(default, tuple):
+        numbers = value if isinstance(value, list | tuple) else ()
+        if not numbers or not all(_is_number(number) and math.isfinite(number) for number in numbers):
+            raise ProblemError(f"{option}: expected a list of numbers, got {value!r}")
+        return tuple(float(number) for number in numbers)
+    whole = isinstance(default, int)
+    if not _is_number(value) or (whole and not isinstance(value, int)):
+        raise ProblemError(f"{option}: expected a {'whole ' if whole else ''}number, got {value!r}")
+    if not math.isfinite(value):  # type: ignore[arg-type]
+        raise ProblemError(f"{option}: expected a finite number, got {value!r}")
+    if option in _POSITIVE and not value > 0:  # type: ignore[operator]
+        raise ProblemError(f"{option}: expected more than 0, got {value!r}")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -6,15 +6,15 @@ the smallest failing schedule drive the same scenes.
 """
 
 import math
+import random
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
-from pslab.verify.adversarial import Adversary
-from pslab.verify.client import Client
+from pslab.verify.clients import Adversary, Client
+from pslab.verify.guarded import TIMEOUT, StagedShard
 from pslab.verify.invariants import Guard, InvariantViolation, expect
-from pslab.verify.schedules.choices import ChoiceSource
-from pslab.verify.schedules.time_limit import TimeLimitedPolicy
-from pslab.verify.shard import StagedShard
+from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.status import report
 from psserver.policies import build
@@ -22,7 +22,32 @@ from pswire import protocol
 from pswire.protocol import received
 from psworker.engine import Abandon, Commit, Done, Ready, Request
 
-TIMEOUT = 3.0
+
+class ChoiceSource(Protocol):
+    def pick(self, n: int) -> int:
+        """One of 0 .. n - 1."""
+        ...
+
+
+class Seeded:
+    """The same choices for the same seed, on every machine."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def pick(self, n: int) -> int:
+        # Fast enough, and even enough for n far below 2 ** 16.
+        return self._random.getrandbits(16) * n >> 16
+
+
+class ListedChoices:
+    """Choices from a list; when it ends, always the first: the calmest."""
+
+    def __init__(self, choices: list[int]) -> None:
+        self._choices = iter(choices)
+
+    def pick(self, n: int) -> int:
+        return next(self._choices, 0) % n
 
 
 class Schedule:
@@ -113,7 +138,7 @@ class Schedule:
             self.adversary().join_again(client.worker)
 
     def adversary(self) -> Adversary:
-        return Adversary(self.coordinator, self.choices, self.now, self.guard)
+        return Adversary(self.coordinator, self.choices.pick, self.now, self.guard)
 
     def proceed(self, client: Client) -> None:
         """Whatever comes next for this worker: a message arrives, a notice arrives, or it computes."""

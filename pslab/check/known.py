@@ -9,10 +9,14 @@ ArithmeticError for knobs that no policy accepts.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pslab.check.policies.terms import Terms, constant
+from pslab.check.log_check import LogCheck
+from pslab.check.terms import Terms, constant
+from pslab.runs.fold import Fold
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
 
 Knobs = Mapping[str, Any]
 BARRIER = Terms(size=None, distinct=True, bound=0, ahead=False)
@@ -176,3 +180,52 @@ KNOWN: dict[str, Callable[[Knobs, int], Terms]] = {
     "easgd": lambda knobs, workers: Terms(),
     "dana-slim": lambda knobs, workers: Terms(),
 }
+
+
+class PolicyGuarantee(LogCheck):
+    """The policy's own guarantee, chosen by the job entry; nothing for a policy that is not known here."""
+
+    name = "policy guarantee"
+
+    def __init__(self) -> None:
+        self._checks: list[LogCheck] = []
+        self._known = False
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        if isinstance(entry.fact, e.Job) and entry.fact.policy.get("name") in KNOWN:
+            yield from self._choose(entry.fact)
+        for check in self._checks:
+            yield from check.see(entry, state)
+
+    def _choose(self, job: e.Job) -> Iterator[str]:
+        self._known = True
+        try:
+            terms = KNOWN[str(job.policy.get("name"))](job.policy, job.workers)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            yield f"the policy {job.policy} has a knob that makes no sense: {error}"
+            return
+        self._checks = terms.checks()
+        yield from misdeclared(job, terms)
+
+    def remarks(self, state: Fold) -> Iterator[str]:
+        if not self._known and state.job is not None:
+            name = state.job.policy.get("name")
+            yield f"no guarantee is known for policy {name}; the general promises were checked"
+
+
+def misdeclared(job: e.Job, terms: Terms) -> Iterator[str]:
+    """Sentences about tensor parts in the job entry that are not those of its policy; none in a log without parts."""
+    if job.tensors is None:
+        return
+    name = str(job.policy.get("name"))
+    declared = (job.tensors.get("compensator"), job.tensors.get("aggregator"), job.tensors.get("knobs"))
+    expected = (terms.compensator, terms.aggregator, dict(terms.numbers))
+    if declared != expected:
+        yield f"the shards were told to use {_described(declared)}; {name} uses {_described(expected)}"
+    if terms.undivided and job.servers > 1:
+        yield f"{name} compares whole gradients, but the model was divided over {job.servers} servers"
+
+
+def _described(parts: tuple[object, object, object]) -> str:
+    compensator, aggregator, knobs = parts
+    return f"compensator {compensator or 'none'}, aggregator {aggregator}, numbers {knobs}"

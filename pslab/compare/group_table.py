@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pslab.compare.groups import Group, Spread
-from pslab.compare.measure import MEASURES, Goals, Measured
+from pslab.compare.groups import MEASURES, Goals, Group, Measured, Spread
 from pslab.display.status import finite_or_none
 from pslab.runs.folder import DECISIONS
 from pswire.decisions.entries import Drop

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.simulator.network import Channel
-from pslab.simulator.workers.data import Surroundings, TicketWork, WorkerData
+from pslab.simulator.worker_data import Surroundings, TicketWork, WorkerData
 from pswire import protocol
 from pswire.config.distributions import Draw
 from pswire.protocol import received

@@ -11,7 +11,7 @@ from rich.text import Text
 from pslab.compare.groups import Group
 from pslab.compare.predict import Prediction, Row, prediction_rows, relative_error
 from pslab.display.status import finite_or_none
-from pslab.runs.table import labels
+from pslab.runs.report import labels
 from pslab.theory.measured import BoundedCurve, Claim, NoTheoryError, bounded_curve, claims_of
 
 HEAD = ("policy", "", "measured", "", "theory", "off by", "formula", "source")

@@ -4,12 +4,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pslab.verify.guarded import TIMEOUT, Case, decisions, play
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.invariants import InvariantViolation
-from pslab.verify.schedules.choices import Seeded
-from pslab.verify.schedules.play import Case, decisions, play
-from pslab.verify.schedules.schedule import TIMEOUT, Schedule
-from pslab.verify.schedules.time_limit import PATIENCE, TimeLimitedPolicy, timed
+from pslab.verify.schedule import Schedule, Seeded
+from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy, timed
 from pslab.verify.trace_format import tell
 from psserver.policies import PolicyError, build
 

@@ -1,1 +1,0 @@
-"""Tables of runs, for a terminal and as JSON."""
