@@ -49,8 +49,8 @@ def _no_state_beside(state: Collection[str] | None, what: str) -> None:
 
 def _of_model(model: Any) -> list[tuple[VariableSpec, ArrayLike]]:
     # Imported here: it loads TensorFlow, which whoever has a Keras model has loaded.
+    from psworker.backends.tensorflow.variables import collect
     from psworker.job.errors import JobError
-    from psworker.tensorflow.variables import collect
 
     try:
         found = collect(model)

@@ -15,7 +15,7 @@ def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | N
     Its values are those of the file job.initial where the experiment names one.
     Raises JobError and DeviceError.
     """
-    import psworker.tensorflow.quiet  # noqa: F401
+    import psworker.backends.tensorflow.quiet  # noqa: F401
     from psworker.tensorflow.device import set_up
     from psworker.tensorflow.trainer import Trainer
 

@@ -112,7 +112,11 @@ RULES = (
     # An extra: a server without metrics does not load it.
     Rule("psserver", never=("prometheus_client",), but=("psserver.metrics",)),
     Rule("psworker", never=("psserver", "pslab", "examples")),
-    Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow", "psworker.keras")),
+    Rule(
+        "psworker",
+        never=TENSORFLOW,
+        but=("psworker.tensorflow", "psworker.keras", "psworker.backends.tensorflow"),
+    ),
     Rule("psworker", never=("torch",), but=("psworker.torch", "psworker.backends.torch")),
     Rule("psworker", never=("jax", "jaxlib"), but=("psworker.jax", "psworker.backends.jax")),
     # A chain is known by what it is made of, and Optax is loaded by whoever makes one.
@@ -342,7 +346,8 @@ def test_no_server_module_loads_tensorflow() -> None:
 def test_worker_without_tensorflow() -> None:
     """The session is a library for loops that need numpy only."""
     ours = ("psworker.tensorflow", "psworker.keras", "psworker.torch", "psworker.jax")
-    code = import_all("psworker", but=(*ours, "psworker.backends.torch", "psworker.backends.jax"))
+    backends = tuple(f"psworker.backends.{name}" for name in ("tensorflow", "torch", "jax"))
+    code = import_all("psworker", but=(*ours, *backends))
     assert not loaded(code) & {*TENSORFLOW, "torch", "jax", "psserver", "psworker.tensorflow"}
 
 

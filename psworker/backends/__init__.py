@@ -6,7 +6,8 @@ for Keras models on TensorFlow; `psworker.remote` uses it. Nothing here loads a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,12 +15,30 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pswire.model.plan import Plan, VariableSpec
-from psworker.data.payloads import Payload, Pieces
+from psworker.data.payloads import Payload, Pieces, array_of
 from psworker.errors import Unsupported
 
 
 class ModelError(Unsupported, ValueError):
     """Servers cannot train this model, or take this gradient; the text names the variable and what to do."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one contribution is made of."""
+
+    payloads: list[Payload]  # per shard: [gradient | state delta]
+    loss: float  # mean over the batches, regularisation included
+    norm: float  # L2 norm of the gradient over all shards, before rounding; 0 where it was not asked for
+    samples: int
+    logs: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of the last batch, as Keras' `train_step` returns them
+
+    @property
+    def flats(self) -> list[NDArray[Any]]:
+        """The payloads as arrays, not to be written."""
+        return [array_of(payload) for payload in self.payloads]
 
 
 class Model(Protocol):

@@ -264,7 +264,7 @@ def injected_delay(experiment: Experiment, worker_index: int, seed: int) -> Paus
 
 def _trainer(experiment: Experiment, device: str) -> Any:
     """TensorFlow is loaded here, when everything that could be wrong without it has been looked at."""
-    import psworker.tensorflow.quiet  # noqa: F401
+    import psworker.backends.tensorflow.quiet  # noqa: F401
     from psworker.tensorflow.device import DeviceError
 
     try:

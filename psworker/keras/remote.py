@@ -15,10 +15,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 import psworker.remote
+from psworker.backends.tensorflow.flats import array_of, rounded, tensor_of, widened
+from psworker.backends.tensorflow.variables import collect
 from psworker.keras.translate import translate, warn_of_clipping, worker_clips
 from psworker.remote import RemoteError
-from psworker.tensorflow.casts import array_of, rounded, tensor_of, widened
-from psworker.tensorflow.variables import collect
 from psworker.translating import TranslationError
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import keras
 
+from psworker.backends.tensorflow.step import Group
 from psworker.job import Job
 from psworker.job.errors import JobError, blame, in_words
-from psworker.tensorflow.step import Group
 from psworker.work import Unit, WorkUnits
 
 
@@ -130,10 +130,6 @@ def built(job: Job, model: Any, seed: int) -> Any:
     if not isinstance(model, keras.Model) or model.built:
         return model
     work = declared_work(job)
-    if work is not None:
-        batch = next(unit_batches(job, work.of(0, 0, seed)), None)
-    else:
-        work = declared_work(job)
     if work is None:
         _, batch = next(numbered_batches(job.dataset(0, 1, seed), 1, 0), (0, None))
     else:

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from pswire.logs.events import event
-from psworker.tensorflow.quiet import without_chatter
+from psworker.backends.tensorflow.quiet import without_chatter
 
 log = logging.getLogger("ps-worker")
 

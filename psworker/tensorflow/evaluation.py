@@ -10,10 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from psworker.backends.tensorflow.step import count_samples
 from psworker.job import Job
 from psworker.job.errors import JobError
 from psworker.tensorflow.objectives.training import Training
-from psworker.tensorflow.step import count_samples
 
 # Of a metric with more numbers than these only the mean is told: a line of metrics.jsonl has at most 100.
 MOST_PARTS = 32

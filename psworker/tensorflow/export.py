@@ -10,11 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from psworker.backends.tensorflow.variables import ModelVariables
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
 from psworker.job.job import OptimizerState
 from psworker.tensorflow.objectives.training import Training
-from psworker.tensorflow.variables import ModelVariables
 
 
 def save_model(

@@ -8,8 +8,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from psworker.backends.tensorflow.variables import ModelVariables, collect
 from psworker.job.errors import JobError, blame
-from psworker.tensorflow.variables import ModelVariables, collect
 
 # What is told of a difference: more names than these help nobody.
 TOLD = 3

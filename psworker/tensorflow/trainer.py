@@ -11,6 +11,9 @@ import keras
 import numpy as np
 
 from pswire.model.plan import Plan, VariableSpec
+from psworker.backends import StepResult
+from psworker.backends.tensorflow.step import Body, Flat, FlatStep, Traces
+from psworker.backends.tensorflow.variables import collect
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
 from psworker.job.job import OptimizerState
@@ -21,8 +24,6 @@ from psworker.tensorflow.export import save_model
 from psworker.tensorflow.given_weights import take
 from psworker.tensorflow.objectives.processing import Processing
 from psworker.tensorflow.objectives.training import Training
-from psworker.tensorflow.step import Flat, FlatStep, StepResult
-from psworker.tensorflow.variables import collect
 from psworker.work import Unit, WorkUnits
 
 
@@ -71,6 +72,7 @@ class Trainer:
         self._variables = collect(self.model)
         self._process = Processing(job, self.optimizer, self._as_the_user_knows_them())
         self._step: FlatStep | None = None
+        self._traces: list[Traces] = []
         self._plan: Plan | None = None
         self._dtypes: tuple[str, ...] = ("float32",)
 
@@ -117,7 +119,7 @@ class Trainer:
     @property
     def traces(self) -> int:
         """How often the step was traced so far."""
-        return self._step.traces if self._step else 0
+        return sum(traces.count for traces in self._traces)
 
     def attach(self, plan: Plan, dtypes: tuple[str, ...] = ("float32",)) -> None:
         """Lay the step out for `plan`, whose variables must be this trainer's.
@@ -130,10 +132,16 @@ class Trainer:
         self._plan, self._dtypes = plan, dtypes
         training = self._training
         trained = self._variables.variables[: self._variables.trainable]
+        sizes = [shard.elements for shard in plan.shards]
+        self._traces = []
+
+        def trace(body: Body) -> Traces:
+            self._traces.append(Traces(body, sizes, eager=training.eager, jit=training.jit))
+            return self._traces[-1]
+
+        objective = training.objective(trained)
         self._step = FlatStep(
-            *(plan, self._variables, training.objective(trained), self._process),
-            eager=training.eager,
-            jit=training.jit,
+            *(plan, self._variables, objective, self._process, trace), every=self._process.every
         )
 
     def batches(

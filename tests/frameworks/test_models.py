@@ -83,8 +83,8 @@ def of_jax() -> Case:
 def of_tensorflow() -> Case:
     import tensorflow as tf
 
+    from psworker.backends.tensorflow import quiet  # noqa: F401  (before TensorFlow)
     from psworker.keras.remote import KerasModel
-    from psworker.tensorflow import quiet  # noqa: F401  (before TensorFlow)
 
     class Net(tf.Module):
         def __init__(self) -> None:

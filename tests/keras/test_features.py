@@ -194,8 +194,8 @@ def test_what_normalization_adapted_and_batchnorm_averaged_goes_along() -> None:
 
 
 def test_every_worker_but_the_first_draws_numbers_of_its_own() -> None:
+    from psworker.backends.tensorflow.variables import collect
     from psworker.keras.fit.draws import Draws
-    from psworker.tensorflow.variables import collect
 
     seeds = []
     for worker in (1, 2, 1):
@@ -464,6 +464,16 @@ def test_accumulated_batches_all_move_the_averages() -> None:
     )
     np.testing.assert_allclose(got["val_loss"], expected["val_loss"], rtol=1e-5)
     assert_same(plain, ours, atol=1e-5)
+
+
+def test_the_logged_loss_is_the_mean_over_accumulated_batches(tmp_path: Path) -> None:
+    model = build(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    expected = model.evaluate(X[: 2 * BATCH], Y[: 2 * BATCH], verbose=0)[0]
+    with servers(out=tmp_path / "run") as hosts, pk.distribute(model, hosts):
+        model.fit(X[: 2 * BATCH], Y[: 2 * BATCH], batch_size=BATCH, shuffle=False, verbose=0)
+    lines = (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()
+    losses = [entry["loss"] for entry in map(json.loads, lines) if entry["kind"] == "commit"]
+    assert losses == [pytest.approx(expected, rel=1e-5)]
 
 
 @pytest.mark.parametrize("count", [1, 2])

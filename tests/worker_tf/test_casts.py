@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from pswire.transport.codecs import ElementDecoder
 from pswire.transport.wire import codec_named
+from psworker.backends.tensorflow.flats import payload_of, rounded, tensor_of, widened
 from psworker.data.payloads import array_of
-from psworker.tensorflow.casts import payload_of, rounded, tensor_of, widened
 
 pytestmark = pytest.mark.tensorflow
 

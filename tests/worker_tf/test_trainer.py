@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from pswire.model.plan import VariableSpec, make_plan
 from psworker import Job
+from psworker.backends.tensorflow.quiet import without_chatter
 from psworker.job.errors import JobError
 from psworker.tensorflow import DeviceError, Trainer
 from psworker.tensorflow.batches import numbered_batches
 from psworker.tensorflow.evaluation import evaluate
-from psworker.tensorflow.quiet import without_chatter
 
 pytestmark = pytest.mark.tensorflow
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from psworker.backends.tensorflow.variables import collect
 from psworker.job.errors import JobError
-from psworker.tensorflow.variables import collect
 
 pytestmark = pytest.mark.tensorflow
 

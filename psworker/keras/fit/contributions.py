@@ -9,10 +9,10 @@ from typing import Any
 import keras
 
 from pswire.logs.events import event
+from psworker.backends import StepResult
 from psworker.engine import Grant
 from psworker.errors import PayloadRefused, Voided
 from psworker.keras.fit.duties import Duties
-from psworker.keras.fit.gradients import BatchResult
 from psworker.keras.fit.rate import SetRate
 from psworker.local import NONFINITE_LIMIT
 from psworker.loop import Diverged
@@ -37,9 +37,8 @@ class Contributions:
         """The number of the next batch."""
         return self._batch
 
-    def send(self, session: Session, grant: Grant, result: BatchResult) -> None:
+    def send(self, session: Session, grant: Grant, result: StepResult) -> None:
         """Push and commit under `grant`, which is over afterwards. Raises Diverged, FitError."""
-        assert result.payloads is not None
         finite = self._finite(result)
         rate = self._rate.changed() if self._duties.mine else None
         try:
@@ -82,10 +81,10 @@ class Contributions:
             log.info("%s", reason, extra=event("contribution_void"))
             session.abandon(grant, "cancelled")
 
-    def _finite(self, result: BatchResult) -> bool:
+    def _finite(self, result: StepResult) -> bool:
         """Is the gradient finite, as far as this is asked here? A dynamic loss scale follows from the answer, as in
         Keras."""
-        finite = result.norm is None or math.isfinite(result.norm)
+        finite = math.isfinite(result.norm)
         optimizer = self._optimizer
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             if not finite:

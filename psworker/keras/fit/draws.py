@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from psworker.keras.fit.gradients import BatchResult, GradientStep
-from psworker.tensorflow.variables import ModelVariables
+from psworker.backends import StepResult
+from psworker.backends.tensorflow.variables import ModelVariables
+from psworker.keras.fit.gradients import GradientStep
 
 
 class Draws:
@@ -30,8 +32,10 @@ class Draws:
                 variable.assign(tf.constant(own.generate_state(2), variable.dtype))
         self._first = self._states()
 
-    def train(self, step: GradientStep, data: Any, number: int) -> BatchResult:
-        """Run the step for the batch `number`."""
+    def train(
+        self, step: GradientStep, data: Any, number: int
+    ) -> tuple[Mapping[str, Any], StepResult | None]:
+        """Run the step for the batch `number`; logs and what to contribute."""
         if not self._seeds:
             return step(data)
         if number and self._each is None:

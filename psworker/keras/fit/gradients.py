@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -19,26 +18,13 @@ import tensorflow as tf
 
 from pswire.model.plan import Plan
 from pswire.transport.wire import wire_named
-from psworker.data.payloads import Payload
+from psworker.backends import StepResult
+from psworker.backends.tensorflow.caught import caught_step
+from psworker.backends.tensorflow.flats import FlatLayout, tensor_of
+from psworker.backends.tensorflow.step import FlatStep, count_samples
+from psworker.backends.tensorflow.variables import ModelVariables
 from psworker.keras.fit.sums import MetricSums
 from psworker.keras.translate import unwrapped
-from psworker.tensorflow.casts import payload_of, tensor_of
-from psworker.tensorflow.flats import FlatLayout
-from psworker.tensorflow.objectives.caught import caught_step
-from psworker.tensorflow.step import count_samples
-from psworker.tensorflow.variables import ModelVariables
-
-
-@dataclass(frozen=True)
-class BatchResult:
-    """What one batch gave. `payloads`: None while gradients are accumulated."""
-
-    logs: Mapping[str, Any]
-    payloads: list[Payload] | None
-    loss: float
-    # Of the gradient; None where nothing here depends on it: servers refuse what is not finite, and say where.
-    norm: float | None
-    samples: int
 
 
 class GradientStep:
@@ -52,33 +38,34 @@ class GradientStep:
         wire_dtype: str,
         sums: MetricSums | None,
         version: int = 0,
+        weights: list[Any] | None = None,
         *,
         clips: bool,
     ) -> None:
-        """`sums`: watches the metrics; None where nobody adds them up. `version`: of the weights in the model.
-        `clips`: gradients are clipped here, and not by the server."""
+        """`sums`: watches the metrics; None where nobody adds them up. `version`: of the weights in the model, and
+        `weights`: the payloads that they were made from, as tensors. `clips`: gradients are clipped here, and not by
+        the server."""
         self._model = model
         self._sums_of_metrics = sums
-        self._variables = variables
+        self._variables, self._plan = variables, plan
         self._layout = FlatLayout(plan, variables)
-        self._dtypes = [tensor_of(np.empty(0, wire_named(wire_dtype).array_dtype)).dtype] * len(plan.shards)
+        self._dtype = tensor_of(np.empty(0, wire_named(wire_dtype).array_dtype)).dtype
         self._optimizer = unwrapped(model.optimizer)
         self._every = self._optimizer.gradient_accumulation_steps or 1
-        # Sums over the batches of one update, of gradients and of how averages have moved.
-        self._sums = (
-            [tf.Variable(tf.zeros(v.shape), trainable=False) for v in variables.variables]
-            if self._every > 1
-            else []
-        )
-        self._clips = clips
+        #: The payloads that the model's weights were made from, as tensors; none before the first version.
+        self.weights = weights or []
         self._taken = self._samples = 0
         self._version = version
-        # A dynamic loss scale follows from whether gradients are finite.
-        self._scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-        self._eager = model.run_eagerly
-        jit = bool(model.jit_compile)
-        self._compute = self._traced(self._gradients, jit)
-        self._gather = self._traced(self._accumulate, jit)
+        self._eager, jit = model.run_eagerly, bool(model.jit_compile)
+        self._step = FlatStep(
+            *(plan, variables, self._objective),
+            process=self._optimizer._clip_gradients if clips else list,
+            trace=lambda body: self._traced(body, jit),
+            every=self._every,
+            dtypes=[self._dtype] * len(plan.shards),
+            # A dynamic loss scale follows from whether gradients are finite; else servers refuse what is not.
+            norm=isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer),
+        )
         # By the dtypes of payloads, and whether the version is new.
         self._assigning: dict[tuple[Any, ...], Any] = {}
         self._compare = self._traced(self._same, False)
@@ -87,20 +74,19 @@ class GradientStep:
         """Trace the step for batches such as `data`; nothing runs."""
         self._begin()
         if not self._eager:
-            self._function().get_concrete_function(data)
+            specs = [tf.TensorSpec([shard.elements], self._dtype) for shard in self._plan.shards]
+            self._step.trace(specs, data)
 
-    def __call__(self, data: Any) -> BatchResult:
+    def __call__(self, data: Any) -> tuple[Mapping[str, Any], StepResult | None]:
+        """One batch: its logs, and what to contribute; None while gradients are accumulated."""
         self._begin()
-        last = self._taken == self._every - 1
         self._samples += count_samples(data)
-        if not last:
-            logs = self._gather(data)
+        if self._taken < self._every - 1:
             self._taken += 1
-            return BatchResult(logs, None, float("nan"), None, self._samples)
-        logs, flats, loss, norm = self._compute(data)
-        samples, self._taken, self._samples = self._samples, 0, 0
-        payloads = [payload_of(parts) for parts in flats]
-        return BatchResult(logs, payloads, float(loss), None if norm is None else float(norm), samples)
+            return self._step.add(self.weights, data), None
+        result = self._step.finish(self.weights, data, self._samples)
+        self._taken = self._samples = 0
+        return result.logs, result
 
     def number(self, contribution: int) -> int:
         """Of the next batch, which is of that contribution."""
@@ -112,9 +98,12 @@ class GradientStep:
         self._begin()
         seeds = {id(variable) for variable in self._variables.seeds}
         local = [variable for variable in self._variables.local if id(variable) not in seeds]
-        changed = [*self._variables.variables, *local, *self._sums, self._optimizer._iterations.value]
+        changed = [*self._variables.variables, *local, *self._step.scratch, self._optimizer._iterations.value]
         before = [tf.identity(variable) for variable in changed]
-        self._function()(data)
+        if self._every == 1:
+            self._step.finish(self.weights, data, 0)
+        else:
+            self._step.add(self.weights, data)
         for variable, value in zip(changed, before, strict=True):
             variable.assign(value)
         self._model.reset_metrics()
@@ -123,13 +112,12 @@ class GradientStep:
         if self._sums_of_metrics is not None:
             self._sums_of_metrics.begin()
 
-    def assign(self, flats: list[Any], version: int) -> list[Any]:
-        """Payloads of `version` into the model. Returns them as tensors."""
-        tensors = [tensor_of(flat) for flat in flats]
+    def assign(self, flats: list[Any], version: int) -> None:
+        """Put the payloads of `version` into the model."""
+        self.weights = tensors = [tensor_of(flat) for flat in flats]
         # A version that is read again is not averaged again.
         self._assign(tensors, version, new=version > self._version)
         self._version = version
-        return tensors
 
     def _assign(self, tensors: list[Any], version: int, *, new: bool) -> None:
         """By the one concrete function for such payloads: to find it anew takes longer than what it does."""
@@ -144,10 +132,9 @@ class GradientStep:
             self._assigning[key] = assign
         assign(tensors, tf.constant(version, tf.int64))
 
-    def differing(self, tensors: list[Any], tolerance: float = 0.0) -> str | None:
-        """The path of a variable that is not what `assign` made it from `tensors`, up to `tolerance`; None when all
-        are."""
-        same = self._compare(tensors, tf.constant(tolerance, tf.float32)).numpy()
+    def differing(self, tolerance: float = 0.0) -> str | None:
+        """Name a variable that is not what `assign` made it, up to `tolerance`; None when all are."""
+        same = self._compare(self.weights, tf.constant(tolerance, tf.float32)).numpy()
         if self._taken:
             # In the middle of an accumulation averages have moved by themselves.
             same = same[: self._variables.trainable]
@@ -155,13 +142,10 @@ class GradientStep:
             (spec.name for spec, one in zip(self._variables.specs, same, strict=False) if not one), None
         )
 
-    def restore(self, tensors: list[Any]) -> None:
-        """What `assign` returned into the model once more, to the bit. Averages that have moved stay."""
+    def restore(self) -> None:
+        """Put the present version into the model once more, to the bit. Averages that have moved stay."""
         if not self._taken:
-            self._assign(tensors, self._version, new=False)
-
-    def _function(self) -> Any:
-        return self._compute if self._every == 1 else self._gather
+            self._assign(self.weights, self._version, new=False)
 
     def _traced(self, function: Any, jit: bool) -> Any:
         if self._eager:
@@ -170,43 +154,14 @@ class GradientStep:
 
     # Traced
 
-    def _run(self, data: Any) -> tuple[Any, list[Any], list[Any], Any]:
-        """Keras' own step: logs, one float32 gradient per trained variable (zeros where none), by how much each other
-        variable has moved, the loss."""
+    def _objective(self, data: Any) -> tuple[Mapping[str, Any], Any, list[Any]]:
+        """Keras' own step: logs, the loss, one gradient per trained variable."""
         trained = self._variables.variables[: self._variables.trainable]
-        state = self._variables.variables[self._variables.trainable :]
-        before = [tf.identity(variable.read_value()) for variable in state]
         with nullcontext() if self._sums_of_metrics is None else self._sums_of_metrics.watch():
-            logs, gradients, loss = caught_step(self._model, trained, data)
-        deltas = [
-            tf.cast(variable.read_value(), tf.float32) - tf.cast(value, tf.float32)
-            for variable, value in zip(state, before, strict=True)
-        ]
-        return logs, gradients, deltas, loss
-
-    def _accumulate(self, data: Any) -> Any:
-        logs, gradients, deltas, _ = self._run(data)
-        for total, one in zip(self._sums, [*gradients, *deltas], strict=True):
-            total.assign(one + total)
-        return logs
-
-    def _gradients(self, data: Any) -> tuple[Any, list[list[Any]], Any, Any]:
-        logs, gradients, deltas, loss = self._run(data)
-        if self._every > 1:
-            steps, trained = self._optimizer.gradient_accumulation_steps, len(gradients)
-            gradients = [
-                (g + total) / steps for g, total in zip(gradients, self._sums[:trained], strict=True)
-            ]
-            deltas = [moved + total for moved, total in zip(deltas, self._sums[trained:], strict=True)]
-            for total in self._sums:
-                total.assign(tf.zeros(total.shape))
-        if self._clips:
-            gradients = self._optimizer._clip_gradients(gradients)
-        norm = tf.linalg.global_norm(gradients) if self._scales else None
-        return logs, self._layout.join([*gradients, *deltas], self._dtypes), loss, norm
+            return caught_step(self._model, trained, data)
 
     def _take_new(self, flats: list[Any], version: Any) -> None:
-        self._place(flats)
+        self._step.take(flats)
         # Keras' averages ask `iterations` whether this is the first update: it is counted behind them.
         self._count(version - 1)
         if self._optimizer.use_ema:
@@ -214,12 +169,8 @@ class GradientStep:
         self._count(version)
 
     def _take(self, flats: list[Any], version: Any) -> None:
-        self._place(flats)
+        self._step.take(flats)
         self._count(version)
-
-    def _place(self, flats: list[Any]) -> None:
-        for variable, value in zip(self._variables.variables, self._layout.cut(flats), strict=True):
-            variable.assign(value)
 
     def _count(self, version: Any) -> None:
         # Keras counts batches here; the property `iterations` counts updates.

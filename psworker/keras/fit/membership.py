@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from pswire.addresses import Address
+from psworker.backends.tensorflow.variables import ModelVariables, collect
 from psworker.control.registration import Phase
 from psworker.servers import EmbeddedServer, Place
 from psworker.session import Session
-from psworker.tensorflow.variables import ModelVariables, collect
 
 # The newest session of this process with each servers, as each task: what it trains there next is a phase behind that
 # one. It stays open until then, so that the servers wait for it.

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pswire.logs.events import event
+from psworker.backends.tensorflow.variables import ModelVariables, collect
 from psworker.engine import Grant
 from psworker.errors import SessionError, Voided
 from psworker.keras.errors import FitError
@@ -29,7 +30,6 @@ from psworker.keras.fit.unchanged import Unchanged
 from psworker.keras.slots import assign_slots, slot_lists
 from psworker.keras.translate import translate, unwrapped, warn_of_clipping, worker_clips
 from psworker.session import Session
-from psworker.tensorflow.variables import ModelVariables, collect
 
 log = logging.getLogger("ps-worker")
 
@@ -87,8 +87,6 @@ class Steps:
         self._variables: ModelVariables | None = None
         self._step: GradientStep | None = None
         self.grant: Grant | None = None
-        # The payloads that the model's weights were made from, and their version.
-        self._weights: list[Any] = []
         self._version = 0 if before is None else before.version
         # Of which version the model's optimizer has what the servers' one remembers.
         self._slots_of = 0
@@ -155,6 +153,7 @@ class Steps:
             self._wire_dtype,
             sums,
             self._version,
+            None if self._step is None else self._step.weights,
             clips=worker_clips(self.model.optimizer, self.optimizer),
         )
 
@@ -193,7 +192,7 @@ class Steps:
             return "another job"
         if not self.finished:
             return "the same"
-        trained = self._step is not None and not self._step.differing(self._weights)
+        trained = self._step is not None and not self._step.differing()
         return "another phase" if trained and not self.membership.went_on else "another job"
 
     def compiled_again(self) -> None:
@@ -241,14 +240,14 @@ class Steps:
         assert self._step is not None
         if self.grant is None:
             self._next()
-        self.unchanged.check(self._step, self._weights)
+        self.unchanged.check(self._step)
         if number is None:
             number = self._step.number(self.contributions.batch)
-        result = self._draws.train(self._step, data, number)
-        if result.payloads is not None and self.grant is not None:
+        logs, result = self._draws.train(self._step, data, number)
+        if result is not None and self.grant is not None:
             self.contributions.send(self.session, self.grant, result)
             self._next()
-        return result.logs
+        return logs
 
     def _next(self) -> None:
         """The next ticket, and its version into the model. At the end of the job Keras is told to stop."""
@@ -260,7 +259,7 @@ class Steps:
             self.backups.check(session, grant)
             try:
                 with session.view_flat(grant, narrow=True) as flats:
-                    self._weights = self._step.assign(flats, grant.version)
+                    self._step.assign(flats, grant.version)
             except Voided as reason:
                 log.info("%s", reason, extra=event("contribution_void"))
                 session.abandon(grant, "cancelled")
@@ -297,7 +296,7 @@ class Steps:
         if not stop.success:
             raise SessionError(f"the job failed at version {stop.version}: {stop.reason}")
         assert self._step is not None
-        self._weights = self._step.assign(list(session.pull_final()), stop.version)
+        self._step.assign(list(session.pull_final()), stop.version)
         self._version = stop.version
         self.bring_slots()
         unwrapped(self.compiled).finalize_variable_values(self.model.trainable_weights)

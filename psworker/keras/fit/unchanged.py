@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from psworker.backends.tensorflow.variables import ModelVariables
 from psworker.keras.errors import FitError
 from psworker.keras.fit.around.callbacks import SWAPPED, acts_on_batches, swaps_weights
 from psworker.keras.fit.gradients import GradientStep
 from psworker.keras.fit.membership import Membership
-from psworker.tensorflow.variables import ModelVariables
 
 
 class Unchanged:
@@ -30,12 +30,12 @@ class Unchanged:
         """A batch is over, and its callbacks have yet to run."""
         self.due |= self._each_batch
 
-    def check(self, step: GradientStep, weights: list[Any]) -> None:
-        """Raises FitError where the model is not what `weights` made it; nothing is ignored."""
-        if not (self.due and weights):
+    def check(self, step: GradientStep) -> None:
+        """Raises FitError where the model is not what the servers' version made it; nothing is ignored."""
+        if not (self.due and step.weights):
             return
         self.due = False
-        changed = step.differing(weights, self._tolerance)
+        changed = step.differing(self._tolerance)
         if changed is not None:
             raise FitError(
                 f"the weights of {changed!r} were changed by something else than training (set_weights, "
@@ -44,7 +44,7 @@ class Unchanged:
                 "starts a new job from these weights"
             )
         if self._swaps:
-            step.restore(weights)
+            step.restore()
 
     def check_given(self, membership: Membership, variables: ModelVariables | None) -> None:
         """Weights that were set between joining and the first batch are not those that servers began with."""

@@ -6,19 +6,16 @@ Whatever a model was compiled with is used, or refused in a sentence.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from psworker.backends.tensorflow.caught import StepError, caught_step
+from psworker.backends.tensorflow.step import Objective
 from psworker.job import Job
 from psworker.job.errors import JobError
-from psworker.tensorflow.objectives.caught import StepError, caught_step
 from psworker.tensorflow.objectives.losses import Loss, check_names, keras_loss, loss_function
-
-# A batch's loss and one float32 gradient per trained variable, in the graph.
-Objective = Callable[[Any], tuple[Any, list[Any]]]
 
 # With what their jobs say: not by the user.
 _COMPILED_HERE: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -64,12 +61,12 @@ class Training:
         return of_loss(loss_function(self._job, self._model), trained)
 
     def _of_train_step(self, trained: tuple[Any, ...]) -> Objective:
-        def objective(batch: Any) -> tuple[Any, list[Any]]:
+        def objective(batch: Any) -> tuple[dict[str, Any], Any, list[Any]]:
             try:
-                _, gradients, loss = caught_step(self._model, trained, batch)
+                _, loss, gradients = caught_step(self._model, trained, batch)
             except StepError as error:
                 raise JobError(str(error)) from error
-            return loss, gradients
+            return {}, loss, gradients
 
         return objective
 
@@ -122,11 +119,11 @@ def _optimizer(job: Job) -> Any:
 def of_loss(loss: Loss, trained: tuple[Any, ...]) -> Objective:
     """By a tape. Gradients come out dense: zeros for a variable that the loss does not reach, duplicates summed."""
 
-    def objective(batch: Any) -> tuple[Any, list[Any]]:
+    def objective(batch: Any) -> tuple[dict[str, Any], Any, list[Any]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(trained)
             value = loss(batch)
         found = tape.gradient(value, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return value, [tf.cast(tf.convert_to_tensor(gradient), tf.float32) for gradient in found]
+        return {}, value, [tf.cast(tf.convert_to_tensor(gradient), tf.float32) for gradient in found]
 
     return objective

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from psworker.backends.tensorflow.variables import ModelVariables
 from psworker.engine import Grant
 from psworker.keras.errors import FitError
 from psworker.keras.fit.around.callbacks import backups_of, has_weights
 from psworker.keras.fit.membership import Membership
 from psworker.session import Session
-from psworker.tensorflow.variables import ModelVariables
 
 
 class Backups:

@@ -66,8 +66,8 @@ class Caught:
     stale: list[Any] = field(default_factory=list)
 
 
-def caught_step(model: Any, trained: Sequence[Any], data: Any) -> tuple[Mapping[str, Any], list[Any], Any]:
-    """One `train_step`: logs, one float32 gradient per variable of `trained` (zeros where none), the loss.
+def caught_step(model: Any, trained: Sequence[Any], data: Any) -> tuple[Mapping[str, Any], Any, list[Any]]:
+    """One `train_step`: logs, the loss, one float32 gradient per variable of `trained` (zeros where none).
 
     Raises StepError where it applies gradients not at all, twice, or to other variables, and where it assigns one of
     `trained`, or reads one behind its update.
@@ -101,7 +101,7 @@ def caught_step(model: Any, trained: Sequence[Any], data: Any) -> tuple[Mapping[
         for variable, one in zip(trained, found, strict=True)
     ]
     loss = caught.loss if caught.loss is not None else logs.get("loss", float("nan"))
-    return logs, gradients, tf.cast(loss, tf.float32)
+    return logs, tf.cast(loss, tf.float32), gradients
 
 
 @contextmanager

@@ -1,0 +1,22 @@
+"""The TensorFlow backend. Importing this package loads TensorFlow and Keras and keeps their start-up quiet.
+
+step       batches to gradients in one traced function, for jobs and for `fit`
+flats      payloads as tensors
+variables  a model's variables, named the same way in every worker
+caught     a Keras `train_step` without its update
+quiet      start-up chatter, filtered
+"""
+
+import os
+
+from psworker.backends.tensorflow.quiet import hush, without_chatter
+
+hush()
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+try:
+    with without_chatter():
+        import tensorflow  # noqa: F401  (the first import is the one that talks)
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error}: a worker that trains with TensorFlow needs pip install 'paramserver[worker]'"
+    ) from error

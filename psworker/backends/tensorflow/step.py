@@ -1,0 +1,253 @@
+"""Batches to gradients on TensorFlow: the one step of jobs (`psworker.tensorflow`) and of `fit` (`psworker.keras`).
+
+Every payload is one vector per shard, laid out by the plan as [trainable | state], in float32 or in the dtype in which
+it travels. The weights of one version go in; out come, in the same layout, the gradient of the batch's mean loss where
+the weights are trainable, and the change of the values (after - before) where they are state. All arithmetic is as if
+the weights had come as float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from pswire.model.plan import Plan
+from pswire.transport.wire import wire_named
+from psworker.backends import StepResult
+from psworker.backends.tensorflow.flats import FlatLayout, payload_of, tensor_of
+from psworker.backends.tensorflow.variables import ModelVariables
+
+Flat = NDArray[Any]
+# Weights of one version as tensors, one per server, and a batch.
+Body = Callable[[list[Any], Any], Any]
+# A batch's logs, its loss, and one float32 gradient per trained variable, in the graph.
+Objective = Callable[[Any], tuple[Mapping[str, Any], Any, list[Any]]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Several batches of one contribution: the mean of their gradients, all at the same weights."""
+
+    batches: tuple[Any, ...]
+
+
+class FlatStep:
+    """One contribution from one batch, or from the mean of `every` batches; the model's variables are its scratch.
+
+    Gradients are dense, and float32 until they are rounded for the wire, whatever the variable's dtype: zeros for a
+    variable that the loss does not reach, duplicates summed for sparse ones (embeddings). Nothing here scales the
+    loss: under Keras' "mixed_bfloat16" none is needed; under "mixed_float16" small gradients become zero on their way
+    back through float16 layers unless the loss is kept large (`loss_scale_factor` of a compiled optimizer does).
+
+    `objective` computes a batch's logs, loss and gradients. `process` changes the mean gradient before it is pushed
+    (clipping). `trace` makes a body a function, a graph say. `dtypes`: the payloads' dtypes, one per server; by
+    default those in which the weights come. `norm`: whether to compute the gradient's norm.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: ModelVariables,
+        objective: Objective,
+        process: Callable[[list[Any]], list[Any]],
+        trace: Callable[[Body], Any],
+        *,
+        every: int = 1,
+        dtypes: Sequence[Any] | None = None,
+        norm: bool = True,
+    ) -> None:
+        self._plan, self._model = plan, model
+        self._layout = FlatLayout(plan, model)
+        self._objective, self._process = objective, process
+        self._every, self._dtypes, self._norm = every, dtypes, norm
+        # Over the batches of a contribution before its last: sums of losses and of gradients, else zeros.
+        trained = model.variables[: model.trainable] if every > 1 else ()
+        shapes = [(), *(variable.shape for variable in trained)]
+        self._sums = [tf.Variable(tf.zeros(shape), trainable=False) for shape in shapes]
+        self._whole, self._last = trace(self._take_and_finish), trace(self._finish)
+        self._first, self._next = trace(self._take_and_add), trace(self._add)
+
+    @property
+    def scratch(self) -> list[Any]:
+        """Variables that a step changes beside the model's own."""
+        return self._sums
+
+    def prepare(self, batch: Any, dtypes: Sequence[str] = ("float32",)) -> None:
+        """Take a step at weights of each of `dtypes`, and undo it: building the graph makes the first one slow."""
+        local = [variable.read_value() for variable in self._model.local]
+        for dtype in dtypes:
+            flats = self._plan.scatter(self._model.values())
+            narrow = wire_named(dtype).array_dtype
+            self([flat.astype(narrow, copy=False) for flat in flats], batch)
+        for variable, value in zip(self._model.local, local, strict=True):
+            variable.assign(value)
+
+    def __call__(self, flats: list[Flat], batch: Any) -> StepResult:
+        """Put weights, one payload per shard of the plan (float32, float16 or bfloat16), into the model, and compute a
+        batch or a `Group` at them."""
+        tensors = [tensor_of(flat) for flat in flats]
+        if not isinstance(batch, Group):
+            return _result(self._whole(tensors, batch), count_samples(batch))
+        first, *between, last = batch.batches
+        self._first(tensors, first)
+        for each in between:
+            self._next(tensors, each)
+        return _result(self._last(tensors, last), sum(map(count_samples, batch.batches)))
+
+    # With the weights in the model already: `tensors` are what they were made from.
+
+    def trace(self, tensors: list[Any], batch: Any) -> None:
+        """Build the graph of a contribution's first batch, of these types."""
+        (self._last if self._every == 1 else self._next).get_concrete_function(tensors, batch)
+
+    def add(self, tensors: list[Any], batch: Any) -> Mapping[str, Any]:
+        """Compute a batch before the last of a contribution, and return its logs."""
+        logs: Mapping[str, Any] = self._next(tensors, batch)
+        return logs
+
+    def finish(self, tensors: list[Any], batch: Any, samples: int) -> StepResult:
+        """Compute the last batch of a contribution of so many samples."""
+        return _result(self._last(tensors, batch), samples)
+
+    # In the graph. Order: weights in, forward and backward, state out (automatic control dependencies keep reads and
+    # writes of a variable in this order).
+
+    def take(self, flats: list[Any]) -> None:
+        """Put weights into the model."""
+        for variable, value in zip(self._model.variables, self._layout.cut(flats), strict=True):
+            variable.assign(value)
+
+    def _take_and_finish(self, flats: list[Any], batch: Any) -> Any:
+        self.take(flats)
+        return self._finish(flats, batch)
+
+    def _take_and_add(self, flats: list[Any], batch: Any) -> Any:
+        self.take(flats)
+        for total in self._sums:
+            total.assign(tf.zeros(total.shape))
+        return self._add(flats, batch)
+
+    def _add(self, flats: list[Any], batch: Any) -> Mapping[str, Any]:
+        logs, loss, gradients = self._objective(batch)
+        for total, value in zip(self._sums, [loss, *gradients], strict=True):
+            total.assign_add(value)
+        return logs
+
+    def _finish(self, flats: list[Any], batch: Any) -> tuple[list[list[Any]], Any, Any, Mapping[str, Any]]:
+        logs, loss, gradients = self._objective(batch)
+        if self._every > 1:
+            added = zip(self._sums, [loss, *gradients], strict=True)
+            loss, *gradients = [(value + total) / self._every for total, value in added]
+            for total in self._sums:
+                total.assign(tf.zeros(total.shape))
+        gradients = self._process(gradients)
+        trained = self._model.trainable
+        moved = zip(self._model.variables[trained:], self._layout.cut(flats, trained), strict=True)
+        deltas = [
+            tf.cast(variable.read_value(), tf.float32) - tf.cast(before, tf.float32)
+            for variable, before in moved
+        ]
+        dtypes = self._dtypes or [flat.dtype for flat in flats]
+        norm = tf.linalg.global_norm(gradients) if self._norm else tf.zeros(())
+        return self._layout.join([*gradients, *deltas], list(dtypes)), loss, norm, logs
+
+
+def _result(found: Any, samples: int) -> StepResult:
+    payloads, loss, norm, logs = found
+    return StepResult([payload_of(parts) for parts in payloads], float(loss), float(norm), samples, logs)
+
+
+def count_samples(batch: Any) -> int:
+    """Length of axis 0 of the first array in `batch` that has one; 1 for a batch of bare numbers."""
+    for leaf in tf.nest.flatten(batch):
+        shape: tuple[int, ...] = getattr(leaf, "shape", ())
+        if len(shape):
+            return int(shape[0])
+    return 1
+
+
+class Traces:
+    """`body(flats, batch)` as concrete functions, traced as rarely as the batches allow.
+
+    Axis 0 of every array in a batch has no fixed size, so that a short last
+    batch needs no new trace. Batches that differ in another axis (sequences of
+    varying length) open that axis in a second trace, which then serves them all.
+    Payloads of other dtypes have traces of their own. `eager`: no trace, the
+    body runs as it stands; `jit`: traces are compiled by XLA.
+    """
+
+    def __init__(self, body: Body, flat_sizes: list[int], *, eager: bool = False, jit: bool = False) -> None:
+        self._body = body
+        self._eager, self._jit = eager, jit
+        self._sizes = flat_sizes
+        # Dtypes of the payloads -> (batch spec, tf.function), most open last.
+        self._traced: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
+
+    @property
+    def count(self) -> int:
+        """Traces made so far."""
+        return sum(map(len, self._traced.values()))
+
+    def __call__(self, flats: list[Any], batch: Any) -> Any:
+        """`body`'s result; arrays in `batch` become tensors."""
+        batch = tf.nest.map_structure(_tensor, batch)
+        if self._eager:
+            return self._body(flats, batch)
+        return self._for(tuple(flat.dtype for flat in flats), batch)(flats, batch)
+
+    def _for(self, dtypes: tuple[Any, ...], batch: Any) -> Any:
+        traced = self._traced.setdefault(dtypes, [])
+        for spec, function in reversed(traced):
+            if _fits(spec, batch):
+                return function
+        spec = _open(tf.nest.map_structure(_spec, batch), traced)
+        flats = [tf.TensorSpec([size], dtype) for size, dtype in zip(self._sizes, dtypes, strict=True)]
+        function = tf.function(
+            self._body, input_signature=[flats, spec], jit_compile=self._jit, autograph=False
+        )
+        traced.append((spec, function))
+        return function
+
+
+def _open(spec: Any, traced: list[tuple[Any, Any]]) -> Any:
+    """`spec`, with every axis open in which it differs from an earlier one of its kind."""
+    for earlier, _ in traced:
+        if _same_structure(earlier, spec):
+            both = [
+                new.most_specific_common_supertype([old])
+                for new, old in zip(tf.nest.flatten(spec), tf.nest.flatten(earlier), strict=True)
+            ]
+            if None not in both:  # None: another dtype or rank
+                spec = tf.nest.pack_sequence_as(spec, both)
+    return spec
+
+
+def _tensor(value: Any) -> Any:
+    return value if isinstance(value, tf.SparseTensor | tf.RaggedTensor) else tf.convert_to_tensor(value)
+
+
+def _spec(tensor: Any) -> Any:
+    """The tensor's type, its sample axis open."""
+    spec = tf.type_spec_from_value(tensor)
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec
+
+
+def _fits(spec: Any, batch: Any) -> bool:
+    if not _same_structure(spec, batch):
+        return False
+    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(batch), strict=True)
+    return all(one.is_compatible_with(tensor) for one, tensor in pairs)
+
+
+def _same_structure(one: Any, other: Any) -> bool:
+    try:
+        tf.nest.assert_same_structure(one, other)
+    except (TypeError, ValueError):
+        return False
+    return True
