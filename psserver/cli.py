@@ -23,15 +23,14 @@ from psserver.checkpoint.rewind import RewindError
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
-from psserver.service.guard.workers import raise_descriptors
-from psserver.service.job.json_lines import LogError
+from psserver.service.guard.limits import raise_descriptors
+from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import FolderError
-from psserver.service.life.making import Announce
+from psserver.service.life.listeners import BindError
 from psserver.service.life.servers import Servers
-from psserver.service.life.settings import ServerSettings
+from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.life.successor import newest, numbered
-from psserver.service.net.garbage import spare_what_is_here
-from psserver.service.net.listening import BindError
+from psserver.service.net.loop import spare_what_is_here
 from psserver.service.server import ResourcesError
 from psserver.service.store.resume_point import succeeded
 from psserver.settings import Options, SettingsError, UntrustedError, chosen_options, resolve

@@ -14,7 +14,7 @@ from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.service.job.agreement import FROM_JOB
-from psserver.service.job.flushing import LogFlush, parse_flush
+from psserver.service.job.run_log import LogFlush, parse_flush
 from psserver.service.life.settings import ProcessSection, ServerSettings, new_job_name
 from psserver.service.store.host import HostOptions
 from pswire.addresses import Address, parse_hosts

@@ -30,10 +30,10 @@ CERTIFICATES = "certificates count by the wall clock"
 CHANGED = "equal or not, beside the size: no time is computed from it"
 ALLOWED = {
     ("psserver/cli.py", "time.strftime"): "the name of a new run folder",
-    ("psserver/service/guard/reminders.py", "time.gmtime"): "a certificate's end, for people",
-    ("psserver/service/guard/reminders.py", "time.strftime"): "a certificate's end, for people",
-    ("psserver/service/guard/reminders.py", "time.time"): CERTIFICATES,
-    ("psserver/service/job/json_lines.py", ".st_mtime_ns"): "equal or not, beside the file's number",
+    ("psserver/service/life/listeners.py", "time.gmtime"): "a certificate's end, for people",
+    ("psserver/service/life/listeners.py", "time.strftime"): "a certificate's end, for people",
+    ("psserver/service/life/listeners.py", "time.time"): CERTIFICATES,
+    ("psserver/service/job/log_file.py", ".st_mtime_ns"): "equal or not, beside the file's number",
     ("pswire/logs/events.py", ".created"): "the time of a log line, for people",
     ("pswire/logs/events.py", "time.gmtime"): "the time of a log line, for people",
     ("pswire/logs/events.py", "time.strftime"): "the time of a log line, for people",

@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from psserver.service.net.owner import Owner
+from psserver.service.net.loop import Owner
 from psserver.service.net.sockets import SocketListener
 from psserver.service.net.streams import Stream
 from pswire.command.process import keep_large_blocks

@@ -5,7 +5,7 @@ import asyncio
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from psserver.service.guard.strangers import Strangers
+from psserver.service.guard.limits import Strangers
 
 # Seconds for a whole request: it has no body, and comes from a browser.
 WITHIN = 5.0

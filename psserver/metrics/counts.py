@@ -6,7 +6,7 @@ from pathlib import Path
 
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator.outputs import Record
-from psserver.service.job.json_lines import Check, always
+from psserver.service.job.log_file import Check, always
 from psserver.service.job.run_log import RunLog
 from pswire.decisions import entries
 from pswire.decisions.counting import moments

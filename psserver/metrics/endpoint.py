@@ -21,7 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from psserver.metrics.collector import registry
 from psserver.service.errors import Refused
 from psserver.service.guard.authorization import ANYBODY, METRICS, Authorizer, Peer
-from psserver.service.guard.table import METRICS_CONNECTIONS, METRICS_OF_ONE
+from psserver.service.guard.limits import METRICS_CONNECTIONS, METRICS_OF_ONE
 from psserver.service.job.job import Job
 from psserver.service.store.host import ShardHost
 from pswire.addresses import Address

@@ -10,18 +10,16 @@ import grpc
 
 from psserver.checkpoint import FolderLock, Store
 from psserver.service.guard.authorization import Authorizer
-from psserver.service.guard.reminders import Reminders, misnamed
-from psserver.service.guard.workers import check_threads
+from psserver.service.guard.limits import check_threads
 from psserver.service.job.job import Job
 from psserver.service.life.coordinating import Coordinating, lock_folder
 from psserver.service.life.following import Following
 from psserver.service.life.job_loop import Continuation, end_tasks
-from psserver.service.life.listeners import Listeners
-from psserver.service.life.making import Announce
-from psserver.service.life.settings import ServerSettings
+from psserver.service.life.listeners import Listeners, Reminders, misnamed
+from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.net.follow import FollowNobody
-from psserver.service.net.owner import Owner
+from psserver.service.net.loop import Owner
 from psserver.service.net.registration import Registration
 from psserver.service.net.services import (
     COORDINATOR,

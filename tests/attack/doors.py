@@ -13,7 +13,7 @@ from unittest import mock
 import grpc
 
 from psserver.service import server as server_module
-from psserver.service.net.owner import Owner
+from psserver.service.net.loop import Owner
 from tests.service.serving import PATIENCE
 
 

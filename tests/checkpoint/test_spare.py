@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from psserver.service.guard.ledger import MODEL, MemoryLedger
-from psserver.service.store import spare
-from psserver.service.store.spare import KIND, SpareArrays
+from psserver.service.store import shard_part
+from psserver.service.store.shard_part import SPARE_KIND, SpareArrays
 from tests.patience import PATIENCE
 
 SIZES = (3 * 2048, 2048)
@@ -28,7 +28,7 @@ def memory() -> MemoryLedger:
 
 
 def held(memory: MemoryLedger) -> int:
-    return memory.of(MODEL).get(KIND, 0)
+    return memory.of(MODEL).get(SPARE_KIND, 0)
 
 
 def test_it_is_ready_and_in_the_account(memory: MemoryLedger, threads: ThreadPoolExecutor) -> None:
@@ -46,18 +46,18 @@ def test_what_is_taken_too_early_is_written_to_by_nobody_else(
     memory: MemoryLedger, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread stands still before its second piece; what took the arrays waits for it, and finds them its own."""
-    monkeypatch.setattr(spare, "PIECE", 2048)
+    monkeypatch.setattr(shard_part, "PIECE", 2048)
     second, go = threading.Event(), threading.Event()
-    pieces = spare.Touched.pieces
+    pieces = shard_part.Touched.pieces
 
-    def slowly(touched: spare.Touched) -> Iterator[np.ndarray]:
+    def slowly(touched: shard_part.Touched) -> Iterator[np.ndarray]:
         for k, piece in enumerate(pieces(touched)):
             if k == 1:
                 second.set()
                 assert go.wait(PATIENCE)
             yield piece
 
-    monkeypatch.setattr(spare.Touched, "pieces", slowly)
+    monkeypatch.setattr(shard_part.Touched, "pieces", slowly)
     arrays = SpareArrays(memory, threads)
     work = arrays.prepare(SIZES)
     assert work is not None and second.wait(PATIENCE)
@@ -87,7 +87,7 @@ def test_no_memory_is_no_fault(
     def none(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(spare.np, "empty", none)
+    monkeypatch.setattr(shard_part.np, "empty", none)
     arrays = SpareArrays(memory, threads)
     assert arrays.prepare(SIZES) is None
     assert memory.total == 0 and arrays.take() is None

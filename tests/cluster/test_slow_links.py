@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.guard.watch import SendingPace
+from psserver.service.guard.calls import SendingPace
 from psserver.service.net import payloads
 from pswire.model.plan import VariableSpec
 from pswire.patience import ping_interval

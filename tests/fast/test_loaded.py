@@ -8,7 +8,7 @@ import pytest
 
 from psserver.cli import resolved
 from psserver.fast import FastBackend
-from psserver.service.net.garbage import spare_what_is_here
+from psserver.service.net.loop import spare_what_is_here
 from psserver.settings import Options
 from psserver.shard import arithmetic
 

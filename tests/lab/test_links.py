@@ -12,7 +12,7 @@ from pslab.runs.folder import Run, RunError
 from pslab.runs.making import make_folder, open_folder
 from psserver.checkpoint.errors import UnwritableError
 from psserver.checkpoint.rewind import BEGINNING, LogIndex
-from psserver.service.job.json_lines import LogError
+from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import FolderError, RunLog
 from psserver.service.job.run_log import make_folder as make_server_folder
 from pswire.own_files import same_file, write_file

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from psserver import cli
-from psserver.service.guard.reminders import MINUTE, Reminders
+from psserver.service.life.listeners import MINUTE, Reminders
 from psserver.settings import Options, SettingsError, resolve
 from pswire.exits import ExitCode
 from pswire.security.credentials import NO_TLS

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import psworker
-from psserver.service.guard.table import UNAUTHENTICATED
+from psserver.service.guard.limits import UNAUTHENTICATED
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 from pswire.transport import channels, framed_socket

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from psserver.service.errors import precondition
-from psserver.service.guard import watch
+from psserver.service.guard import calls
 from psserver.service.net import sockets
 from psserver.service.net.streams import Serve, Stream
 from pswire.security.identity import Identity
@@ -235,7 +235,7 @@ def test_who_shakes_hands_and_then_shows_no_token_is_ended(monkeypatch: pytest.M
     """It has shaken hands in time: the clock that its silence is measured by goes on afterwards."""
     late = [0.0]
     monkeypatch.setattr(framed_socket, "HANDSHAKE_TIMEOUT", PATIENCE)
-    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + late[0]))
+    monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + late[0]))
     with listening() as opened, socket.create_connection(("127.0.0.1", opened.port)) as plain:
         plain.settimeout(PATIENCE)
         with WORKER.client_context().wrap_socket(plain, server_hostname="127.0.0.1") as silent:

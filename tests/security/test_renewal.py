@@ -14,7 +14,7 @@ import pytest
 
 import psworker
 from psserver.service.guard.authorization import Authorizer, Peer
-from psserver.service.guard.reminders import DAY, Reminders, ending
+from psserver.service.life.listeners import DAY, Reminders, ending
 from pswire.addresses import parse_address
 from pswire.security.authority import Authority
 from pswire.security.credentials import Credentials, LiveIdentity

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from psserver.service.guard.watch import Watch
-from psserver.service.net.owner import Owner
+from psserver.service.guard.calls import Watch
+from psserver.service.net.loop import Owner
 from psserver.service.net.sockets import Serve, SocketListener, SocketToken
 from tests.service.serving import PATIENCE
 

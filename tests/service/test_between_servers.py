@@ -4,9 +4,9 @@ from signal import SIGINT, SIGTERM
 
 import pytest
 
+from psserver.service.life.listeners import BindError
 from psserver.service.life.servers import Servers
 from psserver.service.life.settings import ServerSettings
-from psserver.service.net.listening import BindError
 from psserver.service.server import Server
 from psserver.settings import Options, resolve
 from pswire.exits import ExitCode

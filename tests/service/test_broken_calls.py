@@ -9,7 +9,7 @@ import pytest
 from grpc._cython.cygrpc import ExecuteBatchError
 
 from psserver.service.errors import invalid
-from psserver.service.guard.watch import Watch
+from psserver.service.guard.calls import Watch
 from psserver.service.net.registration import Call, Registration
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer

@@ -11,8 +11,7 @@ import pytest
 
 from psserver.service.net import bulk
 from psserver.service.net.connection import Connection
-from psserver.service.net.heavy import HeavyWork
-from psserver.service.net.owner import Owner
+from psserver.service.net.loop import HeavyWork, Owner
 from psserver.service.net.payloads import SMALL, Buffers
 from pswire.transport.framed_socket import FRAME_BYTES, HEAD, SocketError
 from pswire.transport.frames import Message

@@ -12,10 +12,10 @@ import grpc
 import numpy as np
 import pytest
 
-from psserver.service.guard import watch
-from psserver.service.guard.table import Limit
+from psserver.service.guard import calls
+from psserver.service.guard.limits import Limit
 from psserver.service.net import exchange, shard
-from psserver.service.store import claims
+from psserver.service.store import admission
 from pswire.model.plan import VariableSpec
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
@@ -76,7 +76,7 @@ def stack() -> Iterator[ExitStack]:
 def test_idle_calls_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
     """Join, Status and running workers are served meanwhile, and no thread is started for any of them."""
     # However long it takes to open them all.
-    monkeypatch.setattr(watch, "FIRST_MESSAGE", Limit(10 * PATIENCE, "test"))
+    monkeypatch.setattr(calls, "FIRST_MESSAGE", Limit(10 * PATIENCE, "test"))
     with serving() as cluster, Peer(cluster, "worker") as worker:
         worker.step()
         idle = Idle(cluster, stack)
@@ -102,7 +102,7 @@ def test_idle_calls_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, stack: Exit
 def test_a_call_that_says_nothing_is_cut(
     method: str, monkeypatch: pytest.MonkeyPatch, stack: ExitStack
 ) -> None:
-    monkeypatch.setattr(watch, "FIRST_MESSAGE", Limit(0.3, "test"))
+    monkeypatch.setattr(calls, "FIRST_MESSAGE", Limit(0.3, "test"))
     # Server 0 follows nobody.
     server = int(method == "Shard/Follow")
     with serving(1 + server) as cluster:
@@ -148,7 +148,7 @@ def test_a_payload_that_stops_half_way_is_cut(
 def test_of_those_that_wait_for_the_log_the_farthest_is_refused(
     monkeypatch: pytest.MonkeyPatch, stack: ExitStack
 ) -> None:
-    monkeypatch.setattr(claims, "AWAITING", Limit(2, "test"))
+    monkeypatch.setattr(admission, "AWAITING", Limit(2, "test"))
     with serving(patience=PATIENCE) as cluster, Peer(cluster, "worker") as peer:
         grant = peer.ready()
         waiting = [cluster.shards[0].Pull(peer.request(grant, after=2**52 + n)) for n in range(2)]

@@ -7,11 +7,10 @@ from contextlib import ExitStack
 import pytest
 
 from psserver.service.errors import Refused
-from psserver.service.guard.calls import ConcurrentCalls, MemberCalls
+from psserver.service.guard.calls import LARGE_MESSAGE, Caller, ConcurrentCalls, MemberCalls, Watch
 from psserver.service.guard.ledger import MIB
+from psserver.service.guard.limits import FEWEST_SILENT, SILENT
 from psserver.service.guard.room import silent_calls
-from psserver.service.guard.table import FEWEST_SILENT, SILENT
-from psserver.service.guard.watch import LARGE, Caller, Watch
 
 
 class Calls:
@@ -103,11 +102,11 @@ def test_a_member_that_does_not_read_gets_no_more_calls(calls: Calls) -> None:
 
 def test_only_large_messages_are_counted(calls: Calls) -> None:
     caller = calls.begin(0)
-    calls.watch.holds(caller, LARGE - 1)
+    calls.watch.holds(caller, LARGE_MESSAGE - 1)
     assert calls.watch.message_bytes == 0
-    calls.watch.holds(caller, LARGE)
-    calls.watch.holds(caller, 2 * LARGE)
-    assert calls.watch.message_bytes == 2 * LARGE == sum(nbytes for _, nbytes in calls.watch.messages)
+    calls.watch.holds(caller, LARGE_MESSAGE)
+    calls.watch.holds(caller, 2 * LARGE_MESSAGE)
+    assert calls.watch.message_bytes == 2 * LARGE_MESSAGE == sum(nbytes for _, nbytes in calls.watch.messages)
     calls.end(0)
     assert calls.watch.message_bytes == 0
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from psserver.service.guard.watch import Watch
+from psserver.service.guard.calls import Watch
 from psserver.service.net.registration import Call, Registration
 from pswire.transport.channels import CHANNEL_OPTIONS, SERVER_OPTIONS
 from pswire.transport.failures import CallEnding, may_pass

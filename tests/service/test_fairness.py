@@ -14,7 +14,7 @@ import psworker
 from psserver.fast import FastBackend
 from psserver.service.net import sockets
 from psserver.service.net.connection import SLICE, Connection
-from psserver.service.net.heavy import LARGE
+from psserver.service.net.loop import LARGE_PASS
 from psserver.service.store.executor import Executor
 from psserver.shard import Apply
 from pswire.model.plan import VariableSpec
@@ -97,7 +97,7 @@ def test_no_callback_handles_more_than_a_slice(monkeypatch: pytest.MonkeyPatch, 
                 session.contribute(grant, session.pull_flat(grant), samples=1)
             assert session.transport == (transport,)
     assert turns.beside > ones.nbytes, "nothing was large"
-    assert max(turns.passed.values(), default=0) <= LARGE
+    assert max(turns.passed.values(), default=0) <= LARGE_PASS
     # The last slice of a frame, the first of its answer, and small ones with them.
     assert max(turns.moved.values(), default=0) <= 2 * (SLICE + SMALL_FRAMES)
 
@@ -160,7 +160,7 @@ def test_an_update_of_many_small_contributions_runs_beside_the_loop(monkeypatch:
         compute(executor, index, order, work)
 
     monkeypatch.setattr(Executor, "compute_beside", noted)
-    variables = [(VariableSpec("w", (LARGE // 8,)), np.ones(LARGE // 8, np.float32))]
+    variables = [(VariableSpec("w", (LARGE_PASS // 8,)), np.ones(LARGE_PASS // 8, np.float32))]
 
     def step(hosts: str) -> int:
         with psworker.connect(hosts, variables) as session:

@@ -9,7 +9,7 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store, generations
 from psserver.checkpoint.lock import NAME as LOCK
-from psserver.service.job.json_lines import Fence, LogError, TakenOverError
+from psserver.service.job.log_file import Fence, LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb

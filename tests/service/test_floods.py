@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from psserver.service.guard import watch
-from psserver.service.guard.table import Limit
+from psserver.service.guard import calls
+from psserver.service.guard.limits import Limit
 from tests.service.conftest import Steady
 from tests.service.http2 import (
     CANCEL,
@@ -122,7 +122,7 @@ def test_messages_that_never_come_whole(
 ) -> None:
     """Calls that announce a message of 4 MiB and send a byte of it: as many as may be silent, in no memory."""
     # However long it takes until they are there.
-    monkeypatch.setattr(watch, "FIRST_MESSAGE", Limit(10 * PATIENCE, "test"))
+    monkeypatch.setattr(calls, "FIRST_MESSAGE", Limit(10 * PATIENCE, "test"))
     server, before = one.servers[0].server, memory()
     connections = [Connection(one.servers[0].address, PATIENCE) for _ in range(8)]
     for connection in connections:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psserver.service.job import json_lines
-from psserver.service.job.json_lines import JsonLines, LogError
+from psserver.service.job import log_file
+from psserver.service.job.log_file import JsonLines, LogError
 from psserver.service.job.run_log import RunLog
 
 
@@ -41,7 +41,7 @@ def test_a_full_disk_leaves_whole_lines_in_order(
     path = tmp_path_factory.mktemp("log") / "decisions.jsonl"
     lines, failed = JsonLines(path), False
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_lines.os, "write", Disk(room, sizes))
+        patch.setattr(log_file.os, "write", Disk(room, sizes))
         for number, text in enumerate(texts):
             try:
                 lines.append({"i": number, "text": text})
@@ -66,7 +66,7 @@ def test_after_a_failure_nothing_more_is_taken(tmp_path: Path, monkeypatch: pyte
     """Room that comes back must not make a gap."""
     lines = JsonLines(tmp_path / "log")
     disk = Disk(5, [])
-    monkeypatch.setattr(json_lines.os, "write", disk)
+    monkeypatch.setattr(log_file.os, "write", disk)
     lines.append({"i": 0})
     with pytest.raises(LogError):
         lines.flush()

@@ -10,10 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from psserver.service.job import json_lines
-from psserver.service.job.flushing import Flushing, LogFlush, parse_flush
-from psserver.service.job.json_lines import LogError
-from psserver.service.job.run_log import RunLog
+from psserver.service.job import log_file
+from psserver.service.job.log_file import LogError
+from psserver.service.job.run_log import Flushing, LogFlush, RunLog, parse_flush
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
@@ -122,7 +121,7 @@ def test_what_a_worker_is_told_is_in_the_file(tmp_path: Path, way: str) -> None:
 def test_disk_means_fsync_before_a_worker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     fsync = os.fsync
-    monkeypatch.setattr(json_lines.os, "fsync", lambda file: (synced.append(file), fsync(file)))
+    monkeypatch.setattr(log_file.os, "fsync", lambda file: (synced.append(file), fsync(file)))
     with serving(out=tmp_path / "run", log_flush="disk") as cluster:
         peer = Peer(cluster, "a")
         peer.step()
@@ -148,7 +147,7 @@ def test_nobody_hears_of_what_a_full_disk_does_not_hold(
                 raise FULL
             return write(file, data)
 
-        monkeypatch.setattr(json_lines.os, "write", full)
+        monkeypatch.setattr(log_file.os, "write", full)
         if way == "exchange":
             with pytest.raises(grpc.RpcError) as refused:
                 ask(peer, request)

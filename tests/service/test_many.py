@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.guard import workers
+from psserver.service.guard import limits
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, refused, serving, wait_until
@@ -50,7 +50,7 @@ def test_a_thousand_connections_that_never_speak_keep_nobody_out() -> None:
 def test_one_more_than_there_is_room_for_is_refused_with_the_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room = workers.RESERVED + 2 * workers.DESCRIPTORS
+    room = limits.RESERVED_DESCRIPTORS + 2 * limits.DESCRIPTORS
     monkeypatch.setattr(resource, "getrlimit", lambda _: (room, room))
     with serving() as cluster, Peer(cluster, "one") as one, Peer(cluster, "two") as two:
         with refused(
@@ -66,8 +66,8 @@ def test_one_more_than_there_is_room_for_is_refused_with_the_numbers(
 
 
 def test_memory_has_a_say() -> None:
-    assert workers.capacity(workers.MEMORY).workers == 1
-    assert "--memory-limit" in workers.capacity(workers.MEMORY).why
+    assert limits.capacity(limits.WORKER_MEMORY).workers == 1
+    assert "--memory-limit" in limits.capacity(limits.WORKER_MEMORY).why
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pslab.display.status import memory_line, memory_sentences, status_json
+from psserver.service.guard.calls import Caller
 from psserver.service.guard.ledger import MIB, MOST_PARTS, MemoryLedger, usual_limit
-from psserver.service.guard.watch import Caller
 from psserver.service.store.reading import Reads
 from psserver.shard.arena import Version
 from pswire.model.plan import VariableSpec, make_plan

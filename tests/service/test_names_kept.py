@@ -9,7 +9,7 @@ from psserver.coordinator.members.roster import MOST_NAME_BYTES, REMEMBERED_SESS
 from psserver.policies import build
 from psserver.service.guard import room
 from psserver.service.guard.ledger import MIB
-from psserver.service.guard.table import Limit
+from psserver.service.guard.limits import Limit
 from tests.service.peer import Peer, join_request
 from tests.service.serving import PATIENCE, refused, serving
 

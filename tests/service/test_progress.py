@@ -7,7 +7,7 @@ import numpy as np
 import psworker
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator.work.units import WorkTerms
-from psserver.service.job.progress import Extent, Progress
+from psserver.service.job.reports import Extent, Progress
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.serving import serving, wait_until
 

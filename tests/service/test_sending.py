@@ -2,7 +2,7 @@
 
 import pytest
 
-from psserver.service.guard.watch import FIRST, SendingPace
+from psserver.service.guard.calls import FIRST_PIECE, SendingPace
 from pswire.patience import SLOWEST_LINK, ping_interval
 from pswire.transport import frames
 
@@ -44,7 +44,7 @@ def test_the_slowest_link_is_patient_too(worker_timeout: float) -> None:
 
 def test_a_fast_link_gets_large_pieces_soon() -> None:
     pieces, _ = send(SendingPace(10.0), 1e9)
-    assert pieces[0] == FIRST
+    assert pieces[0] == FIRST_PIECE
     assert pieces[7] == frames.CHUNK_BYTES
     assert len(pieces) < PAYLOAD / frames.CHUNK_BYTES + 8
 
@@ -56,4 +56,4 @@ def test_a_link_that_becomes_slow_gets_small_ones() -> None:
     assert pace.piece == frames.CHUNK_BYTES
     for _ in range(10):
         pace.sent(1.0)
-    assert pace.piece == FIRST
+    assert pace.piece == FIRST_PIECE

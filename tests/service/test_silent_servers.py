@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from psserver.service.guard import silence
-from psserver.service.guard.silence import Silence
-from psserver.service.job import follower, silent_servers
+from psserver.service.job import follower, job, silence
 from psserver.service.job.decider import TrialAnswers
 from psserver.service.job.follower import Follower
+from psserver.service.job.silence import Silence
 from psserver.service.net import follow
 from psserver.service.store.checkpoints import PATIENCE as LEAST
 from psserver.service.store.checkpoints import limit
@@ -53,7 +52,7 @@ def test_a_server_that_hangs_while_its_connection_stands_ends_the_job(
         note = wait_until(lambda: waiting in (said := cluster.status().note) and said, "the name in status")
         assert note.endswith(f"at most {LEAST + 4 * 10 + 1:g} s)"), note
         # It is over now.
-        monkeypatch.setattr(silent_servers, "limit", lambda *_: 0.0)
+        monkeypatch.setattr(job, "limit", lambda *_: 0.0)
         stop = peer.receive("stop")
         assert not stop.success
         assert stop.reason == (
@@ -100,7 +99,7 @@ def test_a_server_that_takes_no_orders_is_named_and_lost_in_the_end(
         assert note.endswith(f"at most {LEAST + 4 * 10 + 1:g} s)"), note
         assert cluster.status().servers[1].state == "ready"
         # It is over now.
-        monkeypatch.setattr(silent_servers, "limit", lambda *_: 0.5)
+        monkeypatch.setattr(job, "limit", lambda *_: 0.5)
         stop = peer.receive("stop")
         assert not stop.success and "was lost: waited 0.5 s for server 1 to " in stop.reason
         peer.leave()

@@ -9,12 +9,16 @@ from itertools import pairwise
 import grpc
 import pytest
 
-from psserver.service.guard.calls import ConcurrentCalls
-from psserver.service.guard.strangers import Strangers, address_of
-from psserver.service.guard.table import UNAUTHENTICATED, UNAUTHENTICATED_OF_ONE, Limit
-from psserver.service.guard.watch import Caller, Watch
+from psserver.service.guard.calls import Caller, ConcurrentCalls, Watch
+from psserver.service.guard.limits import (
+    UNAUTHENTICATED,
+    UNAUTHENTICATED_OF_ONE,
+    Limit,
+    Strangers,
+    address_of,
+)
+from psserver.service.guard.rates import BURST_SECONDS, Turns
 from psserver.service.net import sockets as served
-from psserver.service.net.waits import AT_ONCE, Turns
 from pswire.transport import framed_socket
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
@@ -143,14 +147,14 @@ def test_turns_that_cost_much_leave_the_loop_to_others(monkeypatch: pytest.Monke
 
         async def work() -> None:
             await turns.mine("a")
-            now[0] += AT_ONCE / 2
+            now[0] += BURST_SECONDS / 2
             await asyncio.sleep(0)
 
         monkeypatch.setattr(loop, "call_later", later)
         await asyncio.gather(*(work() for _ in range(6)))
 
     asyncio.run(play())
-    assert pauses == [0.5 * AT_ONCE, 1.5 * AT_ONCE, 1.5 * AT_ONCE]
+    assert pauses == [0.5 * BURST_SECONDS, 1.5 * BURST_SECONDS, 1.5 * BURST_SECONDS]
 
 
 def test_a_request_waits_for_its_turn_among_the_silent_and_a_members_calls_do_not(

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from psserver.service.net.waits import Changes
+from psserver.service.net.loop import Changes
 from tests.patience import PATIENCE
 
 

@@ -15,9 +15,9 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.outputs import Record
-from psserver.service.job import json_lines
+from psserver.service.job import log_file
 from psserver.service.job.follower import Follower
-from psserver.service.job.json_lines import JsonLines, LogError
+from psserver.service.job.log_file import JsonLines, LogError
 from psserver.service.job.outbox import Outboxes
 from psserver.service.job.routes import Routes
 from psserver.service.life import job_loop
@@ -212,9 +212,9 @@ def inject(patch: pytest.MonkeyPatch, kind: str, where: str) -> list[str]:
             patch.setattr(JsonLines, "take", failing(JsonLines.take, lines_of("train"), LogError("planted")))
         case "write":
             # Every line goes to the file at once, so that the write of this one fails.
-            patch.setattr(json_lines, "BUFFERED", 1)
+            patch.setattr(log_file, "BUFFERED", 1)
             ours = f'"kind":"{kind}"'.encode()
-            patch.setattr(json_lines.os, "write", failing(os.write, lambda _, data: ours in data, FULL))
+            patch.setattr(log_file.os, "write", failing(os.write, lambda _, data: ours in data, FULL))
         case "order":
             patch.setattr(
                 entries.KINDS[kind], "order", failing(entries.KINDS[kind].order, lambda *_: True, bug)
@@ -268,7 +268,7 @@ def test_a_full_disk_at_a_flush_ends_the_job_and_keeps_the_weights_elsewhere_who
             raise FULL
 
         grant = peer.ready()
-        monkeypatch.setattr(json_lines.os, "write", full)
+        monkeypatch.setattr(log_file.os, "write", full)
         # An entry at least is not written yet.
         peer.send(abandon=pb.Abandon(ticket=grant.ticket, reason="test"))
         stop = peer.receive("stop")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from psserver.service.net.shared_memory import Sharing
+from psserver.service.store.shared_memory import Sharing
 from pswire.exits import ExitCode
 from pswire.transport import segments
 from pswire.transport.segments import HEADER, Place, SegmentError

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 import psworker
-from psserver.service.net.shared_memory import Sharing
+from psserver.service.store.shared_memory import Sharing
 from pswire.transport import segments
 from pswire.transport.segments import HEADER, Place, Segment, SegmentError
 from pswire.v1 import shard_pb2

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.net.shared_memory import SLOTS
+from psserver.service.store.shared_memory import SLOTS
 from tests.service.serving import PATIENCE, serving, wait_until
 from tests.shm.sessions import begun, connect, granted, segments_of, step
 

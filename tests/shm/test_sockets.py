@@ -14,7 +14,7 @@ import pytest
 
 import psworker
 from psserver.service.errors import precondition
-from psserver.service.guard.table import Limit
+from psserver.service.guard.limits import Limit
 from psserver.service.net import bulk
 from psserver.service.net import sockets as served
 from psserver.service.net.streams import Serve, Stream

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from psserver.service.guard.table import Limit
+from psserver.service.guard.limits import Limit
 from psserver.service.net import sockets as served
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake

@@ -9,7 +9,7 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MIB, MODEL, Held, MemoryLedger
-from psserver.service.guard.table import (
+from psserver.service.guard.limits import (
     FEWEST_MEMBER_CALLS,
     FEWEST_SILENT,
     LENT_SHARE,

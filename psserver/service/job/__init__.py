@@ -1,15 +1,14 @@
 """The job of server 0: the coordinator among its peers.
 
-job             what a caller of the job may do: sessions, work, time, what its status says
-decider         what every input goes through: decide, write, send; entries that wait for the workers' optimizer
-agreement       terms, policy, optimizer and model, as far as they are known
-model           a model is held here, and named to the other servers; or taken up from a checkpoint
-joining         which model may come, and who becomes a member
-silent_servers  servers that hang while their connection stands
-epochs          sums over all workers of an epoch, and metrics of versions that workers report
-progress        how far the job is, for people who ask
-memory          what is too small and too often changed to be counted as it changes
-follower        another server: the orders that it is sent, the receipts that it returns
-routes, outbox  which caller hears what; the queue of one session
-run_log, json_lines, flushing  the run folder: files of whole lines, and the newest entries for those who look on
+job       sessions, work, time and status of the job; servers that hang
+decider   the path of every input: decide, write, send
+agreement terms, policy, optimizer and model, as far as they are known
+joining   which model may join, who becomes a member; the model of a checkpoint
+reports   epoch sums, evaluations and progress
+follower  another server: the orders sent to it, the receipts that it returns
+silence   how long a server has been silent
+routes    where outputs go: the run log, the shards, the sessions
+outbox    the queue of one session, and inline replies
+run_log   the files of the run folder, and when they are flushed
+log_file  a file of whole lines, and the fence of its folder
 """

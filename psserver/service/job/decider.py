@@ -15,10 +15,9 @@ from psserver.coordinator import Coordinator, JoinDeferred, JoinRefused, Output,
 from psserver.optimizers import Optimizer
 from psserver.policies import advice
 from psserver.service.job.agreement import Agreement
-from psserver.service.job.flushing import Flushing, LogFlush
-from psserver.service.job.json_lines import LogError
+from psserver.service.job.log_file import LogError
 from psserver.service.job.routes import Routes
-from psserver.service.job.run_log import RunLog
+from psserver.service.job.run_log import Flushing, LogFlush, RunLog
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
 from psserver.shard_bounds import ShardBounds

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 
 from psserver.checkpoint import CheckpointError, FileFacts
-from psserver.service.guard.silence import NAMED_AFTER, Silence
-from psserver.service.net.waits import Changes
+from psserver.service.job.silence import NAMED_AFTER, Silence
+from psserver.service.net.loop import Changes
 from psserver.service.store.shard_part import PassedOver, passed_over
 from psserver.shard import Apply, Order
 from pswire.addresses import Address

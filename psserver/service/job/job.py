@@ -1,5 +1,6 @@
-"""The job as its peers see it: sessions, work, time, and what its status says. Its parts do the work."""
+"""The job as its peers see it: sessions, work, time, and its status."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,21 +14,80 @@ from psserver.optimizers import Optimizer
 from psserver.policies import Policy
 from psserver.service.errors import precondition
 from psserver.service.guard.ledger import MODEL, Held
-from psserver.service.guard.workers import capacity
+from psserver.service.guard.limits import capacity
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider, Failure
-from psserver.service.job.epochs import Epochs, Evaluations
-from psserver.service.job.flushing import LogFlush
-from psserver.service.job.joining import Joining
-from psserver.service.job.model import JobModel, resume
+from psserver.service.job.joining import JobModel, Joining, resume
 from psserver.service.job.outbox import Outbox
-from psserver.service.job.progress import Extent, HowFar, Progress
-from psserver.service.job.run_log import RunLog
-from psserver.service.job.silent_servers import SilentServers, Wait
+from psserver.service.job.reports import Epochs, Evaluations, Extent, HowFar, Progress
+from psserver.service.job.run_log import LogFlush, RunLog
+from psserver.service.store.checkpoints import PATIENCE, limit
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import ResumePoint
 from pswire import protocol
+from pswire.logs.events import event
 from pswire.model.plan import Plan
+
+log = logging.getLogger("ps-server")
+
+# What is waited for, since when (monotonic), and for how many seconds at most.
+Wait = tuple[str, float, float]
+
+
+class SilentServers:
+    """Of one job. The loop's thread owns it; `tick` gives up those that are silent for too long."""
+
+    def __init__(self, decider: Decider) -> None:
+        self._decider = decider
+
+    @property
+    def unanswered(self) -> Wait | None:
+        """What the job waits for while servers are asked about an update."""
+        decider = self._decider
+        agreement, coordinator, trials = decider.agreement, decider.coordinator, decider.trials
+        if not coordinator.trying or agreement.plan is None:
+            return None
+        what = f"{trials.missing} to say whether version {coordinator.version + 1} would be finite"
+        return what, trials.since, limit(agreement.plan, agreement.terms.worker_timeout)
+
+    @property
+    def silent(self) -> Wait | None:
+        """The server that is silent for longest, as `unanswered`."""
+        followers, patience = self._decider.routes.followers, self._patience
+        found = [waited for follower in followers if (waited := follower.silent(patience))]
+        return min(found, key=lambda waited: waited[1], default=None)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for a server that may have much to do."""
+        agreement = self._decider.agreement
+        timeout = agreement.terms.worker_timeout
+        return PATIENCE + 4 * timeout if agreement.plan is None else limit(agreement.plan, timeout)
+
+    def tick(self) -> None:
+        """Give up who has been waited for long enough."""
+        self._end_unanswered()
+        self._give_up_silent()
+
+    def _end_unanswered(self) -> None:
+        """Nothing can be decided without the answer."""
+        waited, decider = self.unanswered, self._decider
+        if waited is None or time.monotonic() - waited[1] < waited[2]:
+            return
+        reason = f"waited {waited[2]:g} s for {waited[0]}: not lost, but silent (see its process and its log)"
+        log.error("%s", reason, extra=event("trial_unanswered", servers=decider.trials.missing))
+        decider.input(lambda c, now: c.stop(reason, now, success=False, cause="server"))
+
+    def _give_up_silent(self) -> None:
+        """A server that hangs is lost, like one that is gone."""
+        if self._decider.coordinator.stopped is not None:
+            # The end has limits of its own.
+            return
+        for follower in self._decider.routes.followers:
+            waited = follower.silent(self._patience)
+            if waited is not None and time.monotonic() - waited[1] >= waited[2]:
+                follower.give_up(f"waited {waited[2]:g} s for {waited[0]} (see its process and its log)")
+
 
 # Of memory, about: a notice with a sentence.
 NOTICE_BYTES = 512

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container
 import grpc
 
 from psserver.service.errors import Refused, precondition
-from psserver.service.net.waits import settle, until
+from psserver.service.net.loop import settle, until
 from pswire import protocol
 
 # Notices that a worker has not read yet; a peer with more is not reading.

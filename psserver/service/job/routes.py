@@ -2,19 +2,22 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple, cast
 
 from psserver.coordinator import Output, Record, Send, Trial
 from psserver.coordinator.sentences import named
 from psserver.service.job.follower import Follower
 from psserver.service.job.outbox import Outboxes
-from psserver.service.job.run_log import LogTail, RunLog
+from psserver.service.job.run_log import RunLog
 from psserver.service.store.executor import Executor, trial_update
 from psserver.shard import Order
 from pswire import protocol
 from pswire.decisions import entries
 from pswire.decisions.entries import Entry
+from pswire.decisions.records import line_of
 from pswire.logs.events import entry_event, event
 
 log = logging.getLogger("ps-server")
@@ -129,3 +132,42 @@ class Routes:
             case _ if entry.event:
                 who = f"{entry.worker} " if hasattr(entry, "worker") else ""
                 log.info("%s%s", who, entry.sentence(), extra=entry_event(entry))
+
+
+# Entries that are remembered, and those that one reply has at most.
+TAIL_ENTRIES, TAIL_REPLY = 8192, 1000
+
+
+# Entries that are looked at for the size of all, and what an entry takes beside its line: bytes for each of that.
+SAMPLE, OBJECTS = 16, 4
+
+
+class LogTail:
+    """The loop's thread owns it. Costs an append per entry; nothing is written out before somebody asks."""
+
+    def __init__(self, remembered: int = TAIL_ENTRIES) -> None:
+        self._records: deque[Record] = deque(maxlen=remembered)
+
+    def append(self, record: Record) -> None:
+        self._records.append(record)
+
+    def since(self, first: int, most: int = TAIL_REPLY) -> list[Record]:
+        """Entries from number `first` on, or from the oldest one that is remembered."""
+        if not self._records:
+            return []
+        skipped = max(first - self._records[0].index, 0)
+        return list(islice(self._records, skipped, skipped + most))
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory, about: of a few entries, taken for all."""
+        count = len(self._records)
+        if not count:
+            return 0
+        few = [self._records[count * part // SAMPLE] for part in range(SAMPLE)]
+        return OBJECTS * count * sum(map(len, lines(few))) // SAMPLE
+
+
+def lines(records: Sequence[Record]) -> list[str]:
+    """As in decisions.jsonl."""
+    return [line_of(record.index, record.t, record.entry) for record in records]

@@ -1,14 +1,14 @@
-"""The run folder, as far as the servers write it: decisions, metrics, summary, weights; its newest entries."""
+"""The files of the run folder (decisions, metrics, summary, weights), and when they are flushed."""
 
 import json
 import os
 import tempfile
-from collections import deque
-from collections.abc import Sequence
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +18,23 @@ from psserver.checkpoint import UnwritableError, files
 from psserver.checkpoint.disk import RealDisk, RealFile
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator.outputs import Record
-from psserver.service.job.json_lines import Check, JsonLines, LogError, always
+from psserver.service.job.log_file import Check, JsonLines, LogError, always
+from psserver.service.net.loop import settle
 from pswire.decisions import entries
 from pswire.decisions.counting import Pending
 from pswire.decisions.records import line_of, value_text
 from pswire.model.plan import Plan
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
+
+
 SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
+
+
 # Bytes of a weights file beside its arrays: what its header has at most for a variable, beside the name, and for all.
 HEADER_EACH, HEADER = 256, 4096
+
+
 # Of server 0, for those who ask for the status of a run by its folder.
 ADDRESS = "address"
 
@@ -200,38 +207,85 @@ class RunLog:
                 closing.callback(file.close)
 
 
-# Entries that are remembered, and those that one reply has at most.
-REMEMBERED, MOST = 8192, 1000
-# Entries that are looked at for the size of all, and what an entry takes beside its line: bytes for each of that.
-SAMPLE, OBJECTS = 16, 4
+# Seconds: as often as anybody looks whether it is time.
+LEAST_FLUSH: Final = 0.2
 
 
-class LogTail:
-    """The loop's thread owns it. Costs an append per entry; nothing is written out before somebody asks."""
+@dataclass(frozen=True, slots=True)
+class LogFlush:
+    """`seconds`: between two flushes, where workers are told at once; 0: before any worker is told, once for all that
+    was decided in one turn of the loop. `disk`: and it must be on the disk then."""
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
-        self._records: deque[Record] = deque(maxlen=remembered)
-
-    def append(self, record: Record) -> None:
-        self._records.append(record)
-
-    def since(self, first: int, most: int = MOST) -> list[Record]:
-        """Entries from number `first` on, or from the oldest one that is remembered."""
-        if not self._records:
-            return []
-        skipped = max(first - self._records[0].index, 0)
-        return list(islice(self._records, skipped, skipped + most))
+    seconds: float = LEAST_FLUSH
+    disk: bool = False
 
     @property
-    def nbytes(self) -> int:
-        """Of memory, about: of a few entries, taken for all."""
-        count = len(self._records)
-        if not count:
-            return 0
-        few = [self._records[count * part // SAMPLE] for part in range(SAMPLE)]
-        return OBJECTS * count * sum(map(len, lines(few))) // SAMPLE
+    def first(self) -> bool:
+        """Nobody is told before it is written."""
+        return not self.seconds
 
 
-def lines(records: Sequence[Record]) -> list[str]:
-    """As in decisions.jsonl."""
-    return [line_of(record.index, record.t, record.entry) for record in records]
+def parse_flush(text: str) -> LogFlush:
+    """Of "wake-up", "disk" or a number of seconds. Raises ValueError."""
+    if text in ("wake-up", "disk"):
+        return LogFlush(0.0, disk=text == "disk")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not LEAST_FLUSH <= seconds < float("inf"):
+        raise ValueError(
+            f"--log-flush: expected wake-up, disk, or seconds from {LEAST_FLUSH:g} on, such as 1, got {text!r}"
+        )
+    return LogFlush(seconds)
+
+
+class Flushing:
+    """Flushes a run log as `how` says; `failed(error)` is called when it cannot. The loop's thread owns it."""
+
+    def __init__(
+        self,
+        run_log: RunLog,
+        how: LogFlush,
+        loop: Callable[[], AbstractEventLoop],
+        failed: Callable[[LogError], None],
+    ) -> None:
+        self._log, self._how, self._loop, self._failed = run_log, how, loop, failed
+        # A flush is due at the end of this turn; those that wait for it.
+        self._due = False
+        self._waiting: list[Future[None]] = []
+        self._whole = True
+        self._next = 0.0
+
+    def taken(self) -> None:
+        """The log has taken lines. Before anybody is told."""
+        if self._how.first and not self._due:
+            self._due = True
+            self._loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._due = False
+        try:
+            if self._how.disk:
+                self._log.sync()
+            self._log.flush()
+        except LogError as error:
+            self._whole = False
+            self._failed(error)
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            settle(future)
+
+    async def written(self) -> bool:
+        """Once a worker may be told of all that the log has taken. False: it could not be written, and nobody may."""
+        if self._due:
+            future = self._loop().create_future()
+            self._waiting.append(future)
+            await future
+        return self._whole
+
+    def tick(self, now: float) -> None:
+        """`now`: seconds, monotonic. Raises LogError."""
+        if now >= self._next:
+            self._next = now + self._how.seconds
+            self._log.flush()

@@ -1,27 +1,33 @@
-"""What a server listens on: gRPC, the port for payloads, the port for metrics."""
+"""What a server listens on (gRPC, payloads, metrics), and its warnings about certificates."""
 
+import asyncio
+import errno
 import logging
+import socket
+import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import grpc
 
 from psserver.service.guard.authorization import Authorizer
-from psserver.service.guard.table import CALLS
+from psserver.service.guard.limits import CALLS
 from psserver.service.job.job import Job
 from psserver.service.life.settings import ServerSettings
-from psserver.service.net.listening import BindError, listen
 from psserver.service.net.sockets import SocketListener
 from psserver.service.net.streams import Stream
 from psserver.service.store.host import ShardHost
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.patience import transfer
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import SERVER_OPTIONS
+from pswire.transport.connecting import add_port
 from pswire.transport.framed_socket import SocketError
 
 if TYPE_CHECKING:
     from psserver.metrics.endpoint import Metrics
+
 
 log = logging.getLogger("ps-server")
 
@@ -97,3 +103,125 @@ class Listeners:
             except OSError as error:
                 told = event("metrics_not_written")
                 log.error("metrics.prom was not written: %s", error.strerror or error, extra=told)
+
+
+class BindError(OSError):
+    """The address cannot be listened on."""
+
+
+def listen(server: grpc.aio.Server, bind: Address, credentials: Credentials = NO_TLS) -> int:
+    """Let `server` listen on `bind`; the port, which is the system's choice where that of `bind` is 0.
+
+    Raises BindError when none of the addresses that `bind` stands for can be
+    listened on. gRPC listens on whichever of them it can, so that is looked
+    at first. Another process may still be faster between this look and gRPC's
+    own attempt.
+    """
+    _check_free(bind)
+    try:
+        port = add_port(server, str(bind), credentials)
+    except RuntimeError as error:
+        raise _bind_error(bind) from error
+    if port == 0:
+        raise _bind_error(bind)
+    return port
+
+
+def _bind_error(bind: Address, reason: str = "is another process using it?") -> BindError:
+    return BindError(f"cannot listen on {bind}: {reason}")
+
+
+def _check_free(bind: Address) -> None:
+    try:
+        found = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise _bind_error(bind, f"{error.strerror}; is the name right?") from error
+    failures = [_failure(family, place) for family, *_, place in found]
+    if None in failures:
+        return
+    taken = next((failure for failure in failures if failure and failure.errno == errno.EADDRINUSE), None)
+    if taken is not None:
+        raise _bind_error(bind) from taken
+    raise _bind_error(bind, f"{failures[0].strerror}" if failures[0] else "it has no address") from failures[
+        0
+    ]
+
+
+def _failure(family: int, place: tuple[object, ...]) -> OSError | None:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            # As gRPC does: a port is free again at once when its process has ended.
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(place)
+    except OSError as error:
+        return error
+    return None
+
+
+# Seconds: between two warnings, and between two looks at the certificate.
+MINUTE: Final = 60.0
+
+
+DAY: Final = 86_400.0
+
+
+# How long before its end a certificate is worth a warning; days.
+WEEK: Final = 7
+
+
+def ending(credentials: Credentials, now: float) -> str | None:
+    """A sentence if the certificate, or its authority's, ends within a week; `now`: seconds since 1970."""
+    if not (credentials.encrypted and credentials.identity.cert):
+        return None
+    facts = credentials.identity.facts
+    left = facts.ends - now
+    if left > WEEK * DAY:
+        return None
+    what = (
+        "authority (CA) of the certificate"
+        if facts.authority_ends <= facts.certificate_ends
+        else "certificate"
+    )
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(facts.ends))
+    over = f"ends on {when}, in {left / DAY:.1f} days" if left > 0 else f"has ended on {when}"
+    return f"the {what} {facts.subject} {over}: nobody connects with it then; replace the files, no restart is needed"
+
+
+def misnamed(credentials: Credentials, host: str) -> str | None:
+    """A sentence if nobody who means this server's own `host` believes its certificate."""
+    if not (credentials.encrypted and credentials.identity.cert) or credentials.identity.is_for(host):
+        return None
+    return (
+        f"the certificate of this server is not for {host}, its own name in --ps-hosts: nobody who uses this name "
+        f"believes it; make one with the name (ps-lab certs --servers {host})"
+    )
+
+
+class Reminders:
+    """Within the running loop, until it is cancelled. `exposure`: the warning of a server that others reach without
+    TLS."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        exposure: str | None,
+        every: float = MINUTE,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._credentials, self._exposure = credentials, exposure
+        self._every, self._clock = every, clock
+        self._said = float("-inf")
+
+    async def run(self) -> None:
+        while True:
+            self.remind()
+            await asyncio.sleep(self._every)
+
+    def remind(self) -> None:
+        if self._exposure is not None:
+            log.warning("%s", self._exposure, extra=event("open_to_all"))
+        now = self._clock()
+        sentence = ending(self._credentials, now)
+        if sentence is not None and now - self._said >= DAY:
+            self._said = now
+            log.warning("%s", sentence, extra=event("certificate_ends"))

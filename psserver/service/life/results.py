@@ -13,7 +13,7 @@ from psserver.coordinator import JobTerms
 from psserver.receipts import membership_token
 from psserver.service.job.follower import Follower
 from psserver.service.job.job import Job
-from psserver.service.job.json_lines import LogError
+from psserver.service.job.log_file import LogError
 from psserver.summary import summarise
 from pswire.exits import ExitCode
 from pswire.logs.events import event

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from types import FrameType
 
 from psserver.checkpoint.resumption import AUTO
-from psserver.service.life.making import Announce
-from psserver.service.life.settings import ServerSettings
+from psserver.service.life.listeners import BindError
+from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.life.successor import Successor, ended_before, newest, numbered
-from psserver.service.net.listening import BindError
 from psserver.service.server import Server
 from pswire.exits import ExitCode
 from pswire.logs.events import event

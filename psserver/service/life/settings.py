@@ -1,16 +1,17 @@
 """Everything that a server needs to know, from its command line or a configuration."""
 
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
-from psserver.service.job.flushing import LogFlush
+from psserver.service.job.run_log import LogFlush
 from psserver.service.store.host import HostOptions
 from pswire.addresses import Address
 from pswire.config.flags import SERVER, Flag
@@ -95,3 +96,7 @@ class ServerSettings:
 def new_job_name() -> str:
     """Unguessable: a process of another job cannot be taken for one of this job."""
     return secrets.token_hex(8)
+
+
+# Called with what happens, and facts of it.
+Announce = Callable[[str, Mapping[str, Any]], None]

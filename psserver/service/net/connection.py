@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from psserver.service.net import bulk
 from psserver.service.net.bulk import LargeFrame
-from psserver.service.net.heavy import HeavyWork
-from psserver.service.net.owner import Steps, parked
+from psserver.service.net.loop import HeavyWork, Steps, parked
 from psserver.service.net.payloads import Buffers
 from pswire.transport.framed_socket import (
     FRAME_BYTES,

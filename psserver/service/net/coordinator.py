@@ -1,4 +1,4 @@
-"""The coordinator's methods: Join, GatherEpoch, Locate and Status; Session is a part of its own."""
+"""The coordinator's unary methods: Join, GatherEpoch, Locate, Note, Status."""
 
 import asyncio
 import logging
@@ -10,34 +10,23 @@ import grpc
 
 from psserver import receipts
 from psserver.coordinator.epochs import EpochError, Report
-from psserver.coordinator.work.units import WorkError, WorkTerms
+from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkError, WorkTerms
 from psserver.policies import LocalRule
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.authorization import Names, Peer
-from psserver.service.guard.rates import (
-    MODELS,
-    MODELS_PER_SECOND,
-    NOTES,
-    NOTES_PER_SECOND,
-    Arrivals,
-    Buckets,
-)
+from psserver.service.guard.rates import MODELS, MODELS_PER_SECOND, NOTES, NOTES_PER_SECOND, Arrivals, Buckets
 from psserver.service.job.agreement import FROM_JOB, Variables
 from psserver.service.job.job import Job
-from psserver.service.job.run_log import lines
+from psserver.service.job.routes import lines
 from psserver.service.life.moves import Located, Moves
 from psserver.service.life.successor import Succession
-from psserver.service.net.adapters import (
-    memory_to_wire,
-    progress_to_wire,
-    report_to_wire,
-    work_from_wire,
-)
 from psserver.service.net.registration import Call
 from psserver.service.net.sessions import SessionRpc
+from psserver.service.net.status import memory_to_wire, progress_to_wire, report_to_wire
 from pswire.addresses import Address
 from pswire.generations import follows
 from pswire.logs.events import event
+from pswire.message_codec import MessageCodec
 from pswire.model.plan import Plan, PlanError
 from pswire.model.specs import specs_from_wire, specs_to_wire
 from pswire.model.variables import check_dimensions
@@ -48,8 +37,23 @@ from pswire.v1 import model_pb2
 
 log = logging.getLogger("ps-server")
 
+
+_WORK = MessageCodec(WorkTerms, pb.WorkUnits, taken=MOST_DESCRIPTION)
+
+
+def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:
+    """What the worker says of how its data is dealt. Raises WorkError for numbers that make no sense."""
+    if not request.HasField("work"):
+        return None
+    terms = _WORK.from_wire(request.work)
+    terms.check()
+    return terms
+
+
 # Names appear in logs, paths and sentences.
 NAME_LIMIT, NAME_EXTRA = 64, "-_.:/@"
+
+
 # Whoever asked for entries of the log in the last FOLLOWED seconds follows it. At the end a server stays SEEN_OFF
 # seconds for those: a page asks twice a second.
 FOLLOWED, SEEN_OFF = 2.0, 1.0

@@ -11,13 +11,13 @@ from psserver.service.errors import MembershipOver, Refused, invalid
 from psserver.service.job.job import Job
 from psserver.service.net import in_place
 from psserver.service.net.exchange_replies import committed, message, pulled
-from psserver.service.net.heavy import LARGE
+from psserver.service.net.loop import LARGE_PASS
 from psserver.service.net.payloads import Incoming
 from psserver.service.net.registration import bounded
-from psserver.service.net.shared_memory import Attachment
 from psserver.service.net.sockets import SocketListener, SocketToken
 from psserver.service.net.streams import Stream
 from psserver.service.store.host import ShardHost
+from psserver.service.store.shared_memory import Attachment
 from psserver.shard.staging import Slot
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
@@ -145,7 +145,7 @@ class ExchangeRpc:
         try:
             while payload.first is not None or not payload.complete:
                 with stream.caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
-                    if payload.left >= LARGE:
+                    if payload.left >= LARGE_PASS:
                         await stream.receive_many(payload.take)
                     await payload.take_first()
                     if not payload.complete:

@@ -9,17 +9,16 @@ import grpc
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.job import Job
 from psserver.service.net import in_place
-from psserver.service.net.adapters import add_events
 from psserver.service.net.payloads import Outgoing, claim_of
-from psserver.service.net.shared_memory import Attachment
 from psserver.service.net.streams import Stream
 from psserver.service.store.host import ShardHost
+from psserver.service.store.shared_memory import Attachment
 from psserver.shard import Shard
 from psserver.shard.payload_checks import norm_of
 from psserver.shard.staging import Slot
 from pswire import protocol
 from pswire.logs.events import event
-from pswire.messages import REQUESTS
+from pswire.messages import EVENTS, REQUESTS
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import shard_pb2
@@ -35,7 +34,8 @@ def message(**fields: Any) -> Parts:
 def _reply(notices: list[protocol.Event], **fields: Any) -> Parts:
     """As `message`, with what a worker is told."""
     reply = shard_pb2.ExchangeReply(**fields)
-    add_events(notices, reply)
+    for notice in notices:
+        EVENTS.fill(reply.events.add(), notice)
     return (reply.SerializeToString(),)
 
 

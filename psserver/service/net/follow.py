@@ -18,8 +18,8 @@ from psserver.policies.declarations import from_config
 from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.life.successor import numbered
-from psserver.service.net.adapters import memory_to_wire
 from psserver.service.net.registration import Call, bounded, parsed
+from psserver.service.net.status import memory_to_wire
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER
 from psserver.service.store.shard_part import Part

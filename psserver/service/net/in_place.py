@@ -1,10 +1,10 @@
 """Payloads that stay where they are: attach, stage a filled slot, locate a version."""
 
 from psserver.service.errors import invalid, precondition
-from psserver.service.guard.watch import Caller
+from psserver.service.guard.calls import Caller
 from psserver.service.net.payloads import claim_of
-from psserver.service.net.shared_memory import Attachment, to_wire
 from psserver.service.store.host import ShardHost
+from psserver.service.store.shared_memory import Attachment, to_wire
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
 from pswire.transport import segments

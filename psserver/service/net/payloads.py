@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from psserver.receipts import Claim
 from psserver.service.errors import Refused, invalid
-from psserver.service.guard.watch import Caller, SendingPace
-from psserver.service.net.heavy import LARGE
+from psserver.service.guard.calls import Caller, SendingPace
+from psserver.service.net.loop import LARGE_PASS
 from psserver.service.store.host import ShardHost
 from psserver.service.store.reading import Read
 from psserver.shard import Shard
@@ -192,7 +192,7 @@ class Outgoing:
 
     @property
     def large(self) -> bool:
-        return self._codec.itemsize * self._read.version.values.size > LARGE
+        return self._codec.itemsize * self._read.version.values.size > LARGE_PASS
 
     def check(self) -> None:
         """On the way. Raises Refused when the version was taken back."""

@@ -16,11 +16,9 @@ from google.protobuf.message import DecodeError, Message
 
 from psserver.service.errors import Refused, invalid
 from psserver.service.guard.authorization import Authorizer
-from psserver.service.guard.calls import ConcurrentCalls
-from psserver.service.guard.strangers import address_of
-from psserver.service.guard.table import ANSWERS
-from psserver.service.guard.watch import LARGE, Caller, Watch
-from psserver.service.net.waits import Turns
+from psserver.service.guard.calls import LARGE_MESSAGE, Caller, ConcurrentCalls, Watch
+from psserver.service.guard.limits import ANSWERS, address_of
+from psserver.service.guard.rates import Turns
 from pswire.bounds import BoundError, check
 from pswire.security.identity import fingerprint_of_pem
 from pswire.transport.framed_socket import Parts
@@ -153,7 +151,7 @@ class Call:
         """One message, in pieces. A peer that does not read holds nothing: it must take it in time."""
         message = b"".join(parts)
         self.caller.deadline = asyncio.get_running_loop().time() + self.patience(len(message))
-        if len(message) < LARGE:
+        if len(message) < LARGE_MESSAGE:
             await self.context.write(message)
         else:
             await self._send_large(message)

@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from psserver.service.errors import invalid
 from psserver.service.guard.calls import ConcurrentCalls
-from psserver.service.guard.table import FOREIGN
+from psserver.service.guard.limits import FOREIGN
 from psserver.service.net.registration import Call, Registration
 from pswire.v1 import coordinator_pb2, shard_pb2
 

@@ -10,13 +10,12 @@ from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.rates import Arrivals, TokenBucket
 from psserver.service.job.job import Job
 from psserver.service.job.outbox import Outbox
-from psserver.service.job.progress import Extent
-from psserver.service.net.adapters import add_events
+from psserver.service.job.reports import Extent
 from psserver.service.net.registration import Call, bounded, parsed
 from pswire import protocol
 from pswire.bounds import BoundError, check
 from pswire.logs.events import event
-from pswire.messages import REQUESTS
+from pswire.messages import EVENTS, REQUESTS
 from pswire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger("ps-server")
@@ -71,7 +70,8 @@ class SessionRpc:
                 notices = [notice for notice in notices if isinstance(notice, protocol.Stop)]
             if notices:
                 reply = pb.SessionReply()
-                add_events(notices, reply)
+                for notice in notices:
+                    EVENTS.fill(reply.events.add(), notice)
                 await call.reply(reply)
             if any(isinstance(n, protocol.Refusal) and n.fatal for n in notices):
                 return

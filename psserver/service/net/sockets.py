@@ -13,19 +13,16 @@ from functools import partial
 import grpc
 
 from psserver.service.errors import Refused
-from psserver.service.guard.rates import TokenBucket
-from psserver.service.guard.strangers import Strangers
-from psserver.service.guard.table import CONNECTIONS, UNAUTHENTICATED, UNAUTHENTICATED_OF_ONE
-from psserver.service.guard.watch import Caller, Watch
+from psserver.service.guard.calls import Caller, Watch
+from psserver.service.guard.limits import CONNECTIONS, UNAUTHENTICATED, UNAUTHENTICATED_OF_ONE, Strangers
+from psserver.service.guard.rates import TokenBucket, Turns
 from psserver.service.net import bulk
 from psserver.service.net.connection import Connection
-from psserver.service.net.heavy import HeavyWork
-from psserver.service.net.owner import Owner
+from psserver.service.net.loop import HeavyWork, Owner
 from psserver.service.net.payloads import Buffers
 from psserver.service.net.registration import clipped
 from psserver.service.net.streams import Serve
 from psserver.service.net.tls_connection import TlsConnection
-from psserver.service.net.waits import Turns
 from pswire.logs.events import event
 from pswire.security.names import IdentityError
 from pswire.transport import framed_socket

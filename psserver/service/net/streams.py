@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
-from psserver.service.guard.watch import Caller
+from psserver.service.guard.calls import Caller
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
 

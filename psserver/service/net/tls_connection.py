@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from psserver.service.net.connection import Connection
-from psserver.service.net.heavy import HeavyWork
-from psserver.service.net.owner import parked
+from psserver.service.net.loop import HeavyWork, parked
 from psserver.service.net.payloads import Buffers
 from pswire.transport.framed_socket import SocketError
 from pswire.transport.tls_socket import TlsSocket

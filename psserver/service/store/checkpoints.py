@@ -24,7 +24,7 @@ from psserver.checkpoint.disk import RealDisk
 from psserver.coordinator import CoordinatorState, JobTerms, Record
 from psserver.policies import Policy
 from psserver.service.job.follower import Follower
-from psserver.service.job.json_lines import LogError
+from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import DECISIONS, METRICS, RunLog
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import SAVED

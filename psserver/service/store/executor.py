@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from psserver.service.guard.table import LEASE_DIVISOR
-from psserver.service.net.heavy import LARGE, HeavyWork
-from psserver.service.net.owner import Owner
-from psserver.service.store.shared import SharedShard
+from psserver.service.guard.limits import LEASE_DIVISOR
+from psserver.service.net.loop import LARGE_PASS, HeavyWork, Owner
+from psserver.service.store.state import SharedShard
 from psserver.shard import Apply, Install, NonfiniteError, Order, Release, Seal, Shard
 from psserver.shard.updates import PendingUpdate
 from pswire.decisions.orders import Save, Writing
@@ -152,7 +151,7 @@ class Executor:
                 self._executed_rare(index, order, shard)
             state.finish(index)
             return True
-        if shard.passed(order) > LARGE:
+        if shard.passed(order) > LARGE_PASS:
             self._busy = True
             self.compute_beside(index, order, work)
             return False
@@ -211,7 +210,7 @@ class Executor:
         def pass_over() -> None:
             found.append(asked.look(shard))
 
-        if asked.passed(shard) > LARGE:
+        if asked.passed(shard) > LARGE_PASS:
             self._busy = True
             self._heavy.start(pass_over, ended)
             return False

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import grpc
 
 from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.guard.calls import Caller
+from psserver.service.guard.limits import READS, UNGRANTED
 from psserver.service.guard.room import ShardMemory
-from psserver.service.guard.table import READS, UNGRANTED
-from psserver.service.guard.watch import Caller
-from psserver.service.net.shared_memory import ControlWord, Sharing
 from psserver.service.store.executor import Executor, Question
-from psserver.service.store.shared import SharedShard
+from psserver.service.store.shared_memory import ControlWord, Sharing
+from psserver.service.store.state import SharedShard
 from psserver.shard import Shard
 from psserver.shard.arena import Version
 from pswire.transport.segments import Place

@@ -1,24 +1,119 @@
-"""One server's part of a checkpoint: taken between two orders, copied and written while training goes on."""
+"""One server's part of a checkpoint: copied between two orders, written while training continues."""
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
 from psserver.service.guard.ledger import MODEL, MemoryLedger
-from psserver.service.net.heavy import LARGE
-from psserver.service.net.owner import Owner
-from psserver.service.store.spare import Floats, SpareArrays, Touched
+from psserver.service.net.loop import LARGE_PASS, Owner
 from psserver.shard import Shard, ShardState, copied
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 
+
+Floats = NDArray[np.float32]
+
+
+# Of memory, while nothing is in it.
+SPARE_KIND = "checkpoint, spare"
+
+
+# Elements that are touched at once: whoever runs beside this gets a turn.
+PIECE = 1 << 22
+
+
+# One in so many is touched: a page is no smaller.
+STEP = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Arrays that a thread has the system find memory for, until it is told to stop. `wait` before they are used."""
+
+    arrays: list[Floats]
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    @classmethod
+    def before(cls, arrays: list[Floats]) -> "Touched":
+        """They have their memory already."""
+        made = cls(arrays)
+        made._ended.set()
+        return made
+
+    def run(self) -> None:
+        """On another thread. Raises nothing: the system gives such memory, or ends the process."""
+        try:
+            for piece in self.pieces():
+                if self._stop.is_set():
+                    return
+                piece[::STEP] = 0
+        finally:
+            self._ended.set()
+
+    def pieces(self) -> Iterator[Floats]:
+        """All of them, a little at a time."""
+        for values in self.arrays:
+            for start in range(0, values.size, PIECE):
+                yield values[start : start + PIECE]
+
+    def stop(self) -> None:
+        """They are needed now, or not at all."""
+        self._stop.set()
+
+    def wait(self) -> list[Floats]:
+        """The arrays, once nobody writes to them any more: soon after `stop`. Any thread may."""
+        self._ended.wait()
+        return self.arrays
+
+
+class SpareArrays:
+    """Arrays of float32 that nobody uses, in the account of `memory`. The loop's thread owns it."""
+
+    def __init__(self, memory: MemoryLedger, threads: Executor) -> None:
+        self._memory, self._threads = memory, threads
+        self._held: Touched | None = None
+
+    def prepare(self, sizes: Collection[int]) -> Future[None] | None:
+        """Have arrays of so many elements ready soon, where memory has room for them; beside the loop. None: there
+        are some, or there is no room."""
+        if self._held is not None or self._memory.take(MODEL, SPARE_KIND, 4 * sum(sizes)) is not None:
+            return None
+        try:
+            self._held = Touched([np.empty(size, np.float32) for size in sizes])
+        except MemoryError:
+            self._memory.put(MODEL, SPARE_KIND, 0)
+            return None
+        return self._threads.submit(self._held.run)
+
+    def keep(self, arrays: Iterable[Floats]) -> None:
+        """They are of use for the next copy, where memory has room for them."""
+        kept = list(arrays)
+        if self._held is None and self._memory.take(MODEL, SPARE_KIND, sum(a.nbytes for a in kept)) is None:
+            self._held = Touched.before(kept)
+
+    def take(self) -> Touched | None:
+        """What there is: whoever takes it accounts for it."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.stop()
+            self._memory.put(MODEL, SPARE_KIND, 0)
+        return held
+
+
 # Of memory.
 KIND = "checkpoint"
+
+
 # Parts of which the outcome is known.
 REMEMBERED = 4
 
@@ -78,7 +173,7 @@ class PartSaver:
         `unused`: arrays of the same sizes that nobody needs any more.
         """
         state = settled(shard.views())
-        if not self.periodic or self.store is None or self._closed or state.nbytes <= LARGE:
+        if not self.periodic or self.store is None or self._closed or state.nbytes <= LARGE_PASS:
             return
         if unused:
             self._spare.keep(unused)
@@ -118,7 +213,7 @@ class PartSaver:
                 Part(entry, error=f"server {self._server} has no room for a copy of what it holds: {refusal}")
             )
             return False
-        if state.nbytes <= LARGE:
+        if state.nbytes <= LARGE_PASS:
             self._wait((entry, job, copied(state)))
             self._begin()
             return False
@@ -153,7 +248,7 @@ class PartSaver:
 
         def ended(future: "asyncio.Future[Part]") -> None:
             self._give(state)
-            if state.nbytes > LARGE and not self._closed:
+            if state.nbytes > LARGE_PASS and not self._closed:
                 self._spare.keep(state.arrays.values())
             self._ended(future.result())
 

@@ -1,4 +1,4 @@
-"""A file of JSON lines that is only ever appended to, and never holds half a line; the fence of its folder."""
+"""Log files: appended in whole lines, and fenced by generation."""
 
 import errno
 import os

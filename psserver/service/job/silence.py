@@ -1,7 +1,7 @@
-"""How long a server has said nothing, or got no further, while its connection stands. Pure: time is an argument.
+"""How long a server has been silent, or made no progress, while its connection stands. Pure.
 
-A process whose connection breaks is lost at once, one that is stopped when its pings stay unanswered. One that hangs
-answers pings, which is done by other threads; so it is asked now and then, and has to answer in order.
+A process whose connection breaks is lost at once, and a stopped one when its pings stay unanswered. A hung process
+still answers pings, because other threads do that; so each server is asked now and then, and must answer in order.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,8 @@ from typing import Final
 
 # Between two questions to a server, in seconds; and what is named in a status has been silent for so long.
 ASK_EVERY: Final = 1.0
+
+
 NAMED_AFTER: Final = 2.0
 
 

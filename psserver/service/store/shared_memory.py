@@ -1,4 +1,4 @@
-"""Memory that this server shares with workers of its machine: arenas that they read, slots that they fill."""
+"""Memory shared with workers of the same machine: versions that they read, slots that they fill."""
 
 import logging
 import weakref
@@ -15,7 +15,9 @@ from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
+
 Floats = NDArray[np.float32]
+
 
 # Of a worker: a push is copied before it is answered, and the next one is written after that.
 SLOTS = 1

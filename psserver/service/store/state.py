@@ -1,4 +1,4 @@
-"""What the parts of a server share of its shard, and the memory that its workers share with it."""
+"""The state of a shard: its job, its progress in the log, its readers in place, its waiting pushes."""
 
 from asyncio import Future
 from collections.abc import Callable
@@ -8,15 +8,12 @@ from heapq import heappop, heappush
 import grpc
 
 from psserver.service.errors import Refused
-from psserver.service.guard.room import ShardMemory
-from psserver.service.guard.watch import Caller
-from psserver.service.net.owner import Owner
-from psserver.service.net.shared_memory import SLOTS, ControlWord
-from psserver.service.net.waits import Changes, Countdown, settle, until
+from psserver.service.net.loop import Changes, Countdown, Owner, settle, until
+from psserver.service.store.shared_memory import ControlWord
 from psserver.shard import Shard
 
 # A push looks again so often, whatever it is told; seconds.
-LOOK_EVERY = 1.0
+RECHECK_EVERY = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +43,7 @@ class PushAdmission:
         self._arrivals += 1
         heappush(self._order, (turn, self._arrivals, place))
         try:
-            await until(place.future, LOOK_EVERY)
+            await until(place.future, RECHECK_EVERY)
         finally:
             if self._places.get(ticket) is place:
                 del self._places[ticket]
@@ -176,38 +173,3 @@ class SharedShard:
         for ticket in [t for t, reader in self._readers.items() if reader.has_read(t)]:
             shard.arena.unpin(ticket)
         self._readers = {t: self._readers[t] for t in shard.arena.in_place}
-
-
-class Attachments:
-    """`patience`: seconds that a member's older stream may take to let go. The loop's thread owns it."""
-
-    def __init__(self, state: SharedShard, memory: ShardMemory, server: int, patience: float) -> None:
-        self._state, self._memory = state, memory
-        self._server, self._patience = server, patience
-        # On which stream each member has attached memory.
-        self._attached: dict[str, Caller] = {}
-
-    async def begin(self, worker: str, caller: Caller) -> str | None:
-        """Make room for what `worker` attaches on its stream `caller`; or why there is none.
-
-        Its older stream is cut, and given time to let go."""
-        before = self._attached.get(worker)
-        if before is not None:
-            before.cancel()
-            gone = await self._state.wait_for(
-                lambda: worker not in self._attached, self._patience, self._server
-            )
-            if not gone:
-                return f"{worker} shares memory on another stream already"
-        refusal = self._memory.take_slots(worker, SLOTS)
-        if refusal is None:
-            self._attached[worker] = caller
-        return refusal
-
-    def end(self, worker: str, caller: Caller) -> None:
-        """The stream has let go of what was attached on it."""
-        if self._attached.get(worker) is caller:
-            del self._attached[worker]
-            self._memory.give_slots(worker)
-            self._state.admission.freed()
-            self._state.changes.notify()

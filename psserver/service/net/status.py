@@ -1,0 +1,28 @@
+"""Status: the state of a job and its servers as one message."""
+
+from psserver.coordinator.status import JobReport
+from psserver.service.guard.ledger import MemoryUse
+from psserver.service.job.reports import HowFar
+from pswire.message_codec import MessageCodec
+from pswire.messages import REASON
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import memory_pb2
+
+_REPORT = MessageCodec(JobReport, pb.StatusReply, sent=REASON, part=True)
+
+
+progress_to_wire = MessageCodec(HowFar, pb.Progress).to_wire
+
+
+def report_to_wire(report: JobReport) -> pb.StatusReply:
+    """All of it but what the job's other parts know."""
+    reply = _REPORT.to_wire(report)
+    reply.pending = report.pending
+    if report.loss is None:
+        reply.loss = float("nan")
+    return reply
+
+
+def memory_to_wire(use: MemoryUse) -> memory_pb2.Memory:
+    parts = [memory_pb2.MemoryPart(member=p.member, kind=p.kind, bytes=p.nbytes) for p in use.parts]
+    return memory_pb2.Memory(limit=use.limit, total=use.total, parts=parts, rest=use.rest)
