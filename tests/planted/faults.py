@@ -1,0 +1,378 @@
+"""Faults in all areas, and the tests that must fail for each.
+
+A fault is a place in the source, found by its text, and what is written there instead. The text may stand in any module
+of the four packages: a fault survives a move of its module. `$name` stands for any name: it survives the renaming of a
+variable. A fault whose text occurs nowhere or twice no longer applies: `test_planted.py` fails, and the fault has to be
+mended.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+PACKAGES: Final = ("pswire", "psserver", "psworker", "pslab")
+HOLE: Final = re.compile(r"\$([a-z_]+)")
+
+
+class FaultError(ValueError):
+    """A fault whose text does not occur exactly once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`text`: a piece of source with the part to replace between « and »; white space does not matter. `wrong`: what is
+    written instead. Names with a dollar sign match any name, the same one each time. `tests`: paths below tests/, of
+    which one must fail."""
+
+    name: str
+    text: str
+    wrong: str
+    tests: tuple[str, ...]
+
+    def plant(self, sources: Mapping[Path, str]) -> tuple[Path, str]:
+        """Return the file and its text with the fault. Raises FaultError."""
+        known: set[str] = set()
+        before, part, after = (_pattern(piece, known) for piece in re.split("[«»]", self.text))
+        pattern = r"\s*".join(filter(None, (before, f"(?P<part_>{part})", after)))
+        compiled = re.compile(pattern)
+        found = [(path, each) for path, source in sources.items() for each in compiled.finditer(source)]
+        if len(found) != 1:
+            places = ", ".join(str(path) for path, _ in found) or "nowhere"
+            raise FaultError(
+                f"{self.name}: expected this text once in {', '.join(PACKAGES)}, got it in {places}: "
+                f"{' '.join(self.text.split())}"
+            )
+        ((path, match),) = found
+        wrong = HOLE.sub(lambda hole: match[hole[1]], self.wrong)
+        source = sources[path]
+        return path, source[: match.start("part_")] + wrong + source[match.end("part_") :]
+
+
+def _pattern(text: str, known: set[str]) -> str:
+    """Return a regular expression for `text`, whose tokens may stand on other lines. `known`: names met so far."""
+    tokens = re.findall(r"\$[a-z_]+|\w+|[^\w\s]", text)
+    found = []
+    for token, following in pairwise([*tokens, ""]):
+        if hole := HOLE.fullmatch(token):
+            found.append(f"(?P={hole[1]})" if hole[1] in known else rf"(?P<{hole[1]}>\w+)")
+            known.add(hole[1])
+        else:
+            found.append(re.escape(token))
+        words = re.match(r"[\w$]", token[-1]) and re.match(r"[\w$]", following)
+        found.append(r"\s+" if words else r"\s*")
+    return "".join(found[:-1])
+
+
+def sources(root: Path) -> dict[Path, str]:
+    """Return the text of each module of the packages but generated ones, by its path."""
+    return {
+        path: path.read_text(encoding="utf-8")
+        for package in PACKAGES
+        for path in sorted((root / package).rglob("*.py"))
+        if "pb2" not in path.name
+    }
+
+
+FAULTS: Final = (
+    # Policies
+    Fault(
+        "a gradient is dropped one version too early",
+        "if $staleness «<=» $x.bound: return $full return DropVerdict",
+        "<",
+        ("policies/test_bounded.py", "policies/test_reference.py"),
+    ),
+    Fault(
+        "an update ages open tickets by one more than allowed",
+        "$oldest is not None and view.version «+ 1» - $oldest > self.bound",
+        "",
+        ("policies/test_bounded.py", "policies/test_reference.py"),
+    ),
+    Fault(
+        "a fast worker runs one clock further ahead than its slack",
+        "member.clock - view.slowest_clock() «<=» self.slack",
+        "- 1 <=",
+        ("policies/test_ssp.py",),
+    ),
+    Fault(
+        "an old gradient is weighted as if one version younger",
+        "factor=(self.bound + 1) / ($staleness + «1»)",
+        "2",
+        ("policies/test_reference.py", "policies/test_figures.py"),
+    ),
+    Fault(
+        "the mean of an update divides by one more than its contributions",
+        "scale = 1.0 / «len(parts)» if rules.norm",
+        "(len(parts) + 1)",
+        ("policies/test_sync.py", "coordinator/test_traces.py"),
+    ),
+    Fault(
+        "contributions are summed as they come, not by rank",
+        "if «by_rank»: insort",
+        "False",
+        ("policies/test_sync.py", "policies/test_reference.py"),
+    ),
+    # Coordinator
+    Fault(
+        "a commit that is sent again counts again",
+        'if ticket.state «!= "open"»: ledger.notify(member, ticket.fate or',
+        'not in ("open", "pending")',
+        ("coordinator/test_tickets.py",),
+    ),
+    Fault(
+        "a commit without a valid receipt is taken",
+        "else: «$missing.append($server)» continue",
+        "pass",
+        ("service/test_bad_payloads.py", "service/test_proofs.py"),
+    ),
+    Fault(
+        "a worker joins with another one's task index",
+        "if holder is not None and holder.worker «!=» worker: raise JoinRefused",
+        "is",
+        ("coordinator/test_members.py",),
+    ),
+    Fault(
+        "the part of a lost worker is not dealt again",
+        'deal it again. """ self.outstanding -= 1 «self._again(part)»',
+        "pass",
+        ("coordinator/test_work_units.py",),
+    ),
+    Fault(
+        "one more work unit is dealt than an epoch has",
+        "self.unit += 1 if self.unit «==» self.terms.units",
+        "== 1 +",
+        ("coordinator/test_work_units.py",),
+    ),
+    # Shards and their arithmetic
+    Fault(
+        "a committed payload is not sealed",
+        "self.staging.tickets[$ticket].sealed = «True»",
+        "False",
+        ("shard/test_staging.py", "shard/test_orders.py"),
+    ),
+    Fault(
+        "a payload of another worker is taken",
+        "if worker is not None and «worker != opened.worker»",
+        "False",
+        ("service/test_proofs.py", "shard/test_orders.py"),
+    ),
+    Fault(
+        "a version that a reader has pinned is overwritten",
+        "if «number in self._pins.values() or number in self._bases.values()»: return",
+        "number in self._bases.values()",
+        ("shard/test_arena.py",),
+    ),
+    Fault(
+        "the second gradient of a sum takes the first one's factor",
+        "arithmetic.fold(self._values, self._pending, payload, «factor», backend)",
+        "self._factors",
+        ("shard/test_reference.py", "shard/test_arithmetic.py"),
+    ),
+    Fault(
+        "the mean of layers' own state divides by a wrong sum of factors",
+        "self._pending = 1.0 self._factors «+=» factor",
+        "=",
+        ("shard/test_reference.py", "shard/test_orders.py"),
+    ),
+    Fault(
+        "a gradient that is not finite is taken",
+        "if squares is None: bad = self.nonfinite(target, start) if bad is not None: return «bad»",
+        "None",
+        ("service/test_bad_payloads.py", "shard/test_nonfinite.py"),
+    ),
+    Fault(
+        "a version that is not finite is published",
+        "if not («finite or» self._unchecked)",
+        "True or",
+        ("shard/test_nonfinite.py", "shard/test_refusals.py"),
+    ),
+    Fault(
+        "delay compensation takes the gradient once instead of squared",
+        "np.multiply(correction, g, out=correction) «np.multiply(correction, g, out=correction)» "
+        "np.multiply(correction, strength, out=correction) np.add",
+        "pass",
+        ("shard/test_compensators.py",),
+    ),
+    # Optimizers
+    Fault(
+        "Adam's corrections begin at 0 instead of 1",
+        "power_2 = np.float32(math.pow(np.float32(beta_2), «step»))",
+        "step - 1 or 1",
+        ("optimizers/test_keras.py",),
+    ),
+    Fault(
+        "heavy-ball momentum adds the gradient with the wrong sign",
+        'velocity = s["momentum"] * s["kept"] «-» g * s["rate"] return {"x": x + velocity',
+        "+",
+        ("optimizers/test_keras.py",),
+    ),
+    Fault(
+        "clipping by norm squares the limit",
+        "share = self.limit / «norm» if",
+        "(norm * norm)",
+        ("optimizers/test_keras.py", "optimizers/test_contract.py"),
+    ),
+    # The wire
+    Fault(
+        "error feedback forgets the residual of a commit",
+        "(self.base, «self.residual»), self._next = self._next, None",
+        "_",
+        ("pswire/test_blocks.py",),
+    ),
+    Fault(
+        "the residual of a dropped payload still counts",
+        "(self.base, «self.residual»), self._before = self._before, None",
+        "_",
+        ("pswire/test_blocks.py",),
+    ),
+    Fault(
+        "a number beyond its bound is let through",
+        'case Whole(most, 0) if $field.type in $unsigned: return f"{value} > {«most»}"',
+        "most + 1",
+        ("pswire/test_bounds.py",),
+    ),
+    Fault(
+        "two plans with other shapes have one fingerprint",
+        "json.dumps([spec.name, «list(spec.shape)», spec.dtype, spec.kind])",
+        "len(spec.shape)",
+        ("pswire/test_plan.py",),
+    ),
+    Fault(
+        "rows of a variable are gathered one place off",
+        "whole[piece.start : piece.stop] = «values».reshape",
+        "values[::-1]",
+        ("pswire/test_plan.py",),
+    ),
+    # Servers
+    Fault(
+        "a peer calls what is not for its role",
+        "if «peer.role not in ROLES.get(method, ())»: self.refused",
+        "peer.role is None",
+        ("security/test_roles.py",),
+    ),
+    Fault(
+        "a worker takes a name that belongs to another credential",
+        "if holder «!= peer.credential»: raise _denied",
+        "is None",
+        ("security/test_names.py", "security/test_worker_names.py"),
+    ),
+    Fault(
+        "a request with a forged membership token is served",
+        "return «hmac.compare_digest(self.token, expected)»",
+        "bool(expected)",
+        ("service/test_proofs.py",),
+    ),
+    Fault(
+        "a worker is told its fate before the log has it",
+        "if «self._due»: $future = self._loop().create_future()",
+        "False",
+        ("service/test_log_flush.py",),
+    ),
+    Fault(
+        "a full server evicts the newest stranger",
+        "peer = next(iter(«self._of[address]»))",
+        "reversed(self._of[address])",
+        ("service/test_strangers.py",),
+    ),
+    Fault(
+        "an empty token bucket lets calls through",
+        "if self.wait() > «0»: return False",
+        "1e9",
+        ("service/test_pace.py",),
+    ),
+    Fault(
+        "a read waits for one entry of the log too few",
+        "if state.executed <= after: «await self._catch_up(after)»",
+        "await self._catch_up(after - 1)",
+        ("service/test_follow.py", "service/test_proofs.py"),
+    ),
+    # Checkpoints
+    Fault(
+        "a file of a checkpoint is not synced before it gets its name",
+        "«file.sync()» finally: file.close() disk.rename(aside, path)",
+        "pass",
+        ("checkpoint/test_store.py", "checkpoint/test_disk_faults.py"),
+    ),
+    Fault(
+        "a checkpoint's manifest is written before its folder is synced",
+        "self.disk.sync_folder(self.root.parent) «self.disk.sync_folder(folder)»",
+        "pass",
+        ("checkpoint/test_store.py", "checkpoint/test_disk_faults.py"),
+    ),
+    Fault(
+        "a damaged checkpoint is read without complaint",
+        "if got «!=» facts.sha256",
+        "is",
+        ("checkpoint/test_store.py",),
+    ),
+    Fault(
+        "pruning keeps one checkpoint too few",
+        "spare = complete[: -max(1, «keep»)]",
+        "keep - 1",
+        ("checkpoint/test_store.py", "checkpoint/test_generations.py"),
+    ),
+    Fault(
+        "a rewound log keeps a line too much",
+        "_cut(log, «mark.end»)",
+        "mark.end + 1",
+        ("checkpoint/test_damaged_logs.py", "checkpoint/test_store.py"),
+    ),
+    # Workers
+    Fault(
+        "a session does not send an unanswered commit again",
+        "requests = «self.pending.owed(self.exchanged)»",
+        "list[Request]()",
+        ("engine/test_client.py", "engine/test_with_coordinator.py"),
+    ),
+    Fault(
+        "a cancelled ticket is committed",
+        "if «ticket in self.void and» ticket != self.exchanged: self.pending.cancelled(ticket)",
+        "ticket < 0 and",
+        ("engine/test_client.py",),
+    ),
+    Fault(
+        "EASGD pulls a worker away from the centre",
+        "own.append(local «-» pulled)",
+        "+",
+        ("local/test_elastic.py",),
+    ),
+    # The lab
+    Fault(
+        "the checker accepts a wrong staleness",
+        "if part.staleness «!= version - 1 - part.base»: yield",
+        "< 0",
+        ("lab/test_check.py",),
+    ),
+    Fault(
+        "the checker accepts a second commit of a ticket",
+        '"commit": («OPEN»,), "fold"',
+        "OPEN, COMMITTED",
+        ("lab/test_check.py",),
+    ),
+    Fault(
+        "the simulated network forgets its latency on the way back",
+        "link.send(nbytes, lambda: queue.after(«latency», then))",
+        "0.0",
+        ("simulator/test_network.py",),
+    ),
+    Fault(
+        "replay computes gradients from the newest version, not from the base",
+        "$base = self._log.held[commit.ticket].«base» if commit.ticket in self._parts",
+        "ticket and self.result.version",
+        ("replay/test_replay.py",),
+    ),
+    Fault(
+        "the dashboard serves without its token",
+        "return any(hmac.compare_digest(token.encode(), one.encode()) for one in «(given, kept)»)",
+        "(token, kept)",
+        ("dashboard/test_access.py",),
+    ),
+    Fault(
+        "metrics forget the workers that were dropped as stale",
+        '"stale": «"stale"»,',
+        '"other"',
+        ("metrics/test_counts.py",),
+    ),
+)
