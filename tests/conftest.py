@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, settings
 from tests.forking.popen import server_pids
 from tests.patience import at_most
 from tests.repetitions import EFFORT, SOAK, repetitions
+from tests.sentences import NAME, Recorder, read, write
 
 # No deadlines: two busy cores say nothing about the code. Examples are the same in every run on every machine; only a
 # soak draws new ones. A test with settings of its own asks `repetitions` for its number of examples.
@@ -47,7 +48,7 @@ ROOT = Path(__file__).parents[1]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--regenerate", action="store_true", help="write golden traces anew instead of comparing with them"
+        "--regenerate", action="store_true", help="write golden files anew instead of comparing with them"
     )
     parser.addoption(
         "--record-durations", action="store_true", help=f"write {DURATIONS.name}: seconds of each test file"
@@ -139,6 +140,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
 def regenerate(request: pytest.FixtureRequest) -> bool:
     """Golden files are to be written."""
     return bool(request.config.getoption("--regenerate"))
+
+
+@pytest.fixture
+def sentences(request: pytest.FixtureRequest, regenerate: bool) -> Iterator[Recorder]:
+    """What users read, held against the area's sentences.txt (tests/sentences.py)."""
+    path = request.path.with_name(NAME)
+    name = f"{request.path.name}::{request.node.nodeid.partition('::')[2]}"
+    recorder = Recorder(None if regenerate else read(path).get(name, []))
+    yield recorder
+    if recorder.known is None:
+        write(path, name, recorder.seen)
+    else:
+        left = recorder.known[len(recorder.seen) :]
+        assert not left, f"{NAME} has more than the test says: {left}"
 
 
 @pytest.fixture(autouse=True)

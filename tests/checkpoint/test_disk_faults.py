@@ -9,6 +9,7 @@ from psserver.checkpoint import CheckpointError, Store, name_of
 from tests.checkpoint.fake_disk import FAULTS, FakeDisk, PowerLoss
 from tests.checkpoint.written import JOB, ROOT, usable, write
 from tests.repetitions import FIRST_SEED, repetitions
+from tests.sentences import Recorder
 
 SEEDS = range(FIRST_SEED, FIRST_SEED + repetitions(6, soak=600))
 OLD, NEW, NEXT = 10, 20, 30
@@ -92,14 +93,13 @@ def test_a_flipped_bit_is_never_used() -> None:
     assert refused > 15 * len(SEEDS)
 
 
-def test_a_full_disk_is_told_and_leaves_room() -> None:
+def test_a_full_disk_is_told_and_leaves_room(sentences: Recorder) -> None:
     disk = prepared(1)
     disk.fault, disk.at = "full", disk.steps + 4
     store = Store(ROOT, disk)
-    with pytest.raises(
-        CheckpointError, match=r"server-\d\.\w+ cannot be written: (No space left|\w+ failed)"
-    ):
+    with pytest.raises(CheckpointError) as refused:
         write(store, NEW)
+    sentences.check(refused)
     assert not [name for name in disk.live if name.suffix == ".part"]
     disk.at = -1
     write(store, NEXT)

@@ -13,6 +13,7 @@ from pswire import protocol
 from pswire.decisions import entries
 from tests.coordinator import faulty_policies
 from tests.lab.logs import FakeLog, verify
+from tests.sentences import Recorder
 
 PERMITTING: list[tuple[str, Mapping[str, object]]] = [
     ("async", {}),
@@ -127,13 +128,14 @@ def test_both_are_told_again_after_a_reconnection_and_void_after_a_loss() -> Non
     kept(harness)
 
 
-def test_done_gives_both_back() -> None:
+def test_done_gives_both_back(sentences: Recorder) -> None:
     harness = CoordinatorHarness("async").starts()
     ahead(harness, "w0")
     harness.done("w0")
     assert [entry.reason for entry in harness.entries(entries.Abandon)] == ["done", "done"]
     harness.done("w1")
-    assert harness.stopped == "done: all workers are done"
+    assert harness.stopped.startswith("done: ")
+    sentences.check(harness.stopped)
     kept(harness)
 
 

@@ -14,6 +14,7 @@ from psserver.coordinator.tickets.table import (
     TicketTable,
 )
 from pswire import protocol
+from tests.sentences import Recorder
 
 FATE = protocol.Disposition(7, "dropped")
 # Every pair of a state and an event that is legal, written out once more.
@@ -51,7 +52,7 @@ def happens(table: TicketTable, ticket: Ticket, event: TicketEvent) -> None:
 @pytest.mark.parametrize(
     ("state", "event"), list(itertools.product(get_args(TicketState), get_args(TicketEvent)))
 )
-def test_each_event_in_each_state(state: TicketState, event: TicketEvent) -> None:
+def test_each_event_in_each_state(state: TicketState, event: TicketEvent, sentences: Recorder) -> None:
     table, ticket = table_with(state)
     after = LEGAL.get((state, event))
     if after is not None:
@@ -61,20 +62,19 @@ def test_each_event_in_each_state(state: TicketState, event: TicketEvent) -> Non
         assert table.open_of("w0") == ()
         assert table.recent_of("w0") == ([ticket] if after == "settled" else [])
         return
-    known = "settled or unknown" if (state, event) == ("settled", "fold") else state
     before = repr(table)
-    with pytest.raises(TicketError, match=f"^{event} of ticket 7, which is {known}; expected one that is "):
+    with pytest.raises(TicketError) as refused:
         happens(table, ticket, event)
+    assert state in str(refused.value)
+    sentences.check(refused)
     assert repr(table) == before
 
 
-def test_the_sentence_names_the_state_that_would_do() -> None:
+def test_the_sentence_names_the_state_that_would_do(sentences: Recorder) -> None:
     table, _ = table_with("pending")
     with pytest.raises(TicketError) as caught:
         table.allowing("cancel", 7)
-    assert str(caught.value) == "cancel of ticket 7, which is pending; expected one that is open"
+    sentences.check(caught)
     with pytest.raises(TicketError) as caught:
         table.allowing("apply", 999)
-    assert str(caught.value) == (
-        "apply of ticket 999, which is settled or unknown; expected one that is pending"
-    )
+    sentences.check(caught)

@@ -14,6 +14,7 @@ from pswire.exits import ExitCode
 from tests.lab.logs import async_log, write_run
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
+from tests.sentences import Recorder
 
 
 def killed(run: Path, at: int, folder: Path) -> Path:
@@ -139,9 +140,12 @@ def test_a_changed_contribution_of_a_killed_run_is_found(tmp_path: Path) -> None
     assert done.code == ExitCode.VIOLATIONS and "first difference: the loss of batch 2" in done.out
 
 
-def test_a_run_that_was_killed_before_its_first_line_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_before_its_first_line_is_refused_in_a_sentence(
+    tmp_path: Path, sentences: Recorder
+) -> None:
     (tmp_path / "decisions.jsonl").touch()
-    with pytest.raises(RunError, match="was cut off before it wrote one"):
+    with pytest.raises(RunError) as refused:
         _ = Run(tmp_path).summary
+    sentences.check(refused)
     done = ps_lab("report", tmp_path)
     assert done.code == ExitCode.USAGE and "Traceback" not in done.err

@@ -11,6 +11,7 @@ from rich.console import Console
 from pslab.runs.folder import Run, RunError
 from pslab.runs.report import TAIL, binned, draw, labels, policy_label, rich_table, rows, smoothed
 from tests.lab.logs import async_log, bounded_log, sync_log, write_run
+from tests.sentences import Recorder
 
 
 def three_runs(folder: Path) -> list[Run]:
@@ -58,9 +59,10 @@ def test_a_run_without_a_finite_loss_is_drawn_too(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").exists()
 
 
-def test_no_run_is_no_picture(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="at least one run"):
+def test_no_run_is_no_picture(tmp_path: Path, sentences: Recorder) -> None:
+    with pytest.raises(RunError) as refused:
         draw([], tmp_path / "a.png")
+    sentences.check(refused)
 
 
 def test_runs_of_the_same_policy_are_told_apart(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pslab.display.status import (
 )
 from pswire.v1 import coordinator_pb2 as pb
 from tests.probes import print_into
+from tests.sentences import Recorder
 
 
 def a_status(**fields: object) -> pb.StatusReply:
@@ -126,7 +127,7 @@ def test_plain_lines_come_every_two_seconds_and_at_a_change_of_phase() -> None:
     assert console.file.getvalue().count("\n") == 4
 
 
-def test_lines_say_where_to_ask_and_what_was_measured() -> None:
+def test_lines_say_where_to_ask_and_what_was_measured(sentences: Recorder) -> None:
     display = Lines()
     console = Console(file=io.StringIO(), width=200)
     print_into(display, console)
@@ -136,11 +137,7 @@ def test_lines_say_where_to_ask_and_what_was_measured() -> None:
         display.event("server-0", ready)
     display.event("worker-0", {"event": "evaluated", "version": 40, "metrics": {"loss": 0.5, "f1": 0.25}})
     assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue() == (
-        "servers are ready at 127.0.0.1:2; ps-lab status 'runs/a b' asks them (watch and dashboard take the same)\n"
-        "servers are ready at 127.0.0.1:2; ps-lab status /elsewhere asks them (watch and dashboard take the same)\n"
-        "version 40: loss 0.5000, f1 0.2500\n"
-    )
+    sentences.check(console.file.getvalue())
 
 
 def test_the_live_table_shows_the_last_status_and_warnings_above_it() -> None:

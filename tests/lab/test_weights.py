@@ -12,6 +12,7 @@ from pslab.check.checker import CheckResult, check_run
 from pslab.runs.folder import Run
 from psserver.weights_file import load, save
 from tests.lab.logs import WEIGHTS, async_log, write_run
+from tests.sentences import Recorder
 
 Edit = Callable[[Path], object]
 
@@ -61,11 +62,9 @@ def test_edited_weights_are_found(tmp_path: Path, edit: Edit, words: str) -> Non
     assert words in violation.message
 
 
-def test_weights_of_a_job_that_came_to_none_are_foreign(tmp_path: Path) -> None:
+def test_weights_of_a_job_that_came_to_none_are_foreign(tmp_path: Path, sentences: Recorder) -> None:
     verdict = checked(tmp_path / "a", lambda file: None, weights_sha256=None)
-    assert [v.message for v in verdict.violations] == [
-        "weights.safetensors exists, but summary.json has no weights_sha256"
-    ]
+    sentences.check(*[v.message for v in verdict.violations])
     assert checked(tmp_path / "b", Path.unlink, weights_sha256=None).ok
 
 

@@ -119,7 +119,7 @@ FAULTS: Final = (
         "a commit that is sent again counts again",
         'if ticket.state «!= "open"»: ledger.notify(member, ticket.fate or',
         'not in ("open", "pending")',
-        ("coordinator/test_tickets.py",),
+        ("coordinator/test_tickets.py", "coordinator/test_schedules.py"),
     ),
     Fault(
         "a commit without a valid receipt is taken",

@@ -26,6 +26,7 @@ from psserver.policies import (
     names,
 )
 from pswire.knobs import integer, toml
+from tests.sentences import Recorder
 
 
 def refusal(name: str, knobs: Mapping[str, object] | None = None, workers: int = 4) -> str:
@@ -379,10 +380,8 @@ def test_what_a_base_class_says_of_a_policy() -> None:
     assert Policy.knobs == {} and Policy.name == ""
 
 
-def test_a_spec_of_ones_own_has_ranges() -> None:
-    assert refusal(f"{HERE}:Specified", {"size": 5}) == (
-        f"policy {HERE}:Specified: size must be a whole number >= 1 and <= workers (4), got 5"
-    )
+def test_a_spec_of_ones_own_has_ranges(sentences: Recorder) -> None:
+    sentences.check(refusal(f"{HERE}:Specified", {"size": 5}))
 
 
 @pytest.mark.parametrize(
@@ -450,14 +449,12 @@ def test_a_module_that_does_not_import() -> None:
     )
 
 
-def test_a_module_that_raises(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_raises(tmp_path: object, monkeypatch: pytest.MonkeyPatch, sentences: Recorder) -> None:
     """Importing somebody's module runs somebody's code."""
     (broken := __import__("pathlib").Path(str(tmp_path)) / "broken_policy.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(str(broken.parent))
     message = refusal("broken_policy:Own")
-    assert message == (
-        "policy 'broken_policy:Own': cannot import 'broken_policy': ZeroDivisionError: division by zero"
-    )
+    sentences.check(message)
 
 
 @pytest.mark.parametrize("name", [":Own", "module:", "a:b:c", "..x:Own"])
@@ -471,17 +468,13 @@ def test_a_class_that_is_not_there() -> None:
     )
 
 
-def test_a_module_with_many_names_is_not_listed() -> None:
+def test_a_module_with_many_names_is_not_listed(sentences: Recorder) -> None:
     """os has hundreds."""
     assert refusal("os:pathh").startswith("policy 'os:pathh': os has no 'pathh'; did you mean \"path\"")
     assert len(refusal("os:pathh")) < 120
-    assert refusal("os:Zzzz") == "policy 'os:Zzzz': os has no 'Zzzz'; there is no policy in it"
+    sentences.check(refusal("os:Zzzz"))
     assert f"{HERE} has no 'Zzzz'; its policies: Least, Own, Composed, Specified, " in refusal(f"{HERE}:Zzzz")
 
 
-def test_a_knob_that_the_class_does_not_take() -> None:
-    assert refusal(f"{HERE}:Own", {"slack": 1}) == (
-        f"policy '{HERE}:Own': expected Own(*, workers: int, patience: int = 3) -> None "
-        "to take workers, slack by name: "
-        "got an unexpected keyword argument 'slack'; a policy is made as Class(workers=N, **knobs)"
-    )
+def test_a_knob_that_the_class_does_not_take(sentences: Recorder) -> None:
+    sentences.check(refusal(f"{HERE}:Own", {"slack": 1}))

@@ -9,6 +9,7 @@ from psserver.policies.parts.gates import WaitForUpdate
 from psserver.policies.parts.staleness_rules import DropStale
 from psserver.policies.parts.triggers import Everyone
 from tests.policies.harness import kinds, start_policy
+from tests.sentences import Recorder
 
 
 def test_an_update_is_the_mean_of_one_gradient_per_worker() -> None:
@@ -206,6 +207,7 @@ def test_contributions_without_samples_make_no_update_and_are_dropped() -> None:
     assert not any(harness.waits(worker) for worker in ("w0", "w1", "w2"))
 
 
-def test_only_a_mean_is_weighted_by_samples() -> None:
-    with pytest.raises(PolicyError, match="most_samples: expected 0"):
+def test_only_a_mean_is_weighted_by_samples(sentences: Recorder) -> None:
+    with pytest.raises(PolicyError) as refused:
         Composition(WaitForUpdate(), Everyone(3), DropStale(0), most_samples=32, norm="sum")
+    sentences.check(refused)

@@ -14,6 +14,7 @@ from pswire import bounds
 from pswire.bounds import Bound, BoundError, Closed, Data, Many, Nested, Real, Text, Whole
 from pswire.bounds.kinds import row_of
 from pswire.v1 import coordinator_pb2, memory_pb2, model_pb2, shard_pb2
+from tests.sentences import Recorder
 
 FILES = (model_pb2, memory_pb2, coordinator_pb2, shard_pb2)
 FIELDS = {
@@ -144,10 +145,11 @@ def test_what_is_at_the_bound_passes_and_what_is_beyond_is_refused(
             bounds.check(kind(**{row.field: value}))
 
 
-def test_messages_inside_messages_are_checked() -> None:
+def test_messages_inside_messages_are_checked(sentences: Recorder) -> None:
     commit = coordinator_pb2.Commit(ticket=1, times=coordinator_pb2.Times(compute=-1.0))
-    with pytest.raises(BoundError, match=r"Times\.compute: expected 0 to 1e\+09, got -1"):
+    with pytest.raises(BoundError) as refused:
         bounds.check(shard_pb2.ExchangeRequest(commit=commit))
+    sentences.check(refused)
 
 
 def test_a_loss_that_is_not_finite_is_no_breach_of_a_bound() -> None:
@@ -156,10 +158,11 @@ def test_a_loss_that_is_not_finite_is_no_breach_of_a_bound() -> None:
         bounds.check(coordinator_pb2.Commit(ticket=1, loss=loss))
 
 
-def test_a_hostile_shape_costs_no_time() -> None:
+def test_a_hostile_shape_costs_no_time(sentences: Recorder) -> None:
     """Its product would have millions of digits."""
     spec = model_pb2.VariableSpec(name="v", shape=[2**62] * 100_000, dtype="float32")
     started = time.thread_time()
-    with pytest.raises(BoundError, match="VariableSpec.shape: expected at most 64 elements, got 100000"):
+    with pytest.raises(BoundError) as refused:
         bounds.check(coordinator_pb2.JoinRequest(variables=[spec]))
+    sentences.check(refused)
     assert time.thread_time() - started < 1.0

@@ -18,6 +18,7 @@ from pswire.transport import channels
 from pswire.transport.channels import CHANNEL_OPTIONS, RECEIVED_BYTES, SERVER_OPTIONS, UNREAD_BYTES
 from tests.comparing import same
 from tests.patience import PATIENCE, within
+from tests.sentences import Recorder
 
 # Seconds; a ping, and the patience with its answer, are three tenths of it.
 WORKER_TIMEOUT = 3.0
@@ -158,9 +159,10 @@ def test_a_web_proxy_is_not_asked(echo: Echo, monkeypatch: pytest.MonkeyPatch) -
         assert call(b"hello", timeout=PATIENCE) == b"hello"
 
 
-def test_a_port_has_one_owner(echo: Echo) -> None:
-    with pytest.raises(RuntimeError, match="[Ff]ailed to bind"):
+def test_a_port_has_one_owner(echo: Echo, sentences: Recorder) -> None:
+    with pytest.raises(RuntimeError) as refused:
         Echo(f"127.0.0.1:{echo.port}")
+    sentences.check(refused)
 
 
 def test_intervals_follow_the_timeout() -> None:
@@ -206,9 +208,10 @@ def test_any_timeout_gives_options_that_grpc_takes(timeout: float) -> None:
     server.stop(None).wait()
 
 
-def test_a_timeout_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="worker_timeout: expected seconds > 0, got 0"):
+def test_a_timeout_of_nothing_is_refused(sentences: Recorder) -> None:
+    with pytest.raises(ValueError) as refused:
         SERVER_OPTIONS(0)
+    sentences.check(refused)
 
 
 def test_a_connection_without_calls_is_closed_and_one_with_a_call_is_not(

@@ -13,6 +13,7 @@ from pswire.transport.codecs import BFLOAT16, FLOAT16, FLOAT32, ElementDecoder, 
 from pswire.transport.frames import chunks
 from pswire.transport.wire import CODECS, codec_named, codec_numbered, wire_named
 from pswire.v1 import model_pb2
+from tests.sentences import Recorder
 
 FLOATS = st.lists(st.floats(width=32), max_size=20).map(lambda values: np.array(values, np.float32))
 ORACLE = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -112,19 +113,21 @@ def test_gradients_and_weights_by_one_name() -> None:
             wire_named(name)
 
 
-def test_misfits_are_refused() -> None:
-    with pytest.raises(WireDtypeError, match="unknown wire dtype 'float8'; did you mean \"float"):
+def test_misfits_are_refused(sentences: Recorder) -> None:
+    with pytest.raises(WireDtypeError) as refused:
         codec_named("float8")
-    with pytest.raises(
-        WireDtypeError, match="unknown wire dtype number 0; known: float32, bfloat16, float16, int8, "
-    ):
+    sentences.check(refused)
+    with pytest.raises(WireDtypeError) as refused:
         codec_numbered(0)
-    with pytest.raises(WireDtypeError, match="expected whole float32 elements, got 7 bytes"):
+    sentences.check(refused)
+    with pytest.raises(WireDtypeError) as refused:
         ElementDecoder(FLOAT32, np.zeros(2, np.float32)).feed(bytes(7))
+    sentences.check(refused)
     decoder = ElementDecoder(FLOAT16, np.zeros(2, np.float32))
     decoder.feed(bytes(2))
-    with pytest.raises(WireDtypeError, match="expected at most 2 bytes more, got 4"):
+    with pytest.raises(WireDtypeError) as refused:
         decoder.feed(bytes(4))
+    sentences.check(refused)
 
 
 def test_every_codec_is_named_where_a_user_looks() -> None:

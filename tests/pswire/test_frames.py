@@ -18,6 +18,7 @@ from pswire.transport.frames import (
 )
 from pswire.v1 import model_pb2, shard_pb2
 from tests.repetitions import repetitions
+from tests.sentences import Recorder
 
 # Around the boundaries of varints of one, two, three, nine and ten bytes.
 NUMBERS = st.sampled_from(
@@ -104,9 +105,10 @@ def test_a_header_after_a_chunk_wins_as_in_protobuf() -> None:
         push_chunk(0, b"abcdef")[:-1],
     ],
 )
-def test_malformed_messages_are_refused(message: bytes) -> None:
-    with pytest.raises(FrameError, match="expected a PushRequest, got"):
+def test_malformed_messages_are_refused(message: bytes, sentences: Recorder) -> None:
+    with pytest.raises(FrameError) as refused:
         parse_push(message)
+    sentences.check(refused)
 
 
 def test_empty_messages() -> None:
@@ -186,13 +188,14 @@ def test_chunks_of_ours_never_cut_an_element() -> None:
     assert [view.nbytes for _, view in chunks(payload)] == [CHUNK_BYTES, 4]
 
 
-def test_memory_that_no_view_can_show_is_refused() -> None:
+def test_memory_that_no_view_can_show_is_refused(sentences: Recorder) -> None:
     with pytest.raises(ValueError, match="C-contiguous"):
         as_bytes(np.zeros((4, 4))[:, 1])
     with pytest.raises(ValueError, match="contiguous memory"):
         as_bytes(memoryview(bytes(8))[::2])
-    with pytest.raises(ValueError, match="size: expected bytes >= 1, got 0"):
+    with pytest.raises(ValueError) as refused:
         chunks(b"abc", 0)
+    sentences.check(refused)
     with pytest.raises(ValueError, match="unsigned 64-bit"):
         push_chunk(-1, b"")
     assert as_bytes(np.zeros((0, 3), np.float32)).nbytes == 0

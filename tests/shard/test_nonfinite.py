@@ -11,6 +11,7 @@ from psserver.optimizers.backend import NUMPY, Backend
 from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Install, NonfiniteError, Pin, Seal, Shard
 from pswire.model.plan import VariableSpec, make_plan
+from tests.sentences import Recorder
 
 PLAN = make_plan([VariableSpec("w", (5,)), VariableSpec("mean", (3,), kind="state")], 1)
 HUGE = 3e38
@@ -35,13 +36,14 @@ def push(shard: Shard, ticket: int, *values: float) -> None:
     shard.execute(Seal(ticket))
 
 
-def test_two_finite_gradients_whose_sum_is_not() -> None:
+def test_two_finite_gradients_whose_sum_is_not(sentences: Recorder) -> None:
     shard = granted({"name": "sgd", "learning_rate": 1.0})
     push(shard, 7, 0, 0, HUGE, 0, 0, 0, 0, 0)
     push(shard, 8, 0, 0, HUGE, 0, 0, 0, 0, 0)
     shard.execute(Fold(7, 1.0))
-    with pytest.raises(NonfiniteError, match=r"version 1 would not be finite .*at w\[2\].* came from w7, w8"):
+    with pytest.raises(NonfiniteError) as refused:
         shard.execute(Apply(1, 0.5, 1.0, (Fold(8, 1.0),)))
+    sentences.check(refused)
     assert shard.version == 0
     assert (shard.arena.values(0) == 1.0).all()  # type: ignore[union-attr]
 
@@ -55,15 +57,16 @@ def test_state_is_a_part_of_a_version() -> None:
     assert shard.version == 0
 
 
-def test_what_the_optimizer_remembers_is_a_part_of_it() -> None:
+def test_what_the_optimizer_remembers_is_a_part_of_it(sentences: Recorder) -> None:
     """Adam's square of 1e25 is infinite, its step 0: the weights would be finite, and never move again."""
     shard = granted({"name": "adam"})
     push(shard, 7, 1e25, 0, 0, 0, 0, 0, 0, 0)
-    with pytest.raises(NonfiniteError, match="in what the optimizer remembers"):
+    with pytest.raises(NonfiniteError) as refused:
         shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0),)))
+    sentences.check(refused)
 
 
-def test_a_payload_that_was_changed_behind_its_check() -> None:
+def test_a_payload_that_was_changed_behind_its_check(sentences: Recorder) -> None:
     """As a slot of shared memory may be."""
     shard = granted({"name": "sgd"})
     slot = shard.begin(7)
@@ -71,19 +74,21 @@ def test_a_payload_that_was_changed_behind_its_check() -> None:
     assert shard.staging.finish(slot)
     shard.execute(Seal(7))
     slot.values[3] = np.nan
-    with pytest.raises(NonfiniteError, match=r"nan at w\[3\]"):
+    with pytest.raises(NonfiniteError) as refused:
         shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0),)))
+    sentences.check(refused)
     assert shard.version == 0
 
 
 @pytest.mark.parametrize("aggregator", ["median", "trimmed-mean"])
-def test_aggregates_are_checked_too(aggregator: str) -> None:
+def test_aggregates_are_checked_too(aggregator: str, sentences: Recorder) -> None:
     knobs = {"median": {"fewest": 1}, "trimmed-mean": {"trim": 0}}[aggregator]
     shard = granted({"name": "sgd"}, tensors=TensorParts(aggregator=aggregator, knobs=knobs))
     push(shard, 7, HUGE, 0, 0, 0, 0, 0, 0, 0)
     push(shard, 8, HUGE, 0, 0, 0, 0, 0, 0, 0)
-    with pytest.raises(NonfiniteError, match=r"inf at w\[0\]"):
+    with pytest.raises(NonfiniteError) as refused:
         shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0), Fold(8, 1.0))))
+    sentences.check(refused)
 
 
 @pytest.mark.parametrize("name", names())
@@ -114,7 +119,7 @@ def test_every_optimizer_tells(name: str, compiled: bool) -> None:
                 assert good == (bad is None), (bad, value)
 
 
-def test_versions_before_it_are_as_they_were() -> None:
+def test_versions_before_it_are_as_they_were(sentences: Recorder) -> None:
     """Ten updates that are fine, then one that is not: each was published in turn, the last one was not."""
     shard = granted({"name": "momentum", "learning_rate": 0.1})
     found = [shard.arena.values(0).copy()]  # type: ignore[union-attr]
@@ -129,7 +134,8 @@ def test_versions_before_it_are_as_they_were() -> None:
     push(shard, 200, *[HUGE] * 8)
     shard.execute(Pin(201, 10, worker="w1"))
     push(shard, 201, *[HUGE] * 8)
-    with pytest.raises(NonfiniteError, match="came from w0, w1"):
+    with pytest.raises(NonfiniteError) as refused:
         shard.execute(Apply(11, 1.0, 1.0, (Fold(200, 1.0), Fold(201, 1.0))))
+    sentences.check(refused)
     assert shard.version == 10
     assert (shard.arena.values(10) == found[10]).all()  # type: ignore[union-attr]

@@ -7,6 +7,7 @@ from psserver.shard import Apply, Pin, Release, Seal, Shard, ShardError
 from psserver.shard.staging import Staging
 from pswire.decisions.orders import Fold, Install
 from tests.probes import staged
+from tests.sentences import Recorder
 from tests.shard.reference import SGD, install, numbers, same_bits, shards_of, stage
 
 
@@ -59,23 +60,24 @@ def test_the_same_payload_is_the_same_to_the_bit(shard: Shard) -> None:
         assert shard.staging.finish(slot) == taken
 
 
-def test_a_payload_is_final_once_sealed(shard: Shard) -> None:
+def test_a_payload_is_final_once_sealed(shard: Shard, sentences: Recorder) -> None:
     assert push(shard, 7, 1)
     late = shard.begin(7)
     late.values[...] = np.nan
     shard.execute(Seal(7))
-    assert shard.refusal(7) == "ticket 7 is committed: its payload is final"
+    sentences.check(shard.refusal(7))
     assert not shard.staging.finish(late)
     assert np.isfinite(contribution(shard, 7)).all()
 
 
-def test_one_push_of_a_ticket_is_under_way(shard: Shard) -> None:
+def test_one_push_of_a_ticket_is_under_way(shard: Shard, sentences: Recorder) -> None:
     """A retry cuts the stream that it replaces, and begins when that has ended."""
     cuts = []
     old = shard.begin(7, cut=lambda: cuts.append(7))
     assert shard.staging.incoming(7) is old
-    with pytest.raises(AssertionError, match="a push of ticket 7 is under way"):
+    with pytest.raises(AssertionError) as refused:
         shard.begin(7)
+    sentences.check(refused)
     old.cut()
     assert cuts == [7]
     old.values[...] = np.nan
@@ -86,17 +88,19 @@ def test_one_push_of_a_ticket_is_under_way(shard: Shard) -> None:
     assert np.isfinite(contribution(shard, 7)).all()
 
 
-def test_what_did_not_complete_leaves_no_trace(shard: Shard) -> None:
+def test_what_did_not_complete_leaves_no_trace(shard: Shard, sentences: Recorder) -> None:
     slot = shard.begin(7)
     slot.values[...] = np.nan
     shard.staging.give_up(slot)
     assert shard.staging.held == 0
     assert not shard.staging.holds(7)
     before = shard.arena.values(0).tobytes()  # type: ignore[union-attr]
-    with pytest.raises(ShardError, match="the payload of ticket 7 is not here"):
+    with pytest.raises(ShardError) as refused:
         shard.execute(Fold(7, 1.0))
-    with pytest.raises(ShardError, match="the payload of ticket 7 is not here"):
+    sentences.check(refused)
+    with pytest.raises(ShardError) as refused:
         shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0),)))
+    sentences.check(refused)
     assert shard.version == 0
     assert shard.arena.values(0).tobytes() == before  # type: ignore[union-attr]
     # Recycled memory still holds the old numbers; a complete payload overwrites them all.
@@ -145,6 +149,7 @@ def test_payload_buffers_are_used_again() -> None:
     assert shard.staging.peak == 1
 
 
-def test_a_staging_without_room_makes_no_sense() -> None:
-    with pytest.raises(ValueError, match="staging limit is 0; expected at least 1"):
+def test_a_staging_without_room_makes_no_sense(sentences: Recorder) -> None:
+    with pytest.raises(ValueError) as refused:
         Staging(10, 0)
+    sentences.check(refused)

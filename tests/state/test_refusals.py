@@ -17,6 +17,7 @@ from pswire import protocol
 from pswire.model.plan import make_plan
 from pswire.records import StateError
 from tests.coordinator.faulty_policies import Honest
+from tests.sentences import Recorder
 from tests.shard.reference import MOMENTUM, SGD, VARIABLES, install, numbers, shards_of, stage
 
 TERMS = JobTerms("j", {"name": "sgd"}, workers=2)
@@ -95,11 +96,12 @@ def test_a_state_of_a_coordinator_that_does_not_fit(
     assert coordinator.state().to_json() == saved()
 
 
-def test_a_coordinator_at_work_takes_up_nothing() -> None:
+def test_a_coordinator_at_work_takes_up_nothing(sentences: Recorder) -> None:
     harness = CoordinatorHarness(workers=2).starts()
     before = harness.state()
-    with pytest.raises(StateError, match="expected a new coordinator, this one has written"):
+    with pytest.raises(StateError) as refused:
         harness.coordinator.restore(CoordinatorState.from_json(saved("async")))
+    sentences.check(refused)
     assert harness.state() == before
 
 
@@ -134,37 +136,38 @@ class Counts(Honest):
         self.commits = state["commits"]
 
 
-def test_a_policy_with_state() -> None:
+def test_a_policy_with_state(sentences: Recorder) -> None:
     policy = Counts(workers=2)
     coordinator = fresh(policy)
     coordinator.restore(CoordinatorState.from_json(saved(Counts(workers=2))))
     assert policy.commits == 1
-    with pytest.raises(StateError, match="policy Counts cannot take up its state: KeyError: 'commits'"):
+    with pytest.raises(StateError) as refused:
         fresh(Counts(workers=2)).restore(replace(coordinator.state(), policy_state={}))
+    sentences.check(refused)
 
 
-def test_a_policy_without_state() -> None:
+def test_a_policy_without_state(sentences: Recorder) -> None:
     harness = CoordinatorHarness(Honest(workers=2), workers=2).starts()
-    with pytest.raises(StateError, match=r"policy Honest has no state\(\): a job of it cannot be saved"):
+    with pytest.raises(StateError) as refused:
         harness.coordinator.state()
+    sentences.check(refused)
     # The job itself goes on.
     harness.commits("w0")
     assert (harness.stopped, harness.version) == ("", 1)
 
 
-def test_a_policy_whose_state_is_not_plain() -> None:
+def test_a_policy_whose_state_is_not_plain(sentences: Recorder) -> None:
     class Sets(Honest):
         def state(self) -> dict[str, object]:
             return {"seen": {1, 2}}
 
     harness = CoordinatorHarness(Sets(workers=2), workers=2).starts()
-    with pytest.raises(
-        StateError, match=r"policy Sets cannot be saved: state\(\): expected plain data, got a set"
-    ):
+    with pytest.raises(StateError) as refused:
         harness.coordinator.state()
+    sentences.check(refused)
 
 
-def test_a_gate_that_remembers_and_does_not_say_what() -> None:
+def test_a_gate_that_remembers_and_does_not_say_what(sentences: Recorder) -> None:
     from psserver.policies.parts.gates import Immediate
     from psserver.policies.parts.view import Member, View
 
@@ -172,8 +175,9 @@ def test_a_gate_that_remembers_and_does_not_say_what() -> None:
         def completed(self, view: View, member: Member, t: float) -> None:
             self.latest = t
 
-    with pytest.raises(StateError, match=r"the gate Counting remembers commits and has no state\(\)"):
+    with pytest.raises(StateError) as refused:
         Counting().state(View())
+    sentences.check(refused)
 
 
 # Shards
@@ -264,26 +268,29 @@ def test_a_state_of_a_shard_that_does_not_fit(
     assert same(shard.state(), good)
 
 
-def test_another_accumulators_update() -> None:
+def test_another_accumulators_update(sentences: Recorder) -> None:
     (state,) = shard_state()
     more = ShardState(
         replace(state.facts, factors=[0.5, 0.5]), {**state.arrays, "update/1": state.arrays["update/0"]}
     )
-    with pytest.raises(StateError, match="expected one sum, got 2 contributions"):
+    with pytest.raises(StateError) as refused:
         new_shard().restore(more)
+    sentences.check(refused)
 
 
-def test_a_shard_at_work() -> None:
+def test_a_shard_at_work(sentences: Recorder) -> None:
     (state,) = shard_state()
     plan, (shard,) = shards_of(1)
     install(plan, [shard], numbers(0))
-    with pytest.raises(StateError, match="expected a new shard, this one is at version 0"):
+    with pytest.raises(StateError) as refused:
         shard.restore(state)
+    sentences.check(refused)
     shard.execute(Pin(2, 0))
     stage(plan, [shard], 2, numbers(2))
     update = shard.prepare(Fold(2, 1.0))
-    with pytest.raises(ShardError, match=r"an order is under way: expected state\(\) between two orders"):
+    with pytest.raises(ShardError) as refused:
         shard.state()
+    sentences.check(refused)
     assert update is not None
     update.compute()
     update.finish()
@@ -293,17 +300,21 @@ def test_a_shard_at_work() -> None:
 # Other numbers of servers
 
 
-def test_states_that_can_not_be_put_together() -> None:
+def test_states_that_can_not_be_put_together(sentences: Recorder) -> None:
     states, old, new = shard_state(servers=2), make_plan(VARIABLES, 2), make_plan(VARIABLES, 3)
-    with pytest.raises(StateError, match="expected the states of 2 servers, got 1"):
+    with pytest.raises(StateError) as refused:
         reshard(states[:1], old, new)
-    with pytest.raises(StateError, match="expected server 0 of plan"):
+    sentences.check(refused)
+    with pytest.raises(StateError) as refused:
         reshard(states[::-1], old, new)
-    with pytest.raises(StateError, match="of other variables"):
+    sentences.check(refused)
+    with pytest.raises(StateError) as refused:
         reshard(states, old, make_plan(VARIABLES[:2], 3))
+    sentences.check(refused)
     later = replace(states[1], facts=replace(states[1].facts, version=2))
-    with pytest.raises(StateError, match="servers 0 and 1 are not at the same entry of the log"):
+    with pytest.raises(StateError) as refused:
         reshard([states[0], later], old, new)
+    sentences.check(refused)
 
 
 def test_there_and_back() -> None:
@@ -334,8 +345,9 @@ def test_what_not_every_server_has() -> None:
     assert (whole.facts.pins, [t.ticket for t in whole.facts.tickets]) == ([], [3])
 
 
-def test_tensor_parts_are_part_of_it() -> None:
+def test_tensor_parts_are_part_of_it(sentences: Recorder) -> None:
     (state,) = shard_state()
     shard = new_shard(tensors=TensorParts("taylor"))
-    with pytest.raises(StateError, match="expected the tensors .*taylor"):
+    with pytest.raises(StateError) as refused:
         shard.restore(state)
+    sentences.check(refused)
