@@ -68,32 +68,10 @@ class Measured:
 def measured(run: Run, goals: Goals) -> Measured:
     """Raises RunError for a run whose log cannot be read, or of one that has stopped and whose log is cut off."""
     run.check_whole()
-    summary, settings = run.summary, _settings(run)
+    summary, settings = run.summary, run.settings()
     return Measured(
         run, settings.pop("run.seed", None), settings, _measures(run, summary, goals), summary.success
     )
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    """What the run was made with. The policy's and the optimizer's knobs are complete, defaults included."""
-    summary = run.summary
-    settings: dict[str, Any] = {"cluster.servers": summary.servers, "cluster.workers": summary.workers}
-    if (run.path / "experiment.toml").is_file():
-        for section, table in run.experiment.model_dump().items():
-            settings |= _flat(section, table)
-    for section, knobs in (("policy", summary.policy), ("optimizer", summary.optimizer)):
-        settings = {k: v for k, v in settings.items() if not k.startswith(f"{section}.")}
-        settings |= _flat(section, knobs)
-    settings.pop("run.name", None)
-    return settings
-
-
-def _flat(path: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {path: value}
-    return {
-        key: leaf for name, inner in value.items() for key, leaf in _flat(f"{path}.{name}", inner).items()
-    }
 
 
 def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:

@@ -25,10 +25,14 @@ class SweepError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One experiment of a sweep. `name`: that of its run folder; `overrides`: as for ``ps-lab run --set``."""
+    """One experiment of a sweep.
+
+    `name`: that of its run folder; `overrides`: as for ``ps-lab run --set``; `choice`: those of them that vary.
+    """
 
     name: str
     overrides: tuple[str, ...]
+    choice: tuple[str, ...]
     experiment: Experiment
 
 
@@ -90,7 +94,7 @@ def cells(path: Path, overrides: Sequence[str], varied: Sequence[str], repeat: i
             name = _name([*chosen, f"run.seed={seed}"])
             experiment = load_experiment(path, all_overrides)
             _check_policy(experiment)
-            found.append(Cell(name, all_overrides, experiment))
+            found.append(Cell(name, all_overrides, chosen, experiment))
     return found
 
 

@@ -274,6 +274,18 @@ class Run:
             reason="cut off, or still running: there is no summary.json",
         )
 
+    def settings(self) -> dict[str, Any]:
+        """Return what the run was made with, by dotted key; knobs of policy and optimizer with their defaults."""
+        summary = self.summary
+        found: dict[str, Any] = {"cluster.servers": summary.servers, "cluster.workers": summary.workers}
+        if (self.path / EXPERIMENT).is_file():
+            found |= _dotted("", self.experiment.model_dump())
+        for section, knobs in (("policy", summary.policy), ("optimizer", summary.optimizer)):
+            found = {key: value for key, value in found.items() if not key.startswith(f"{section}.")}
+            found |= _dotted(section, knobs)
+        found.pop("run.name", None)
+        return found
+
     @property
     def log(self) -> Path:
         """The decision log's file; RunError when the run has none."""
@@ -352,6 +364,17 @@ _MEANING = {
     METRICS: "no server wrote metrics here",
     SUMMARY: "the job has not stopped yet, or was cut off",
 }
+
+
+def _dotted(path: str, value: Any) -> dict[str, Any]:
+    """Flatten nested tables: the keys that lead to a leaf, joined by dots."""
+    if not isinstance(value, Mapping):
+        return {path: value}
+    return {
+        key: leaf
+        for name, inner in value.items()
+        for key, leaf in _dotted(f"{path}.{name}" if path else name, inner).items()
+    }
 
 
 def _contribution(found: Fold, worker: str) -> Contribution:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 pytest.importorskip("matplotlib")
 
-from pslab.compare.charts import PLOTS, write_picture
+from pslab.compare.charts import MAP, PLOTS, write_picture
 from pslab.compare.expected_table import prediction_tables, theory_tables
 from pslab.compare.group_table import columns_for, compare_table
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, grouped, measured
@@ -47,13 +47,39 @@ def k_sync_groups(tmp_path_factory: pytest.TempPathFactory) -> list[Group]:
     return grouped([measured(run, Goals()) for run in runs])
 
 
-@pytest.mark.parametrize("plot", PLOTS)
+@pytest.mark.parametrize("plot", [plot for plot in PLOTS if not plot.startswith(MAP)])
 def test_every_plot_is_drawn(k_sync_groups: list[Group], plot: str, tmp_path: Path) -> None:
     groups = k_sync_groups
     write_picture(groups, plot, tmp_path / "a.svg")
     ET.fromstring((tmp_path / "a.svg").read_text(encoding="utf-8"))
     write_picture(groups, plot, tmp_path / "new" / "b.png")
     assert (tmp_path / "new" / "b.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_map_has_a_field_for_each_pair_of_settings(tmp_path: Path) -> None:
+    """Each field shows its group's mean; a pair without a run stays empty."""
+    rates = {1: 0.1, 2: 0.1, 3: 0.2}
+    runs = [
+        simulate(
+            tmp_path / f"{n}",
+            "k-sync",
+            {"aggregate": n},
+            simulation=LEARNING,
+            optimizer={"name": "sgd", "learning_rate": rate},
+        )
+        for n, rate in rates.items()
+    ]
+    groups = grouped([measured(run, Goals()) for run in runs])
+    write_picture(groups, f"{MAP}versions", tmp_path / "a.svg")
+    texts = [element.text for element in ET.parse(tmp_path / "a.svg").iter() if element.tag.endswith("text")]
+    for group in groups:
+        assert f"{group.spread('versions').mean:.3g}" in texts
+    assert {"aggregate", "learning rate", "versions"} <= set(texts)
+
+
+def test_a_map_needs_two_settings(k_sync_groups: list[Group], tmp_path: Path) -> None:
+    with pytest.raises(RunError):
+        write_picture(k_sync_groups, f"{MAP}versions", tmp_path / "a.svg")
 
 
 def test_a_measure_with_a_law_has_it_as_a_dashed_line(tmp_path: Path) -> None:
@@ -172,7 +198,7 @@ def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path])
         (("--csv", "--theory"), "expected one of --csv and --theory"),
         (("--csv", "--json"), "expected one of --csv and --json"),
         (("--csv", "--predict", "run"), "no --predict beside it"),
-        (("--chart", "pie=a.svg"), "expected PLOT=FILE with PLOT one of loss, timeline"),
+        (("--chart", "pie=a.svg"), "expected PLOT=FILE with PLOT one of loss, band"),
         (("--chart", "loss"), "expected PLOT=FILE"),
         (("--chart", "loss=a.gif"), "ends in .svg or .png"),
         (("--chart", "bound=a.svg"), "no bound to draw: async: the constants"),

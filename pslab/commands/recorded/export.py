@@ -16,6 +16,7 @@ from pslab.export import (
 )
 from pslab.replay.execution import Replayed
 from pslab.replay.worker_replica import DataError
+from pslab.runs import load
 from pslab.runs.folder import Run, RunError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
@@ -31,9 +32,22 @@ EVERY = 500
     "--to",
     "path",
     type=click.Path(path_type=Path),
-    required=True,
     metavar="FILE",
     help="model.keras, weights.safetensors, weights.npz; a name without an ending is the folder of a SavedModel.",
+)
+@click.option(
+    "--tables",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the run's records there instead: runs, contributions, versions, waits, evaluations.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["csv", "parquet"]),
+    default="csv",
+    show_default=True,
+    help="Of --tables.",
 )
 @click.option(
     "--version",
@@ -47,8 +61,16 @@ EVERY = 500
     help="The job whose model it is [default: as experiment.toml has it, which runs by hand do not have].",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a sentence.")
-def export(folder: Path, path: Path, version: int | None, job: str | None, as_json: bool) -> None:
-    """Write a run's model for Keras or TensorFlow, or its weights for anybody.
+def export(
+    folder: Path,
+    path: Path | None,
+    tables: Path | None,
+    form: str,
+    version: int | None,
+    job: str | None,
+    as_json: bool,
+) -> None:
+    """Write a run's model for Keras or TensorFlow, its weights for anybody, or its records as tables.
 
     What is written loads without this project: keras.models.load_model, tf.saved_model.load,
     safetensors, numpy.load. A Keras model is compiled with the job's Keras loss and metrics, so that
@@ -64,12 +86,24 @@ def export(folder: Path, path: Path, version: int | None, job: str | None, as_js
     comes out otherwise than logged. A checkpoint's folder (ps-lab checkpoints lists them) gives its own
     version, without computing anything. Nothing is overwritten.
 
+    --tables writes what the decision log and the metrics hold, one file for each kind of record, of one run or of
+    every run of a sweep's folder. In Python pslab.runs.load(FOLDER) gives the same as pandas frames. Both need the
+    extra "frames".
+
     \b
       ps-lab export runs/digits-sync --to digits.keras
+      ps-lab export runs/digits-sweep --tables tables --format parquet
       ps-lab export runs/digits-async --version 100 --to weights.safetensors
       ps-lab export runs/digits/checkpoints/0000000812-1f0c9a2b7d3e4c55 --to model.keras
       ps-lab export runs/by-hand --to model.keras --job my_job.py:MyJob
     """
+    if tables is not None:
+        if path is not None or version is not None or job is not None:
+            raise click.UsageError("--tables: expected no --to, --version or --job beside it")
+        _write_tables(folder, tables, form, as_json)
+        return
+    if path is None:
+        raise click.UsageError("expected --to FILE for a model or weights, or --tables DIR for records")
     try:
         check_target(path)
         if job is not None and not needs_model(path):
@@ -108,6 +142,21 @@ def export(folder: Path, path: Path, version: int | None, job: str | None, as_js
     else:
         line = f"version {found.version}, {found.origin}: {len(found.arrays)} variables in {path}"
         click.echo(f"{line}, {told}" if needs_model(path) else line)
+
+
+def _write_tables(folder: Path, tables: Path, form: str, as_json: bool) -> None:
+    try:
+        frames = load(folder)
+        paths = frames.write(tables, form)
+    except (ImportError, RunError) as error:
+        raise Failure(error) from error
+    if as_json:
+        print_json({"event": "tables", "folder": str(folder), "written": [str(path) for path in paths]})
+    else:
+        click.echo(
+            f"{len(frames.runs)} runs, {len(frames.contributions)} contributions, {len(frames.versions)} versions: "
+            f"{', '.join(path.name for path in paths)} in {tables}"
+        )
 
 
 def _progress(replayed: Replayed) -> None:

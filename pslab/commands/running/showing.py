@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from pslab.commands.failure import console
-from pslab.compare.charts import PLOTS, check_target, write_picture
+from pslab.compare.charts import MAP, PLOTS, check_target, write_picture
 from pslab.compare.expected_table import theory_json, theory_tables
 from pslab.compare.group_table import columns_for, compare_csv, compare_json, compare_table, drops, starving
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped, measured
@@ -57,7 +57,10 @@ def _pictures(
     for value in values:
         plot, equals, file = value.partition("=")
         if not equals or not file or plot not in PLOTS:
-            raise click.BadParameter(f"expected PLOT=FILE with PLOT one of {', '.join(PLOTS)}, got {value!r}")
+            known = ", ".join(name for name in PLOTS if not name.startswith(MAP))
+            raise click.BadParameter(
+                f"expected PLOT=FILE with PLOT one of {known}, or {MAP}MEASURE, got {value!r}"
+            )
         found.append((plot, Path(file)))
     return tuple(found)
 
@@ -77,8 +80,9 @@ _OPTIONS = (
         multiple=True,
         metavar="PLOT=FILE",
         callback=_pictures,
-        help="Write one chart as .svg or .png: loss, timeline, staleness, shares, bound, or a measure against what "
-        "varies (seconds_per_version, mean_staleness, dropped_share, ...). Repeatable.",
+        help="Write one chart as .svg or .png: loss, band (loss and its spread over seeds), timeline, staleness, "
+        "shares, bound, a measure against what varies (seconds_per_version, mean_staleness, dropped_share, ...), or "
+        "map:MEASURE over two settings that vary. Repeatable.",
     ),
     click.option(
         "--html",

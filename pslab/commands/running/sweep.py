@@ -1,6 +1,7 @@
 """``ps-lab sweep``"""
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,15 @@ import click
 
 from pslab.commands.failure import EPILOG, Failure
 from pslab.commands.running.showing import Show, show, showing, shown
-from pslab.compare.sweep import Outcome, SweepError, cells, sweep
+from pslab.compare.groups import Measured, measured
+from pslab.compare.halving import Budget, Choice, better_half
+from pslab.compare.sweep import Cell, Outcome, SweepError, cells, sweep
 from pslab.display.progress import print_json
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import Options
-from pslab.runs.folder import RunError
+from pslab.runs.folder import Run, RunError
 from pswire.command.options import number_option
-from pswire.config.experiment import ExperimentError
+from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
 
@@ -29,6 +32,13 @@ from psworker.job.errors import JobError
     help="The values of a key. Repeatable: every combination is run.",
 )
 @number_option("--repeat", 1, 1, "Seeds per combination, counted from the experiment's own.")
+@click.option(
+    "--halve",
+    metavar="KEY=START",
+    help="Successive halving: run all combinations with this number, such as job.epochs=1; then, twice as long each "
+    "time, the better half of them, up to the experiment's own number. The better: first at --loss or --accuracy, "
+    "else with the higher accuracy or the lower loss.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key in every run.")
 @click.option(
     "--engine",
@@ -49,6 +59,7 @@ def sweep_command(
     experiment: Path,
     varied: tuple[str, ...],
     repeat: int,
+    halve: str | None,
     overrides: tuple[str, ...],
     engine: str | None,
     out: Path | None,
@@ -60,20 +71,20 @@ def sweep_command(
 
     \b
       ps-lab sweep examples/digits-bounded.toml --vary policy.max_staleness=0,1,2,4,8 --repeat 3
+      ps-lab sweep examples/digits-bounded.toml --vary optimizer.learning_rate=0.01,0.03,0.1,0.3 --halve job.epochs=1
     """
     try:
         how = shown(**options)
         if engine is not None:
             overrides = (*overrides, f"run.engine={json.dumps(engine)}")
-        grid = cells(experiment, overrides, varied, repeat)
-        folder = out or Path("runs") / f"{grid[0].experiment.run.name}-sweep"
-        codes: list[int] = []
-
-        def report(outcome: Outcome) -> None:
-            codes.append(outcome.code)
-            _print(outcome, len(codes), len(grid), how)
-
-        runs = sweep(experiment, grid, folder, Options(), report)
+        base = load_experiment(experiment, overrides)
+        folder = out or Path("runs") / f"{base.run.name}-sweep"
+        running = _Sweep(experiment, folder, how)
+        if halve is None:
+            runs = running.run(cells(experiment, overrides, varied, repeat))
+        else:
+            rungs = Budget.parse(halve, base).settings()
+            runs = running.halve(lambda rung: cells(experiment, overrides, (*varied, rung), repeat), rungs)
         if runs:
             show(runs, how)
     except JobError as error:
@@ -82,7 +93,70 @@ def sweep_command(
         raise Failure(error) from error
     if not how.as_json:
         click.echo(f"run folders: {folder}", err=how.as_csv)
-    context.exit(next((code for code in codes if code), int(ExitCode.OK)))
+    context.exit(running.code)
+
+
+class _Sweep:
+    """Runs that are made and told of, one after the other."""
+
+    def __init__(self, experiment: Path, folder: Path, how: Show) -> None:
+        self._experiment, self._folder, self._how = experiment, folder, how
+        self._codes: list[int] = []
+
+    @property
+    def code(self) -> int:
+        """The first exit code of a run that is not 0."""
+        return next((code for code in self._codes if code), int(ExitCode.OK))
+
+    @property
+    def interrupted(self) -> bool:
+        return any(code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) for code in self._codes)
+
+    def run(self, grid: Sequence[Cell]) -> list[Run]:
+        """Return the runs that came to a summary. Raises as `sweep`."""
+        count = 0
+
+        def report(outcome: Outcome) -> None:
+            nonlocal count
+            count += 1
+            self._codes.append(outcome.code)
+            _print(outcome, count, len(grid), self._how)
+
+        return sweep(self._experiment, grid, self._folder, Options(), report)
+
+    def halve(self, grid_of: Callable[[str], Sequence[Cell]], rungs: Sequence[str]) -> list[Run]:
+        """Return the runs of the last rung. A setting that is alone goes there at once."""
+        left: list[Choice] | None = None
+        for number, rung in enumerate(rungs):
+            last = rung == rungs[-1]
+            if left is not None and len(left) == 1 and not last:
+                continue
+            # The last choice is the rung's own.
+            grid = [cell for cell in grid_of(rung) if left is None or cell.choice[:-1] in left]
+            runs = self.run(grid)
+            if last or self.interrupted:
+                break
+            left = _better(runs, grid, self._how)
+            self._say_rung(rung, number, len(rungs), left)
+        return runs
+
+    def _say_rung(self, rung: str, number: int, count: int, left: Sequence[Choice]) -> None:
+        names = [", ".join(choice) for choice in left]
+        if self._how.as_json:
+            print_json({"event": "rung", "number": number + 1, "of": count, "budget": rung, "left": names})
+            return
+        click.echo(f"rung {number + 1} of {count}, {rung}: {len(left)} go on", err=self._how.as_csv)
+        for name in names:
+            click.echo(f"  {name}", err=self._how.as_csv)
+
+
+def _better(runs: Sequence[Run], grid: Sequence[Cell], how: Show) -> list[Choice]:
+    """Return the settings of `grid` whose runs go on, without the rung's own."""
+    choices = {cell.name: cell.choice[:-1] for cell in grid}
+    settings: dict[Choice, list[Measured]] = {}
+    for run in runs:
+        settings.setdefault(choices[run.path.name], []).append(measured(run, how.goals))
+    return better_half(settings, dict.fromkeys(choices.values()), how.goals)
 
 
 def _print(outcome: Outcome, number: int, total: int, how: Show) -> None:

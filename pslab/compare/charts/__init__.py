@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.compare.charts import figures as charts
-from pslab.compare.charts.theory import bound_chart, measure_chart
+from pslab.compare.charts.theory import bound_chart, map_chart, measure_chart
 from pslab.compare.charts.timeline import timeline_chart
 from pslab.compare.expected_table import bounded
 from pslab.compare.groups import MEASURES, Group
@@ -13,13 +13,22 @@ from pslab.runs.folder import RunError
 
 CHARTS = {
     "loss": charts.loss_chart,
+    "band": charts.band_chart,
     "timeline": timeline_chart,
     "staleness": charts.staleness,
     "shares": charts.shares,
 }
 # "loss" is the curve; the measure of that name is the loss at the end.
 FINAL = {"final_loss": "loss"}
-PLOTS = (*CHARTS, "bound", *FINAL, *(measure for measure in MEASURES if measure != "loss"))
+# A measure over two settings.
+MAP = "map:"
+PLOTS = (
+    *CHARTS,
+    "bound",
+    *FINAL,
+    *(measure for measure in MEASURES if measure != "loss"),
+    *(f"{MAP}{measure}" for measure in MEASURES),
+)
 
 
 def check_target(path: Path) -> None:
@@ -52,4 +61,6 @@ def _figure(groups: Sequence[Group], plot: str) -> Any:
         if not curves:
             raise RunError("no bound to draw: " + "; ".join(missing))
         return bound_chart(curves)
+    if plot.startswith(MAP):
+        return map_chart(groups, plot.removeprefix(MAP))
     return CHARTS[plot](groups) if plot in CHARTS else measure_chart(groups, FINAL.get(plot, plot))

@@ -42,6 +42,38 @@ def loss_chart(groups: Sequence[Group]) -> Any:
     return figure
 
 
+# Points of a band.
+POINTS = 200
+
+
+def band_chart(groups: Sequence[Group]) -> Any:
+    """Training loss against time and versions: the mean over a group's runs, in a band of ± one standard deviation.
+
+    A curve ends where the first of its runs does.
+    """
+    figure, ((left, right),) = figure_of(2, 1, width=12, height=4.2)
+    for place, axis, title in (
+        (left, "seconds", "seconds since the first grant"),
+        (right, "versions", "versions"),
+    ):
+        for index, group in enumerate(groups):
+            curves = [found for run in group.runs if len((found := curve(run.run)).loss)]
+            if not curves:
+                continue
+            ends = [getattr(found, axis)[-1] for found in curves]
+            begins = [getattr(found, axis)[0] for found in curves]
+            x = np.linspace(max(begins), min(ends), POINTS)
+            y = np.array([np.interp(x, getattr(found, axis), smoothed(found.loss)) for found in curves])
+            mean, deviation = y.mean(axis=0), y.std(axis=0, ddof=1) if len(y) > 1 else np.zeros(POINTS)
+            place.plot(x, mean, color=colour(index), linewidth=1.8, label=group.label)
+            place.fill_between(
+                x, mean - deviation, mean + deviation, color=colour(index), alpha=0.2, linewidth=0
+            )
+        dress(place, title, "training loss" if place is left else "")
+    _legend(figure, left, columns=2)
+    return figure
+
+
 def _loss(axes: Any, found: Curve, paint: str, label: str, *, strong: bool) -> None:
     smooth = smoothed(found.loss)
     look = {"color": paint, "linewidth": 1.8 if strong else 0.8, "alpha": 1.0 if strong else 0.45}
@@ -104,8 +136,8 @@ def figure_of(
     return figure, axes
 
 
-def _legend(figure: Any, axes: Any) -> None:
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
+def _legend(figure: Any, axes: Any, columns: int = 3) -> None:
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=columns, frameon=False)
 
 
 def dress(axes: Any, x: str, y: str) -> None:

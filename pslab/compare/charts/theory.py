@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pslab.compare.charts.figures import colour, dress, figure_of
 from pslab.compare.groups import MEASURES, Group, varied_settings
 from pslab.runs.folder import RunError
@@ -64,13 +66,60 @@ def measure_chart(groups: Sequence[Group], measure: str) -> Any:
     return figure
 
 
-def _knob(groups: Sequence[Group]) -> str | None:
-    """The key with the most values, all of them numbers."""
-    counts = {
-        key: len(values)
+def map_chart(groups: Sequence[Group], measure: str) -> Any:
+    """Map one measure over two numeric settings that vary: the mean over seeds in each field, white where no run is.
+
+    Raises RunError for a measure that does not exist, and unless two numeric settings vary.
+    """
+    if measure not in MEASURES:
+        raise RunError(f"expected a measure, got {measure!r}; known: {', '.join(MEASURES)}")
+    numeric = _numeric(groups)
+    if len(numeric) != 2:
+        got = ", ".join(numeric) or "none"
+        raise RunError(f"map of {measure}: expected two numeric settings that vary, got {got}")
+    (across, columns), (along, rows) = ((key, sorted(values)) for key, values in numeric.items())
+    field = np.full((len(rows), len(columns)), np.nan)
+    for group in groups:
+        settings = group.runs[0].settings
+        if across in settings and along in settings:
+            place = rows.index(settings[along]), columns.index(settings[across])
+            if not np.isnan(field[place]):
+                raise RunError(
+                    f"map of {measure}: several groups have {across}={columns[place[1]]} and "
+                    f"{along}={rows[place[0]]}; compare runs that differ in these two settings only"
+                )
+            field[place] = group.spread(measure).mean
+    figure, ((axes,),) = figure_of(1, 1, width=8, height=1.6 + 0.5 * len(rows))
+    picture = axes.imshow(field, aspect="auto", cmap="viridis", origin="lower")
+    figure.colorbar(picture, ax=axes, label=measure.replace("_", " "))
+    middle = (np.nanmin(field) + np.nanmax(field)) / 2 if np.isfinite(field).any() else 0.0
+    for (row, column), value in np.ndenumerate(field):
+        if np.isfinite(value):
+            ink = "white" if value < middle else "black"
+            axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=8)
+    axes.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
+    axes.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
+    dress(axes, _named(across), _named(along))
+    axes.grid(visible=False)
+    return figure
+
+
+def _named(key: str) -> str:
+    return key.rpartition(".")[2].replace("_", " ")
+
+
+def _numeric(groups: Sequence[Group]) -> dict[str, list[float]]:
+    """Return the settings that vary and whose values are all numbers."""
+    return {
+        key: values
         for key, values in varied_settings(groups).items()
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     }
+
+
+def _knob(groups: Sequence[Group]) -> str | None:
+    """The key with the most values, all of them numbers."""
+    counts = {key: len(values) for key, values in _numeric(groups).items()}
     key = max(counts, key=lambda key: counts[key], default=None)
     # Points of which no two belong together are no line.
     if key is not None and all(len(line) == 1 for line in _grouped_by_others(groups, key).values()):

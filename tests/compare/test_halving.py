@@ -1,0 +1,103 @@
+"""Successive halving: rungs, ranking, and a sweep that runs fewer and fewer settings for longer and longer."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pslab.compare.groups import Goals, Measures
+from pslab.compare.halving import Budget, better_half, score
+from pslab.compare.sweep import SweepError
+from pswire.exits import ExitCode
+from tests.replay.command import ps_lab
+
+EXPERIMENT = """
+[run]
+name = "small"
+engine = "simulated"
+
+[cluster]
+workers = 3
+
+[policy]
+name = "bounded"
+
+[optimizer]
+name = "sgd"
+learning_rate = 0.1
+
+[job]
+epochs = 4
+
+[simulation]
+problem = "mlp"
+compute = "exponential(1)"
+"""
+
+
+def experiment(epochs=8, versions=0):
+    return SimpleNamespace(
+        job=SimpleNamespace(epochs=epochs), run=SimpleNamespace(versions=versions, name="x")
+    )
+
+
+def run(accuracy=math.nan, loss=math.nan, seconds=math.nan, success=True):
+    values = {"accuracy": accuracy, "loss": loss, "seconds_to_accuracy": seconds, "seconds_to_loss": seconds}
+    return SimpleNamespace(success=success, measures=Measures(values, {}, {}))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "rungs"), [(1, 8, [1, 2, 4, 8]), (3, 8, [3, 6, 8]), (7, 8, [7, 8]), (1, 2, [1, 2])]
+)
+def test_a_budget_doubles_up_to_its_end(start, end, rungs):
+    settings = Budget.parse(f"job.epochs={start}", experiment(end)).settings()
+    assert settings == [f"job.epochs={value}" for value in rungs]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["job.epochs", "job.epochs=0", "job.epochs=x", "job.epochs=8", "job.none=1", "none.x=1", "run.name=1"],
+)
+def test_a_budget_that_cannot_grow_is_refused(text):
+    with pytest.raises(SweepError):
+        Budget.parse(text, experiment(8))
+
+
+def test_the_better_half_is_rounded_up_and_ties_keep_their_order():
+    settings = {
+        (name,): [run(accuracy=accuracy)]
+        for name, accuracy in zip("abcde", (0.5, 0.9, 0.5, 0.7, 0.1), strict=True)
+    }
+    assert better_half(settings, settings, Goals()) == [("b",), ("d",), ("a",)]
+
+
+def test_who_reaches_the_goal_sooner_is_better():
+    fast, slow, never = [run(seconds=1.0)], [run(seconds=2.0)], [run(accuracy=1.0)]
+    goals = Goals(accuracy=0.9)
+    assert score(fast, goals) < score(slow, goals) < score(never, goals)
+
+
+def test_one_failed_seed_outweighs_a_better_mean():
+    sound, broken = [run(accuracy=0.5), run(accuracy=0.5)], [run(accuracy=0.9), run(success=False)]
+    assert score(sound, Goals()) < score(broken, Goals())
+    assert score(broken, Goals()) < score([], Goals())
+
+
+def test_without_accuracy_the_loss_decides():
+    assert score([run(loss=0.1)], Goals()) < score([run(loss=0.2)], Goals())
+
+
+def test_a_sweep_halves_its_settings(tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(EXPERIMENT)
+    arguments = ("--vary", "optimizer.learning_rate=0.0001,0.1,0.2,0.0002", "--halve", "job.epochs=1")
+    done = ps_lab("sweep", str(path), *arguments, "--out", str(tmp_path / "out"), "--json")
+    assert done.code == ExitCode.OK, done.err
+    events = [json.loads(line) for line in done.out.splitlines()]
+    rungs = [event for event in events if event.get("event") == "rung"]
+    assert [(rung["number"], rung["of"], len(rung["left"])) for rung in rungs] == [(1, 3, 2), (2, 3, 1)]
+    assert all("=0.1" in name or "=0.2" in name for name in rungs[0]["left"])
+    runs = [event["name"] for event in events if event.get("event") == "run"]
+    assert [sum(f"epochs={epochs}," in name for name in runs) for epochs in (1, 2, 4)] == [4, 2, 1]
