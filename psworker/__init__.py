@@ -1,4 +1,4 @@
-"""ps-worker: computes gradients and pushes them. `connect` is the library's entry."""
+"""Workers: compute gradients and push them. The library's entry is `connect`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from psworker.job import Job, JobError
     from psworker.loop import Outcome, train
     from psworker.session import Session
-    from psworker.work import WorkUnits
+    from psworker.work import Unit, WorkUnits
 
 __all__ = [
     "Disposition",
@@ -38,6 +38,7 @@ __all__ = [
     "Session",
     "SessionError",
     "Stop",
+    "Unit",
     "Unreachable",
     "Untrusted",
     "Voided",
@@ -46,7 +47,7 @@ __all__ = [
     "train",
 ]
 
-# Some of these load gRPC. A program that uses only psworker.engine or psworker.local (a simulated cluster) does not.
+# Loaded late, because some load gRPC. A program that uses only psworker.engine or psworker.local does not load it.
 _LATE = {
     "Disposition": "engine",
     "Grant": "engine",
@@ -55,6 +56,7 @@ _LATE = {
     "JobError": "job",
     "Session": "session",
     "connect": "connecting",
+    "Unit": "work",
     "WorkUnits": "work",
     "Outcome": "loop",
     "train": "loop",

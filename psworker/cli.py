@@ -1,8 +1,10 @@
-"""The ps-worker command."""
+"""The ps-worker command: its options, and what they mean together."""
 
 import os
 import signal
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from pswire.command.options import (
 )
 from pswire.command.process import die_with, exit_on_sigterm, keep_large_blocks
 from pswire.command.task_index import chosen_task_index
-from pswire.config.experiment import ExperimentError
+from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.config.flags import WORKER
 from pswire.config.toml import overrides_of
 from pswire.exits import ExitCode, exit_codes_text
@@ -34,10 +36,48 @@ from pswire.logs.events import set_up
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
 from pswire.security.tokens import TokenError
-from psworker.command.place import UsageError, WorkerOptions, check_new, find_place, read_experiment
-from psworker.command.running import Reporter, fail, run
+from psworker.running import Reporter, WorkerOptions, fail, run
+from psworker.servers import Place, find_servers
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
+
+
+class UsageError(ValueError):
+    """The options are incomplete or contradict each other."""
+
+
+def find_place(ps_hosts: str | None, task_index: int | None, tf_config: str | None) -> Place:
+    """Return the servers and this worker's part, from options and TF_CONFIG. Raises UsageError, AddressError."""
+    place = find_servers(ps_hosts, {"TF_CONFIG": tf_config or ""})
+    if place is None:
+        raise UsageError("expected --ps-hosts host:port,... (or TF_CONFIG in the environment), got neither")
+    return place if task_index is None else replace(place, task_index=task_index)
+
+
+def read_experiment(
+    config: Path | None, overrides: Sequence[str], place: Place, typed: Mapping[str, str]
+) -> Experiment:
+    """Load an experiment with a job. `typed`: as for `load_experiment`. Raises ExperimentError, UsageError."""
+    experiment = load_experiment(config, overrides, typed, {"cluster": {"servers": len(place.hosts)}})
+    if experiment.job.module:
+        return experiment
+    if config is None:
+        raise UsageError("expected --job package.module:name (or --config with a [job]), got neither")
+    raise UsageError(f'{config} has no [job]: add module = "package.module:name", or give --job')
+
+
+def check_new(option: str, save: Path | None) -> None:
+    """Check the destination of a model before hours of training. Raises UsageError."""
+    if save is None:
+        return
+    if save.exists():
+        raise UsageError(f"{option} {save}: is there already; name another file")
+    if save.suffix not in (".keras",) + (("",) if option == "--save" else ()):
+        raise UsageError(
+            f"{option} {save}: expected a name that ends in .keras, or a folder's without an ending"
+        )
+    if not os.access(save.absolute().parent, os.W_OK):
+        raise UsageError(f"{option} {save}: {save.absolute().parent} is no folder that can be written to")
 
 
 @click.command(epilog=EPILOG, context_settings=CONTEXT)
@@ -83,7 +123,7 @@ def main(
     keep_large_blocks()
     exit_on_sigterm()
     if parent is not None:
-        # Without a Leave, behind which the others would go on: they end with this one.
+        # SIGKILL, so that this worker sends no Leave, after which the others would go on without it.
         die_with(parent, signal.SIGKILL)
     try:
         options = read_options(WorkerOptions, given)

@@ -1,21 +1,34 @@
-"""How a training loop joins a job."""
+"""How a training loop joins a job: the servers, the variables, the credentials."""
 
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from pswire.addresses import Address
+from pswire.logs.events import event
+from pswire.model.plan import VariableSpec
+from pswire.nearest import did_you_mean
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityOptions, credentials_for
-from psworker.control.registration import FIRST, Phase
+from psworker.control.joining import FIRST, Phase
 from psworker.errors import Refused, Untrusted
-from psworker.initial_values import Variables, specified
 from psworker.local import PLAIN
 from psworker.servers import EmbeddedServer, find_servers
 from psworker.session import Session
 from psworker.work import WorkUnits
+
+log = logging.getLogger("ps-worker")
+
+# Initial values by name, or with the specifications of the variables; or a Keras model.
+Variables = Mapping[str, ArrayLike] | Sequence[tuple[VariableSpec, ArrayLike]] | Any
+# The ends of Keras' names for what layers keep beside their weights.
+_STATE = ("moving_mean", "moving_variance", "moving_norm")
 
 
 def connect(
@@ -42,38 +55,32 @@ def connect(
 ) -> Session:
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
-    Without `hosts` the servers are those of PS_HOSTS or TF_CONFIG. Where these say nothing, one is started on loopback
-    for this process alone, with `optimizer` (or its default, sgd), and ends with the session.
+    Without `hosts`, PS_HOSTS or TF_CONFIG name the servers. If neither is set, this starts one on loopback for this
+    process alone, with `optimizer` (sgd by default), which ends with the session.
 
-    `variables`: a built Keras model, or initial values, by name or with their
-    specifications. Of a model, trainable variables are trained, and others
-    (BatchNorm's averages) are state: pushed as changes, and no optimizer moves
-    them; `psworker.tensorflow.named_variables` has both by name. With values
-    by name, `state` names those that are state; a name that looks like state
-    and is not said to be any is warned of. The
-    first worker of a job installs its values; every other one must name the
-    same variables. `name` and `task_index` (which part of the data is ours)
-    are chosen by the servers when None. A server that does not answer is
-    tried again for `server_timeout` seconds. `transport`: "auto" shares memory
-    with the servers of this machine where it is available and `wire_dtype` is
-    float32, as all shared memory is, and uses a socket beside gRPC where it
-    cannot; "grpc" does neither; "socket" and "shared-memory" raise Refused,
-    with the first payload, where there is none.
-    `prefetch`: `Session.prefetch` does something.
-    `local_rules`: the caller does what the policy wants done between pull and
-    push (`Session.local_work`, as `psworker.loop.train` does). Otherwise a policy
-    that wants more than gradients refuses the worker.
-    `optimizer`: the [optimizer] that these workers expect ({"name": "adam", "learning_rate": 0.001}); a
-    server that was started with another one refuses them, one with "from-job" takes it.
-    `work`: the data is dealt by the coordinator, for `epochs` epochs: each grant then names a part
-    (`Session.unit`). All workers of a job say the same.
-    `tls_ca`, `tls_cert`, `tls_key`: PEM files of the authorities that are believed, of this worker's certificate
-    and of its key; TLS is spoken then, and nothing else. `token_file`: a token instead of a certificate. Where one is
-    None, the environment may have it (PS_TLS_CA, PS_TLS_CERT, PS_TLS_KEY, PS_TOKEN_FILE or PS_TOKEN). `credentials`:
-    all of them, made before.
-    `phase`: of a process that trains more than once with these servers, see `psworker.control.registration.Phase`.
+    `variables`: a built Keras model, or initial values, by name or with their specifications. Of a model, trainable
+    variables are trained and others (BatchNorm's averages) are state: changes are pushed, and no optimizer moves them;
+    `psworker.tensorflow.named_variables` has both by name. With values by name, `state` names the state; a warning
+    names variables that look like state and are not listed. The first worker of a job installs its values; all others
+    must name the same variables.
+    `name`, `task_index`: this worker's name and part of the data; the servers choose what is None.
+    `server_timeout`: seconds to retry a server that does not answer.
+    `transport`: "auto" shares memory with servers on this machine if that is available and `wire_dtype` is float32, as
+    all shared memory is, and otherwise uses a socket beside gRPC; "grpc" uses neither; "socket" and "shared-memory"
+    raise Refused with the first payload if that transport is unavailable.
+    `prefetch`: enable `Session.prefetch`.
+    `local_rules`: the caller does what the policy wants done between pull and push (`Session.local_work`, as
+    `psworker.loop.train` does). Otherwise a policy that wants more than gradients refuses the worker.
+    `optimizer`: the [optimizer] that this worker expects ({"name": "adam", "learning_rate": 0.001}). A server with
+    another one refuses the worker; one that was started with "from-job" adopts it.
+    `work`: the coordinator deals the data, for `epochs` epochs, and each grant names a part (`Session.unit`). All
+    workers of a job give the same.
+    `tls_ca`, `tls_cert`, `tls_key`: PEM files of trusted authorities, of this worker's certificate and of its key; with
+    them the session speaks TLS only. `token_file`: a token instead of a certificate. The environment provides those
+    that are None (PS_TLS_CA, PS_TLS_CERT, PS_TLS_KEY, PS_TOKEN_FILE or PS_TOKEN). `credentials`: replaces them all.
+    `phase`: for a process that trains more than once with these servers, see `psworker.control.joining.Phase`.
 
-    Raises Refused (another model, optimizer or job, a local rule), Untrusted (certificates, tokens, or names that
+    Raises Refused (another model, optimizer or job, or a local rule), Untrusted (certificates, tokens, or names that
     belong to others), Unreachable, EmbeddedServerError, and ValueError for variables, addresses, a dtype, a transport
     or files that make no sense.
     """
@@ -84,7 +91,7 @@ def connect(
     specs = specified(variables, state)
     place = find_servers(hosts, os.environ)
     if place is None:
-        # Its port is on loopback.
+        # The embedded server listens on loopback only.
         credentials = NO_TLS
     elif credentials is None:
         credentials = worker_credentials(tls_ca, tls_cert, tls_key, token_file)
@@ -94,17 +101,17 @@ def connect(
         session = Session(
             place.hosts if place is not None else (server.address,),  # type: ignore[union-attr]
             specs,
-            name,
-            index,
-            wire_dtype,
-            server_timeout,
-            transport,
-            prefetch,
-            optimizer,
-            work,
-            epochs,
-            credentials,
-            phase,
+            name=name,
+            task_index=index,
+            wire_dtype=wire_dtype,
+            server_timeout=server_timeout,
+            transport=transport,
+            prefetch=prefetch,
+            optimizer=optimizer,
+            work=work,
+            epochs=epochs,
+            credentials=credentials,
+            phase=phase,
         )
     except BaseException:
         if server is not None:
@@ -128,7 +135,7 @@ def worker_credentials(
     tls_key: str | Path | None = None,
     token_file: str | Path | None = None,
 ) -> Credentials:
-    """As `connect` makes them. Raises Untrusted, ValueError."""
+    """Return the credentials that `connect` would use. Raises Untrusted, ValueError."""
     ca, cert, key, tokens = (
         None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key, token_file)
     )
@@ -136,3 +143,55 @@ def worker_credentials(
         return credentials_for(Role.WORKER, SecurityOptions(ca, cert, key, tokens), os.environ)
     except IdentityError as error:
         raise Untrusted(str(error)) from error
+
+
+def specified(variables: Variables, state: Collection[str] | None) -> list[tuple[VariableSpec, ArrayLike]]:
+    """Return the variables with specifications. Raises ValueError for a model that is not built, and unknown
+    `state`."""
+    if hasattr(variables, "trainable_weights"):
+        _no_state_beside(state, "a Keras model, which knows its state")
+        return _of_model(variables)
+    if not isinstance(variables, Mapping):
+        _no_state_beside(state, "specifications, which say it")
+        return list(variables)
+    arrays = {str(name): np.asarray(value) for name, value in variables.items()}
+    unknown = sorted(set(state or ()) - arrays.keys())
+    if unknown:
+        raise ValueError(
+            f"state: there is no variable {unknown[0]!r}{did_you_mean(unknown[0], list(arrays))}"
+        )
+    if state is None:
+        _warn_of_state(arrays)
+    trained = set(arrays) - set(state or ())
+    return [
+        (VariableSpec(name, a.shape, str(a.dtype), "trainable" if name in trained else "state"), a)
+        for name, a in arrays.items()
+    ]
+
+
+def _no_state_beside(state: Collection[str] | None, what: str) -> None:
+    if state is not None:
+        raise ValueError(f"state: expected none beside {what}")
+
+
+def _of_model(model: Any) -> list[tuple[VariableSpec, ArrayLike]]:
+    # Imported late, because it loads TensorFlow. A caller with a Keras model has loaded it already.
+    from psworker.backends.tensorflow.variables import collect
+    from psworker.job.errors import JobError
+
+    try:
+        found = collect(model)
+    except JobError as error:
+        raise ValueError(str(error)) from error
+    return list(zip(found.specs, found.values(), strict=True))
+
+
+def _warn_of_state(names: Collection[str]) -> None:
+    doubtful = [name for name in names if name.rpartition("/")[2] in _STATE]
+    if doubtful:
+        log.warning(
+            "%s will be trained by the servers' optimizer, and %s like state of a layer: give connect() the Keras "
+            "model itself, or say state=[...] ([] where this is meant)",
+            *(", ".join(doubtful[:4]), "looks" if len(doubtful) == 1 else "they look"),
+            extra=event("state_is_trained"),
+        )

@@ -10,6 +10,7 @@ SessionError
   Voided           the ticket is no longer valid; abandon it and ask again
   RolledBack       the job went back to a checkpoint, and some commits of this worker are undone with it
   IllegalInput     a call that the session's state does not allow; nothing has changed
+  Diverged         gradient after gradient is NaN or infinite
 Unsupported      of `psworker.keras`: something in a model, an optimizer or a script that servers cannot do
 """
 
@@ -54,6 +55,10 @@ class RolledBack(SessionError):
 
 class IllegalInput(SessionError):
     """The session's state does not allow this call, and has not changed; the text names both."""
+
+
+class Diverged(SessionError):
+    """Gradient after gradient is NaN or infinite."""
 
 
 class Unsupported(Exception):

@@ -1,5 +1,5 @@
-"""Held-out data measured while training, by worker 0, and what follows from it: the best model, a lower learning rate,
-an early end."""
+"""Evaluations on held-out data while worker 0 trains, and their effects: the best model, a lower learning rate, an
+early end."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from psworker.engine import Grant
 from psworker.errors import SessionError
 
-# Metrics of which less is better, by a part of the name.
+# Parts of the names of metrics of which less is better.
 _LESS = ("loss", "error", "mse", "mae", "mape", "msle", "perplexity")
 
 
 class MonitorError(SessionError):
-    """What was to be watched is not measured, or what was to follow from it cannot; the text says what can."""
+    """The metric to watch is not measured, or its effect is impossible; the text says what is possible."""
 
 
 @dataclass(slots=True)
 class Watched:
-    """One metric over the evaluations: the best so far, and for how many there was none better. Pure.
+    """One metric over the evaluations: the best value so far, and the number of evaluations since. Pure.
 
-    `monitor`: its name, with "min" or "max" before it where the name does not say which is better.
-    `patience`: end after so many evaluations in a row that were not better; 0: never.
+    `monitor`: its name, after "min" or "max" if the name does not show which is better. `patience`: end the job after
+    this many evaluations in a row that were not better; 0: never.
     """
 
     monitor: str = "loss"
@@ -39,12 +39,12 @@ class Watched:
     waited: int = 0
 
     def add(self, version: int, metrics: Mapping[str, float]) -> bool:
-        """Is this the best so far? Raises MonitorError where the metric is not among them."""
+        """Return whether this is the best value so far. Raises MonitorError if the metric is missing."""
         self.check(metrics)
         sense, _, name = self.monitor.rpartition(" ")
         less = sense == "min" or (sense != "max" and any(part in name for part in _LESS))
         value = metrics[name]
-        # What is not a number is better than nothing else, nor than nothing.
+        # A NaN is never the best value.
         better = value < self.best if less else value > self.best
         better = better or (math.isnan(self.best) and not math.isnan(value))
         if better:
@@ -54,7 +54,7 @@ class Watched:
         return better
 
     def check(self, names: Collection[str]) -> None:
-        """Raises MonitorError where the metric is not among those that are measured."""
+        """Raises MonitorError if the metric is not among those that are measured."""
         name = self.monitor.rpartition(" ")[2]
         if name not in names:
             raise MonitorError(
@@ -63,7 +63,7 @@ class Watched:
 
     @property
     def ends(self) -> str:
-        """Why the job is to end; empty while it is not to."""
+        """Why the job is to end; empty if it is not."""
         if not self.patience or self.waited < self.patience:
             return ""
         if math.isnan(self.best):
@@ -74,8 +74,8 @@ class Watched:
 
 @dataclass(slots=True)
 class Plateau:
-    """After `patience` evaluations in a row of which none was better than the best: `factor` times the rate, but not
-    below `minimum`; then it counts anew. Pure.
+    """Multiplies the learning rate by `factor`, down to `minimum`, after `patience` evaluations in a row without a
+    better value; then counts anew. Pure.
     """
 
     patience: int
@@ -84,7 +84,7 @@ class Plateau:
     waited: int = 0
 
     def add(self, better: bool, rate: float) -> float | None:
-        """After an evaluation of a version that was made at `rate`: the rate from now on; None: that one."""
+        """Return the rate after an evaluation of a version made at `rate`; None if it does not change."""
         self.waited = 0 if better else self.waited + 1
         if self.waited < self.patience:
             return None
@@ -95,14 +95,14 @@ class Plateau:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """How often: after so many epochs of worker 0's data, versions, or seconds."""
+    """How often to evaluate: in epochs of worker 0's data, versions, or seconds."""
 
     amount: float
     unit: str
 
     @classmethod
     def parse(cls, text: str) -> Every:
-        """ "1 epoch", "200 versions", "30 s". Raises ValueError."""
+        """Parse "1 epoch", "200 versions" or "30 s". Raises ValueError."""
         found = re.fullmatch(r"(\d{1,9})\s*(epoch|version|s)s?", text.strip())
         if found is None or int(found[1]) < 1:
             raise ValueError(f'expected "1 epoch", "200 versions" or "30 s", got {text!r}')
@@ -113,11 +113,11 @@ Floats = NDArray[np.float32]
 
 
 class Evaluations:
-    """It copies a granted version when an evaluation is due, and measures it when the ticket is committed: nobody waits
-    for a ticket meanwhile, but a barrier waits for this worker's next one.
+    """Copies a granted version when an evaluation is due, and measures it after the ticket's commit.
 
-    `report` takes version and metrics; `keep` the weights of the best version. `plateau` says what follows for the
-    learning rate, of which `rate` tells the present one. `clock` gives seconds.
+    No ticket is held meanwhile, but a barrier waits for this worker's next one. `report` takes version and metrics,
+    `keep` the weights of the best version. `plateau` changes the learning rate, whose present value `rate` returns.
+    `clock` returns seconds.
     """
 
     def __init__(
@@ -132,22 +132,22 @@ class Evaluations:
         rate: Callable[[], float | None] = lambda: None,
         lowered: Callable[[int, float], object] = lambda version, rate: None,
     ) -> None:
-        """`lowered`: told from which version's evaluation on the rate is another."""
+        """`lowered`: called with the evaluated version and the new learning rate."""
         self.every, self.watched = every, watched
         self._trainer, self._report, self._keep, self._clock = trainer, report, keep, clock
         self._plateau, self._rate, self._lowered = plateau, rate, lowered
         self._last = self._now(0, None)
         self._due: tuple[int, list[Floats]] | None = None
-        #: The learning rate that the next contribution takes along; None: nothing changes.
+        #: The learning rate for the next contribution to set; None: no change.
         self.learning_rate: float | None = None
 
     @property
     def pending(self) -> bool:
-        """A version is to be measured."""
+        """Whether a version waits to be measured."""
         return self._due is not None
 
-    def look(self, grant: Grant, weights: Sequence[NDArray[Any]]) -> None:
-        """The weights of a grant, which last as long as its ticket."""
+    def take(self, grant: Grant, weights: Sequence[NDArray[Any]]) -> None:
+        """Copy the weights of a grant if an evaluation is due. They are valid as long as the ticket."""
         now = self._now(grant.version, grant)
         # The servers may have gone back to a checkpoint.
         self._last = min(self._last, now)
@@ -156,11 +156,11 @@ class Evaluations:
             self._due = grant.version, [np.array(flat, np.float32) for flat in weights]
 
     def committed(self) -> None:
-        """A contribution counts, and the rate that it took along."""
+        """A contribution counts, and with it the learning rate that it set."""
         self.learning_rate = None
 
     def measure(self) -> None:
-        """What is due, if anything is. Raises MonitorError, and whatever the trainer raises."""
+        """Measure the version that is due, if any. Raises MonitorError, and whatever the trainer raises."""
         if self._due is None:
             return
         (version, weights), self._due = self._due, None
@@ -173,15 +173,15 @@ class Evaluations:
             self._lowered(version, self.learning_rate)
 
     def judge(self, version: int, weights: list[Floats], metrics: Mapping[str, float]) -> bool:
-        """Metrics of a version, to whom it concerns; whether it is the best so far."""
+        """Report the metrics of a version, and return whether it is the best so far."""
         better = self.watched.add(version, metrics)
         self._report(version, metrics)
         if better and self._keep is not None:
             self._keep(weights)
         return better
 
-    def went_back(self) -> None:
-        """The servers went back to a checkpoint: what this worker was about to say is of another course."""
+    def rolled_back(self) -> None:
+        """The servers went back to a checkpoint: drop what belongs to the versions after it."""
         self._due = self.learning_rate = None
 
     def _now(self, version: int, grant: Grant | None) -> float:

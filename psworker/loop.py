@@ -1,26 +1,28 @@
-"""A worker's way through its data, ticket by ticket (`psworker.ticket`), until the job is over.
+"""A worker's training loop: for each ticket grant, pull, gradients, push, commit, until the job is over.
 
-A pass begins at the first batch that is not committed, and again where servers have gone back to a checkpoint.
+How many gradients come between pull and push, and what becomes of them, is up to the local rule (`psworker.local`):
+usually one, pushed as it is. A pass through the data begins at the first batch that is not committed, and again there
+when the servers went back to a checkpoint.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from pswire.logs.events import event
-from psworker.engine import Disposition, Stop
-from psworker.errors import Refused, RolledBack, SessionError
+from psworker.data.payloads import payloads_of
+from psworker.engine import Disposition, Grant, Stop
+from psworker.errors import Diverged, PayloadRefused, Refused, RolledBack, Voided
 from psworker.evaluating import Evaluations
-from psworker.local import NONFINITE_LIMIT, Trainer, by_ticket
+from psworker.local import NONFINITE_LIMIT, PLAIN, LocalWork, Result, TicketBatches, Trainer, by_ticket
+from psworker.local.rule import Flats
 from psworker.session import Session
-from psworker.ticket import TicketLoop
-from psworker.work.source import UnitSource, UnitTrainer
+from psworker.work import UnitSource, UnitTrainer
 
 log = logging.getLogger("ps-worker")
-
-
-class Diverged(SessionError):
-    """Gradient after gradient is NaN or infinite."""
 
 
 @dataclass(slots=True)
@@ -36,7 +38,7 @@ class Outcome:
 
 Progress = Callable[[int, float, list[Disposition]], None]
 
-# An injected delay: called when a gradient is computed, before it is pushed.
+# An injected delay, called after a gradient is computed and before it is pushed.
 Pause = Callable[[], None]
 
 
@@ -52,24 +54,23 @@ def train(
     pause: Pause = no_pause,
     evaluations: Evaluations | None = None,
 ) -> Outcome:
-    """Work through this worker's data, or through what it is dealt, then wait for the end of the job.
+    """Work through this worker's data, or through what the coordinator deals, then wait for the end of the job.
 
-    `progress(steps, loss, dispositions)` is called after every commit, `pause`
-    after every gradient. `evaluations`: what is measured meanwhile; it may end the job.
-    Raises SessionError, and whatever the trainer raises.
+    Calls `progress(steps, loss, dispositions)` after every commit and `pause` after every gradient. `evaluations`:
+    measured meanwhile; they may end the job. Raises SessionError, and whatever the trainer raises.
     """
     outcome = Outcome()
     session.goes_back()
     while True:
         try:
-            _work_through(session, trainer, epochs, outcome, progress, pause, evaluations)
+            _pass(session, trainer, epochs, outcome, progress, pause, evaluations)
             ends = evaluations.watched.ends if evaluations is not None else ""
             outcome.stop = session.stop or (session.done(ends) if ends else session.done())
             break
         except RolledBack as back:
             log.warning("%s", back, extra=event("rolled_back", batch=session.next_batch))
             if evaluations is not None:
-                evaluations.went_back()
+                evaluations.rolled_back()
     if outcome.stop.evaluate:
         final = session.pull_final()
         outcome.metrics = trainer.evaluate(final)
@@ -81,7 +82,7 @@ def train(
     return outcome
 
 
-def _work_through(
+def _pass(
     session: Session,
     trainer: Trainer,
     epochs: int,
@@ -90,24 +91,24 @@ def _work_through(
     pause: Pause,
     evaluations: Evaluations | None,
 ) -> None:
-    """The worker's data, from the first batch that is not committed. Raises RolledBack when that is another one now."""
+    """One pass, from the first batch that is not committed. Raises RolledBack when that has become another batch."""
 
-    def committed(loss: float, fates: list[Disposition]) -> None:
+    def committed(loss: float, dispositions: list[Disposition]) -> None:
         outcome.steps += 1
-        for disposition in fates:
+        for disposition in dispositions:
             outcome.fates[disposition.fate] = outcome.fates.get(disposition.fate, 0) + 1
-        progress(outcome.steps, loss, fates)
+        progress(outcome.steps, loss, dispositions)
 
-    work, bad = session.local_work(), 0
-    steps = TicketLoop(session, trainer, work, pause, committed, evaluations)
-    for made in _dealt(steps) if session.work is not None else _own(steps, epochs, outcome):
+    work, nonfinite = session.local_work(), 0
+    tickets = TicketLoop(session, trainer, work, pause, committed, evaluations)
+    for finite in _dealt(tickets) if session.work is not None else _own(tickets, epochs, outcome):
         if evaluations is not None and evaluations.watched.ends:
             break
-        bad = 0 if made else bad + 1
-        if bad >= NONFINITE_LIMIT:
+        nonfinite = 0 if finite else nonfinite + 1
+        if nonfinite >= NONFINITE_LIMIT:
             raise Diverged(
-                f"{bad} {'batches' if work.steps == 1 else 'tickets'} in a row gave no finite gradient: lower the "
-                "learning rate, or look for a division by zero or log(0) in the loss"
+                f"{nonfinite} {'batches' if work.steps == 1 else 'tickets'} in a row gave no finite gradient: lower "
+                "the learning rate, or look for a division by zero or log(0) in the loss"
             )
     if outcome.empty:
         log.warning(
@@ -117,28 +118,28 @@ def _work_through(
         )
 
 
-def _own(steps: TicketLoop, epochs: int, outcome: Outcome) -> Iterator[bool]:
-    """Ticket after ticket of this worker's own data; False: a gradient was not finite."""
-    session, trainer = steps.session, steps.trainer
+def _own(tickets: "TicketLoop", epochs: int, outcome: Outcome) -> Iterator[bool]:
+    """Work through this worker's own data, ticket by ticket; yield False for a gradient that is not finite."""
+    session, trainer = tickets.session, tickets.trainer
     batches = trainer.batches(
         session.worker_index, session.worker_count, session.seed, epochs, session.next_batch
     )
     outcome.empty = session.next_batch == 0
-    told = 0
-    for ticket in by_ticket(batches, steps.work.steps):
+    extent = 0
+    for ticket in by_ticket(batches, tickets.work.steps):
         outcome.empty = False
         # Not every trainer knows how much data it has, and some learn it on the way.
-        if (total := getattr(trainer, "total_batches", 0)) != told:
+        if (total := getattr(trainer, "total_batches", 0)) != extent:
             session.tell_extent(epochs, total)
-            told = total
+            extent = total
         if session.stop is not None:
             return
-        yield steps.step(ticket)
+        yield tickets.step(ticket)
 
 
-def _dealt(steps: TicketLoop) -> Iterator[bool]:
-    """As `_own`, of the work units that the coordinator deals with the grants, until the job is over."""
-    session, trainer, work = steps.session, steps.trainer, steps.work
+def _dealt(tickets: "TicketLoop") -> Iterator[bool]:
+    """As `_own`, with the work units that the coordinator deals with the grants, until the job is over."""
+    session, trainer, work = tickets.session, tickets.trainer, tickets.work
     if work.steps_before_pull:
         raise Refused(
             f"the local rule {session.local_rule!r} takes its steps before it asks for a ticket, and work units are "
@@ -156,4 +157,142 @@ def _dealt(steps: TicketLoop) -> Iterator[bool]:
             session.abandon(grant, "the unit has ended", unit_ends=True)
             yield True
         else:
-            yield steps.attempt(batches, grant, source) is not False
+            yield tickets.attempt(batches, grant, source) is not False
+
+
+@dataclass(frozen=True, slots=True)
+class TicketLoop:
+    """What all tickets of one pass have in common. `committed(loss, dispositions)` is called after every commit."""
+
+    session: Session
+    trainer: Trainer
+    work: LocalWork
+    pause: Pause
+    committed: Callable[[float, list[Disposition]], None]
+    evaluations: Evaluations | None = None
+
+    def step(self, batches: TicketBatches) -> bool:
+        """Contribute the batches of one ticket, under another grant after each cancel. False: not finite."""
+        if self.work.has_own_weights and not self._take_steps(batches):
+            return False
+        while self.work.can_use(batches) and (grant := self.session.ready()) is not None:
+            committed = self.attempt(batches, grant)
+            if committed is not None:
+                return committed
+        return True
+
+    def attempt(self, batches: TicketBatches, grant: Grant, source: UnitSource | None = None) -> bool | None:
+        """Contribute the batches under one grant. None: the ticket was cancelled, perhaps while its commit was under
+        way. False: a gradient is not finite.
+
+        `source`: where dealt batches come from. The coordinator, not the loop, then knows whether more follow.
+        """
+        session, evaluations = self.session, self.evaluations
+        try:
+            result = self._payload(batches, grant)
+            pending = evaluations is not None and evaluations.pending
+            more = batches.more and not self.work.steps_before_pull
+            session.contribute(
+                grant,
+                payloads_of(result),
+                samples=result.samples,
+                loss=result.loss,
+                batch=batches.last,
+                # Steps before a pull, and an evaluation, come before the next ticket is asked for.
+                ready=not pending and (source is not None or more),
+                learning_rate=None if evaluations is None else evaluations.learning_rate,
+                unit_ends=source is not None and source.ends(),
+            )
+        except Voided as reason:
+            log.info("%s", reason, extra=event("contribution_void"))
+            session.abandon(grant, "cancelled")
+            return None
+        except PayloadRefused as refusal:
+            log.warning("%s skipped: %s", _named(batches), refusal, extra=event("batch_skipped"))
+            session.abandon(grant, "nonfinite")
+            return False
+        self.work.keep()
+        dispositions = session.dispositions(grant)
+        cancelled = any(each.ticket == grant.ticket and each.cancelled for each in dispositions)
+        self.committed(result.loss, dispositions)
+        if evaluations is not None:
+            if not cancelled:
+                evaluations.committed()
+            if session.stop is None:
+                evaluations.measure()
+        return None if cancelled else True
+
+    def _payload(self, batches: TicketBatches, grant: Grant) -> Result:
+        """Pull, and compute what to push. Raises Voided, and PayloadRefused when it is not finite."""
+        work = self.work
+        work.renew(self.session.membership)
+        if not work.can_use(batches):
+            raise Voided(f"{_named(batches)} used up by a ticket of another incarnation")
+        with self._weights(grant) as weights:
+            if self.evaluations is not None:
+                self.evaluations.take(grant, weights)
+            gradients = Gradients(self.session, self.trainer, self.pause, batches, grant)
+            result = work.payload(weights, gradients, batches)
+        if not work.steps_taken:
+            self.pause()
+        if not math.isfinite(result.norm):
+            raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")
+        return result
+
+    def _weights(self, grant: Grant) -> AbstractContextManager[list[Any]]:
+        """The granted version: in place if it is read once, a copy for several steps.
+
+        In the wire dtype for a trainer that accepts it, unless a local rule computes with it.
+        """
+        session = self.session
+        if self.work.steps == 1 or self.work.steps_taken:
+            return session.view_flat(grant, narrow=self.trainer.narrow and session.local_rule == PLAIN)
+        return nullcontext(session.pull_flat(grant))
+
+    def _take_steps(self, batches: TicketBatches) -> bool:
+        """Take the steps that come before the grant. False: a gradient is not finite."""
+        try:
+            taken = self.work.take_steps(Gradients(self.session, self.trainer, self.pause, batches), batches)
+        except Voided:
+            return True  # the job is over
+        self.pause()
+        if not taken.finite:
+            log.warning(
+                "%s skipped: the gradient's norm is %s (loss %s)",
+                *(_named(batches), taken.norm, taken.loss),
+                extra=event("batch_skipped"),
+            )
+        return taken.finite
+
+
+@dataclass(slots=True)
+class Gradients:
+    """The trainer's step, with the injected delay between two steps; fetches the next version during the last one.
+
+    Raises Voided between two steps when the ticket was cancelled or the job is over.
+    """
+
+    session: Session
+    trainer: Trainer
+    pause: Pause
+    batches: TicketBatches
+    grant: Grant | None = None
+    taken: int = 0
+
+    def __call__(self, weights: Flats, batch: Any) -> Result:
+        if self.taken:
+            self.pause()
+            if self.session.stop is not None:
+                raise Voided("the job is over")
+            if self.grant is not None and self.session.cancelled(self.grant):
+                raise Voided(f"ticket {self.grant.ticket} was cancelled after {self.taken} steps")
+        self.taken += 1
+        if self.grant is not None and self.batches.followed:
+            self.session.prefetch(self.grant)
+        return self.trainer.step(weights, batch)
+
+
+def _named(batches: TicketBatches) -> str:
+    if batches.first == batches.last:
+        return f"batch {batches.first} is"
+    return f"batches {batches.first} to {batches.last} are"

@@ -21,9 +21,8 @@ from pswire.transport.wire import wire_named
 from psworker.backends import Model, cut, payloads
 from psworker.connecting import connect
 from psworker.engine import Grant
-from psworker.errors import JobOver, PayloadRefused, Unsupported, Voided
+from psworker.errors import Diverged, JobOver, PayloadRefused, Unsupported, Voided
 from psworker.local import NONFINITE_LIMIT
-from psworker.loop import Diverged
 from psworker.servers import EmbeddedServer, find_servers
 from psworker.session import Session
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from pswire.command.process import die_with, exit_on_sigterm
 from pswire.exits import ExitCode
 from pswire.logs.events import last_words
-from psworker.errors import JobOver, Refused, SessionError, Unreachable, Unsupported, Untrusted
+from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachable, Unsupported, Untrusted
 
 
 def main(parent: str, file: str, *arguments: str) -> None:
@@ -66,8 +66,6 @@ def _code(error: Exception) -> ExitCode:
         return ExitCode.UNTRUSTED
     if isinstance(error, Unsupported):
         return ExitCode.JOB_FAILED
-    from psworker.loop import Diverged
-
     return ExitCode.DIVERGED if isinstance(error, Diverged) else ExitCode.INTERNAL
 
 

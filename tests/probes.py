@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from psserver.fast import FastBackend
     from psserver.shard import Shard
     from psserver.shard.staging import Staging
-    from psworker.data.streams import GrpcStream
+    from psworker.data.exchange import GrpcStream
     from psworker.session import Session
 
 
@@ -42,7 +42,7 @@ class SessionProbe:
 
     def transports(self) -> list[Any]:
         """The transport to each server, as the shard clients hold it."""
-        return [shard._transport for shard in self._session._shards]
+        return [shard.transport for shard in self._session._shards]
 
     def each_server(self, action: Callable[[Any], object]) -> None:
         """Do it with every shard client, as a step does, with a step's explanation of losses."""
@@ -51,11 +51,11 @@ class SessionProbe:
     @property
     def requests(self) -> Queue[Any] | None:
         """What the control stream is going to send; None while there is no stream."""
-        return self._session._control._sender
+        return self._session._stream._sender
 
     def grant_after(self, ticket: int) -> object:
         """The grant that came ahead of the end of this ticket, if it is here."""
-        return self._session._control._engine.after(ticket)
+        return self._session._stream._engine.after(ticket)
 
     @property
     def fetched(self) -> bool:
@@ -68,9 +68,15 @@ class SessionProbe:
         assert self._session._reader.prefetch is not None
         return self._session._reader.prefetch._under_way
 
-    @property
-    def writer(self) -> Any:
-        return self._session._writer
+    def before_commit(self, action: Callable[[], object]) -> None:
+        """Call `action` before every commit that goes by the session stream."""
+        commit = self._session._commit
+
+        def after_action(*args: Any) -> None:
+            action()
+            commit(*args)
+
+        self._session._commit = after_action  # type: ignore[method-assign]
 
 
 def forget_socket(transport: Any) -> None:

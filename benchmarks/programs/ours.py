@@ -22,7 +22,7 @@ from psworker import Grant, Session, Voided
 from psworker.data.payloads import Payload
 
 if TYPE_CHECKING:
-    from psworker.initial_values import Variables
+    from psworker.connecting import Variables
 
 Flats = list[np.ndarray]  # one payload per server, float32 or in the wire dtype
 

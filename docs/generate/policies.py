@@ -11,7 +11,7 @@ from psserver.policies.builtin import BUILTIN, FAMILIES, PolicySpec
 from psserver.policies.declarations import PLAIN, TensorParts
 from psserver.policies.parts.weights import FAMILIES as WEIGHTS
 from pswire.knobs import knobs_of, toml
-from psworker.local.registry import KINDS
+from psworker.local.rules import KINDS
 
 # A job's workers, where a policy's parts depend on their number.
 WORKERS = 8

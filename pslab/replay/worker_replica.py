@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from psworker.engine import UnitPart
 from psworker.local import LocalWork, Result, Trainer
-from psworker.work.source import UnitSource, UnitTrainer
+from psworker.work import UnitSource, UnitTrainer
 
 Floats = NDArray[np.float32]
 

@@ -14,8 +14,7 @@ from pslab.simulator.store import Store
 from psserver.coordinator.work.units import WorkTerms
 from psworker.engine import Request, UnitPart
 from psworker.local import LocalWork, ReadAhead, Trainer
-from psworker.work import WorkUnits
-from psworker.work.source import UnitSource, UnitTrainer
+from psworker.work import UnitSource, UnitTrainer, WorkUnits
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psworker.initial_values import specified
+from psworker.connecting import specified
 
 
 class Arrays:

@@ -1,1 +1,1 @@
-"""The control stream to the coordinator: join, ready, commit; grants, cancels and dispositions come back."""
+"""The connection between a worker and the coordinator: Join, the session stream, retries."""

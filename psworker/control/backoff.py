@@ -1,4 +1,4 @@
-"""Calls to one server: which failures pass, how long to insist, what the others mean, whether TLS is the reason."""
+"""Retries of calls to one server: which failures are transient, how long to retry, and what final failures mean."""
 
 import logging
 import random
@@ -28,46 +28,6 @@ from psworker.errors import (
     Voided,
 )
 
-# A server that is about to end may look like one that refuses this process: so often, one after the other, it is none.
-LIKELY = 3
-
-
-class Contact:
-    """Of one server. A server that has answered once may be exchanging its certificates: it is waited for."""
-
-    def __init__(self, address: Address, credentials: Credentials) -> None:
-        self._address, self._credentials = address, credentials
-        self._answered = False
-        self._alike = 0
-        # The last that was found.
-        self.problem: Problem | None = None
-
-    def answered(self) -> None:
-        self._answered, self._alike, self.problem = True, 0, None
-
-    def look(self) -> None:
-        """A call has failed: why? Takes a second or two at most. Without TLS of its own a process asks only until the
-        first answer."""
-        if self._answered and not self._credentials.encrypted:
-            return
-        self.problem = find_problem(self._address, self._credentials)
-        untrusted = self.problem is not None and not self.problem.passing
-        self._alike = self._alike + 1 if untrusted else 0
-
-    @property
-    def hopeless(self) -> bool:
-        """Nobody has to wait any longer to know."""
-        return not self._answered and self.untrusted and (self._certain or self._alike >= LIKELY)
-
-    @property
-    def untrusted(self) -> bool:
-        return self.problem is not None and not self.problem.passing
-
-    @property
-    def _certain(self) -> bool:
-        return self.problem is not None and self.problem.certain
-
-
 log = logging.getLogger("ps-worker")
 
 T = TypeVar("T")
@@ -82,36 +42,81 @@ MEANING: dict[grpc.StatusCode, type[SessionError]] = {
     grpc.StatusCode.OUT_OF_RANGE: JobOver,
     grpc.StatusCode.NOT_FOUND: JobStopped,
 }
+# Seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+# A server that is about to end may look like one that refuses this process. After this many probes in a row that find
+# the same problem it does refuse.
+CONVINCING = 3
+# The end of a server's request to wait. How long that takes depends on other workers.
+MOMENT = "join again in a moment"
+
+
+class Contact:
+    """Finds out whether TLS is the reason why one server does not answer.
+
+    A server that has answered before may be exchanging its certificates, and is retried.
+    """
+
+    def __init__(self, address: Address, credentials: Credentials) -> None:
+        self._address, self._credentials = address, credentials
+        self._answered = False
+        self._untrusted_probes = 0
+        # Found by the newest probe.
+        self.problem: Problem | None = None
+
+    def answered(self) -> None:
+        """The server has answered a call."""
+        self._answered, self._untrusted_probes, self.problem = True, 0, None
+
+    def probe(self) -> None:
+        """Look for the reason of a failed call. Takes up to two seconds. Without TLS: only before the first answer."""
+        if self._answered and not self._credentials.encrypted:
+            return
+        self.problem = find_problem(self._address, self._credentials)
+        self._untrusted_probes = self._untrusted_probes + 1 if self.untrusted else 0
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether the newest probe found a problem that does not pass by itself."""
+        return self.problem is not None and not self.problem.passing
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether further retries are pointless."""
+        certain = self.problem is not None and self.problem.certain
+        return not self._answered and self.untrusted and (certain or self._untrusted_probes >= CONVINCING)
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Pauses that double up to `LONGEST_PAUSE`, with jitter, until `patience` seconds have passed or `closing` is set.
+    """Pauses between retries that double up to `LONGEST_PAUSE`, with jitter, for `patience` seconds.
 
-    `closing`: nobody needs the answer any more; any thread may set it. All else belongs to the thread that calls.
+    `closing`: set by any thread when nobody needs the answer any more. `contact`: None if TLS cannot be the reason. All
+    else belongs to the thread that calls.
     """
 
     server: int
     address: Address
     patience: float
     closing: threading.Event
-    # None: whether TLS is the reason is not looked at.
     contact: Contact | None = None
     _began: float | None = None
     _pause: float = FIRST_PAUSE
 
     def reset(self) -> None:
+        """The server has answered."""
         self._began, self._pause = None, FIRST_PAUSE
         if self.contact is not None:
             self.contact.answered()
 
     def wait(self, error: grpc.RpcError) -> None:
-        """Sleep before the next attempt. Raises Unreachable when patience is over, or nobody needs the answer, and
-        Untrusted where TLS is the reason."""
+        """Sleep before the next attempt.
+
+        Raises Unreachable when the patience is over or nobody needs the answer, and Untrusted when TLS is the reason.
+        """
         now = time.monotonic()
         if self._began is None or reason(error).endswith(MOMENT):
-            # A server that is there, and says what it waits for, is not one that does not answer.
+            # A server that asks to wait does answer.
             self._began = now
         name = f"server {self.server} at {self.address}"
         why = self._why(error)
@@ -126,16 +131,16 @@ class Backoff:
                 f"{name} did not answer for {waited:.0f} s ({why}): is it running, and is this its address "
                 "(--ps-hosts, PS_HOSTS, hosts=)?"
             )
-        self._tell(name, why)
-        # Jitter: workers that lost a server together should not come back together.
+        self._log_first(name, why)
+        # Jitter keeps workers that lost a server together from coming back together.
         self.closing.wait(self._pause * random.uniform(0.8, 1.2))
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def _tell(self, name: str, why: str) -> None:
-        """Once: the tries that follow are as many as the patience is long."""
-        told = event("server_silent", server=name, pause=self._pause)
+    def _log_first(self, name: str, why: str) -> None:
+        """Log the first failure only: there are as many retries as the patience is long."""
         if self._pause != FIRST_PAUSE:
             return
+        told = event("server_silent", server=name, pause=self._pause)
         if why.endswith(MOMENT):
             log.info("%s asks to wait: %s", name, why, extra=told)
             return
@@ -146,17 +151,13 @@ class Backoff:
         )
 
     def _why(self, error: grpc.RpcError) -> str:
-        """The reason for people, by a look of one's own where gRPC says only that a server is not available."""
+        """Return the reason for people; probe the server if gRPC says only that it is not available."""
         why = reason(error)
         if self.contact is None or error.code() != grpc.StatusCode.UNAVAILABLE or _asks_to_wait(why):
             return why
-        self.contact.look()
+        self.contact.probe()
         problem = self.contact.problem
         return why if problem is None else problem.sentence
-
-
-# How long it may be is up to other workers.
-MOMENT = "join again in a moment"
 
 
 def _asks_to_wait(why: str) -> bool:
@@ -164,12 +165,11 @@ def _asks_to_wait(why: str) -> bool:
 
 
 def _answered(why: str) -> str:
-    """A server that says when to come again does answer."""
     return "asks to wait" if _asks_to_wait(why) else "does not answer"
 
 
 def translated(error: grpc.RpcError, where: str) -> SessionError:
-    """The session error that a final RPC error stands for."""
+    """Return the session error that a final RPC error means."""
     kind = MEANING.get(error.code(), SessionError)
     if kind is SessionError:
         return SessionError(f"{where}: {error.code().name}: {reason(error)}")
@@ -177,21 +177,21 @@ def translated(error: grpc.RpcError, where: str) -> SessionError:
 
 
 def bounded(reply: M) -> M:
-    """The server's message itself. Raises SessionError when a field is beyond its bound, as no server of ours sends."""
+    """Return the server's message. Raises SessionError when a field exceeds its bound, which no ps-server sends."""
     try:
         check(reply)
     except BoundError as error:
-        raise beyond(error) from error
+        raise out_of_bounds(error) from error
     return reply
 
 
-def beyond(error: BoundError) -> SessionError:
-    """What a message stands for that no server of ours sends."""
+def out_of_bounds(error: BoundError) -> SessionError:
+    """Return the session error for a field beyond its bound."""
     return SessionError(f"the server sent what no ps-server sends: {error}")
 
 
 def insist(call: Callable[[], T], backoff: Backoff) -> T:
-    """`call()`, again and again while its server does not answer. Raises SessionError."""
+    """Return `call()`, repeated while its server does not answer. Raises SessionError."""
     while True:
         try:
             return call()

@@ -1,26 +1,25 @@
-"""The end of an epoch: this worker's sums to the coordinator, the sums over all workers back."""
+"""The end of an epoch: this worker's sums go to the coordinator, and the sums over all workers come back."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import grpc
-
-from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, bounded, insist
-from psworker.control.stream import Control
+from psworker.control.stream import SessionStream
 from psworker.errors import Unreachable
 
-# Seconds between two questions: the others are there in a moment, or an evaluation takes long.
+# Seconds between two questions: the other workers may be ready in a moment, or after a long evaluation.
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class EpochTotals:
-    """Over `workers` workers. `values`: what one of them has measured for all. `chief`: the name of the one that does
-    so from the next epoch on."""
+    """Sums over `workers` workers.
+
+    `values`: what one worker measured for all. `chief`: the name of the worker that measures from the next epoch on.
+    """
 
     workers: int
     sums: list[float]
@@ -29,8 +28,7 @@ class EpochTotals:
 
 
 def gather(
-    control: Control,
-    channel: grpc.Channel,
+    stream: SessionStream,
     backoff: Backoff,
     number: int,
     layout: str,
@@ -38,18 +36,17 @@ def gather(
     values: Mapping[str, float],
     yields: Callable[[], object] | None = None,
     *,
-    behind: bool = False,
+    after_stop: bool = False,
 ) -> EpochTotals | None:
-    """Ask until all workers have told theirs; None when the job is over. Raises SessionError.
+    """Ask until all workers have sent their sums. None when the job is over. Raises SessionError.
 
-    `yields` is called where others wait for a ticket that this worker holds. `behind`: the end of the job is waited
-    for by nobody, and all gather behind it.
+    `yields`: called when others wait for a ticket that this worker holds. `after_stop`: the job has stopped, and all
+    workers gather after its end.
     """
-    stub = stub_of(channel)
 
     def ask() -> pb.GatherEpochReply:
-        # A member that was given up meanwhile comes back as another incarnation.
-        reply = control.joined.reply
+        # Not once for all: this worker may become another incarnation meanwhile.
+        reply = stream.joined.reply
         request = pb.GatherEpochRequest(
             job=reply.job,
             worker=reply.worker,
@@ -61,7 +58,7 @@ def gather(
             values=values,
             yields=yields is not None,
         )
-        return cast(pb.GatherEpochReply, stub.GatherEpoch(request))
+        return cast(pb.GatherEpochReply, stream.stub.GatherEpoch(request))
 
     pause, over = FIRST_PAUSE, False
     idle = threading.Event()
@@ -69,7 +66,7 @@ def gather(
         try:
             reply = bounded(insist(ask, backoff))
         except Unreachable:
-            if over or behind:
+            if over or after_stop:
                 return None
             raise
         backoff.reset()
@@ -79,10 +76,9 @@ def gather(
             return None
         if reply.held_up and yields is not None:
             yields()
-        if behind:
+        if after_stop:
             idle.wait(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-            continue
-        # Another one may have ended the job because of this very epoch: then it is complete, and asked for once more.
-        over = control.over_within(pause)
+        else:
+            # Another worker may have ended the job because of this very epoch, which is then complete: ask once more.
+            over = stream.over_within(pause)
         pause = min(2 * pause, LONGEST_PAUSE)

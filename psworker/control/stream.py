@@ -1,10 +1,10 @@
-"""The session with the coordinator: joined, and kept open across reconnections."""
+"""The session stream with the coordinator, kept open across reconnections."""
 
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import grpc
 
@@ -15,7 +15,7 @@ from pswire.transport.connecting import stub_of
 from pswire.transport.failures import may_pass, method_failed
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, bounded, translated
-from psworker.control.joined import Joined
+from psworker.control.joining import Joined, Registration
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
 from psworker.errors import RolledBack, SessionError, Unreachable, Voided
 
@@ -24,48 +24,46 @@ log = logging.getLogger("ps-worker")
 Sender = queue.SimpleQueue[pb.SessionRequest | None]
 
 
-class Control:
-    """Keeps one session stream open, in a thread of its own; the training loop sends and waits.
+class SessionStream:
+    """Joins, and keeps one session stream open, in a thread of its own. The training loop sends and waits.
 
-    `ClientEngine` decides what to send, and what to send again after a
-    reconnection. A new incarnation (the coordinator had given this worker up)
-    remembers nothing of the one before.
+    `ClientEngine` decides what to send, and what to send again after a reconnection. A new incarnation (after the
+    coordinator had given this worker up) inherits nothing from the former one.
 
-    `_lock` guards the engine, `_sender`, `_told`, `_failure`, `_leaving` and `_waiting`. What is `joined` and the
-    engine's `stop` are replaced whole by one thread, and read by any. The session's thread alone joins again and uses
-    `_ever_opened`.
+    `_lock` guards the engine, `_sender`, `_announced`, `_failure`, `_leaving` and `_waiting`. One thread replaces
+    `joined`'s fields and the engine's `stop` as a whole, and any thread reads them. Only the session's thread joins
+    again and uses `_ever_opened`.
     """
 
     def __init__(
         self,
         channel: grpc.Channel,
-        join: Callable[[int], pb.JoinReply],
+        registration: Registration,
         admit: Callable[[pb.JoinReply], None],
-        session: str,
         backoff: Backoff,
         pointless: Callable[[], object],
         *,
         numbered: bool = True,
     ) -> None:
-        """`admit` is called with every answer of `join`, once the tickets of another membership are void. `pointless`
-        is called as soon as no payload is of use any more: the job or this session has failed. `numbered`: what is
-        committed are batches of this worker's own data."""
-        self._join, self._admit = join, admit
-        reply = join(0)
-        self.joined = Joined(reply, session, numbered=numbered)
+        """`admit`: called with every answer to Join, after the tickets of a former membership became void. `pointless`:
+        called when payloads are of no use any more, because the job or this session has failed. `numbered`: as of
+        `Joined`."""
+        self._registration, self._admit = registration, admit
+        reply = registration.join()
+        self.joined = Joined(reply, registration.session, numbered=numbered)
         admit(reply)
         self._backoff = backoff
         self._pointless = pointless
-        self._stub = stub_of(channel)
-        # Notified when something that it guards has changed and somebody waits for it: `_waiting` threads.
+        self.stub = stub_of(channel)
+        # Notified when something that the lock guards has changed, if any of the `_waiting` threads waits for it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
         self._engine = ClientEngine()
-        # Of the stream that stands; None while there is none.
+        # The open stream's; None without a stream.
         self._sender: Sender | None = None
-        # What it has said last of itself, for the status.
-        self._told: dict[str, pb.SessionRequest] = {}
+        # By kind: the newest messages for the status, sent again on every stream.
+        self._announced: dict[str, pb.SessionRequest] = {}
         # Why this end gave up, if it did.
         self._failure: SessionError | None = None
         self._ever_opened = False
@@ -87,12 +85,13 @@ class Control:
                 self._send(engine.ready())
                 if engine.answered:
                     return engine.take_grant()
-                # Neither asked nor answered: a cancel came close behind the grant, and took it back.
+                # Not asked and not answered: a cancel came close behind the grant, and took it back.
                 self._wait_for(lambda: engine.answered or self._failure or not engine.asked)
 
     def wait_next_grant(self, ticket: int) -> Grant | None:
-        """While `ticket` is worked on: ask for the next one ahead, and wait until it is granted, if not before that
-        ticket's commit, then by it. `wait_grant` hands it out. None: the job has stopped, or the session ends.
+        """Ask ahead for the grant after that of `ticket`, and wait for it; `wait_grant` returns it again.
+
+        It comes no later than with the ticket's commit. None: the job has stopped, or the session ends.
         """
         engine = self._engine
         with self._lock:
@@ -100,8 +99,15 @@ class Control:
             self._wait_for(lambda: engine.after(ticket) or engine.exhausted or self._over())
             return engine.after(ticket)
 
+    def tell(self, requests: Callable[[ClientEngine], Sequence[Request]]) -> None:
+        """Give the engine one input, and send the messages that it returns. Raises SessionError."""
+        with self._lock:
+            self._raise_error()
+            self._send(requests(self._engine))
+            self._notify()
+
     def begin_commit(self, commit: Commit) -> Commit:
-        """The commit that an exchange shall carry: `receive`, `commit` or `rollback_commit` follows."""
+        """Return the commit for an exchange to carry. `receive`, a commit by `tell`, or `rollback_commit` follows."""
         with self._lock:
             if self._failure is not None or self._engine.refusal is not None:
                 self._raise_error()
@@ -113,30 +119,14 @@ class Control:
             self._engine.rollback_commit(ticket)
 
     def receive(self, events: Iterable[Event]) -> None:
-        """Events that came by an exchange instead of the session stream."""
+        """Take events that came with the answer to an exchange."""
         with self._lock:
-            for event in events:
-                self._engine.receive(event)
+            for each in events:
+                self._engine.receive(each)
             self._after_events()
 
-    def commit(self, commit: Commit) -> None:
-        with self._lock:
-            self._raise_error()
-            self._send(self._engine.commit(commit))
-
-    def abandon(self, ticket: int, reason: str, *, unit_ends: bool = False) -> None:
-        with self._lock:
-            self._raise_error()
-            self._send(self._engine.abandon(ticket, reason, unit_ends=unit_ends))
-
-    def done(self, ends: str = "") -> None:
-        with self._lock:
-            self._raise_error()
-            self._send(self._engine.done(ends))
-            self._notify()
-
     def over_within(self, seconds: float) -> bool:
-        """Has the job stopped, or does it so soon? Raises SessionError for a session that has failed."""
+        """Whether the job has stopped, or does so within `seconds`. Raises SessionError if the session has failed."""
         with self._changed:
             self._changed.wait_for(lambda: self._engine.stop or self._error, timeout=seconds)
             if self._engine.stop is None:
@@ -153,27 +143,25 @@ class Control:
             assert self._engine.stop is not None
             return self._engine.stop
 
-    def report(self, version: int, metrics: Mapping[str, float]) -> None:
+    def announce(self, kind: str, request: pb.SessionRequest) -> None:
+        """Send a message for the status now, and again on every later stream."""
         with self._lock:
-            self._send(self._engine.report(version, metrics))
-
-    def tell_extent(self, epochs: int, batches: int) -> None:
-        self._tell("extent", pb.SessionRequest(extent=pb.Extent(epochs=epochs, batches=batches)))
-
-    def tell_carriers(self, kinds: Iterable[str]) -> None:
-        """How payloads travel to each server: of `psworker.data.transport.TRANSPORTS`."""
-        numbers = [pb.Carrier.Value("CARRIER_" + kind.upper().replace("-", "_")) for kind in kinds]
-        self._tell("carriers", pb.SessionRequest(carriers=pb.Carriers(carriers=numbers)))
-
-    def _tell(self, what: str, request: pb.SessionRequest) -> None:
-        """For the status: now, and on every later stream."""
-        with self._lock:
-            self._told[what] = request
+            self._announced[kind] = request
             if self._sender is not None:
                 self._sender.put(request)
 
+    def announce_transports(self, kinds: Iterable[str]) -> None:
+        """Send how payloads travel to each server: one of `psworker.data.transport.TRANSPORTS` each."""
+        numbers = [pb.Carrier.Value("CARRIER_" + kind.upper().replace("-", "_")) for kind in kinds]
+        self.announce("carriers", pb.SessionRequest(carriers=pb.Carriers(carriers=numbers)))
+
+    def report(self, version: int, metrics: Mapping[str, float]) -> None:
+        """Send metrics of a version, once. Ignored after the session has failed."""
+        with self._lock:
+            self._send(self._engine.report(version, metrics))
+
     def leave(self, reason: str) -> None:
-        """Send the last message and close the stream. Threads that wait here are woken."""
+        """Send the last message, close the stream, and wake waiting threads."""
         self._backoff.closing.set()
         with self._lock:
             self._leaving = True
@@ -188,22 +176,23 @@ class Control:
 
     @property
     def stop(self) -> Stop | None:
-        """Set once the job is over."""
+        """Set when the job is over."""
         return self._engine.stop
 
     def void(self, ticket: int) -> str | None:
-        """Why a granted ticket is no longer valid; None while it is."""
+        """Return why a granted ticket is no longer valid; None while it is."""
         with self._lock:
             return self._engine.void.get(ticket)
 
     @property
     def dropped(self) -> int:
-        """The last ticket of which it was said that its commit is dropped; 0: of none."""
+        """The newest ticket whose commit is known to be dropped; 0 for none."""
         with self._lock:
             return self._engine.pending.dropped
 
     def dispositions(self, ticket: int | None = None) -> list[Disposition]:
-        """What became of commits. `ticket`: wait first until its commit is answered, if nothing was granted ahead."""
+        """Return what became of commits. `ticket`: first wait for the answer to its commit, unless the next ticket was
+        granted ahead."""
         engine = self._engine
         with self._lock:
             if ticket is not None:
@@ -218,8 +207,10 @@ class Control:
             return engine.dispositions()
 
     def explained(self, error: Unreachable) -> SessionError:
-        """Why a server does not answer: because the job is over, if it is. Servers end with their coordinator: while
-        that is out of reach too, wait for what becomes of it."""
+        """Return why a server does not answer: possibly because the job is over.
+
+        Servers end with their coordinator, so this waits while the coordinator is unreachable, too.
+        """
         with self._lock:
             self._wait_for(lambda: self._sender is not None or self._over())
             if self._engine.stop is not None and self._job_failed:
@@ -242,11 +233,11 @@ class Control:
 
     @property
     def _job_failed(self) -> bool:
-        """The job is over, and the servers end without a result."""
+        """Whether the job is over and the servers end without a result."""
         return self._engine.stop is not None and not self._engine.stop.success
 
     def _over(self) -> bool:
-        """Nothing is to be sent or received any more."""
+        """Whether there is nothing to send or receive any more."""
         return self._error is not None or self._engine.stop is not None or self._backoff.closing.is_set()
 
     def _fail(self, error: SessionError) -> None:
@@ -264,14 +255,14 @@ class Control:
             self._waiting -= 1
 
     def _notify(self) -> None:
-        """Hold the lock. In most steps nobody waits."""
+        """Hold the lock. In most steps no thread waits."""
         if self._waiting:
             self._changed.notify_all()
 
     # The stream
 
     def _send(self, requests: Iterable[Request]) -> None:
-        # Without a stream nothing is lost: what is owed is sent when there is one.
+        # Nothing is lost without a stream: the next one begins with what is owed.
         if self._sender is not None:
             for request in requests:
                 self._sender.put(REQUESTS.to_wire(request))
@@ -279,23 +270,25 @@ class Control:
                 self._sender.put(None)
 
     def _run(self) -> None:
+        closing = self._backoff.closing
         try:
-            # A session that was closed before this thread began opens its stream all the same: to say that it leaves.
-            while not (self._ever_opened and self._backoff.closing.is_set()):
+            # A session that was closed before this thread began still opens its stream, to send Leave.
+            while not (self._ever_opened and closing.is_set()):
                 try:
                     self._run_stream()
                     if self._over():
                         return
-                    told = event("session_closed")
-                    log.info("the coordinator closed the session; joining again", extra=told)
-                    self._backoff.closing.wait(0.1)
+                    log.info(
+                        "the coordinator closed the session; joining again", extra=event("session_closed")
+                    )
+                    closing.wait(0.1)
                 except grpc.RpcError as error:
                     if self._over():
                         return
                     if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
-                        # Given up before this stream stood. Join says whether this worker may come back.
+                        # The coordinator gave this worker up before the stream stood. Join tells whether it may return.
                         log.info("%s; joining again", error.details(), extra=event("session_refused"))
-                        self._backoff.closing.wait(0.1)
+                        closing.wait(0.1)
                         continue
                     if not (may_pass(error) or method_failed(error)):
                         raise translated(error, f"server 0 at {self._backoff.address}") from error
@@ -303,21 +296,22 @@ class Control:
         except SessionError as error:
             self._fail(error)
         except Exception as error:
-            # The training loop must not wait for a thread that has ended. A session that closes closes its channel.
-            if not self._backoff.closing.is_set():
+            # The training loop must not wait for a thread that has ended. A session that closes also closes its
+            # channel, which raises here and is no fault.
+            if not closing.is_set():
                 told = event("session_failed", worker=self.joined.reply.worker)
                 log.exception("the session failed", extra=told)
             self._fail(SessionError(f"the session failed: {type(error).__name__}: {error}"))
 
     def _run_stream(self) -> None:
-        """One stream, from hello to its end."""
+        """Run one stream from its hello to its end."""
         if self._ever_opened:
             self._rejoin()
         self._ever_opened = True
         sender: Sender = queue.SimpleQueue()
         sender.put(pb.SessionRequest(hello=self.joined.hello))
         try:
-            for reply in self._stub.Session(_drained(sender)):
+            for reply in self.stub.Session(_until_none(sender)):
                 received_at = time.monotonic()
                 events = bounded(reply).events
                 with self._lock:
@@ -330,23 +324,23 @@ class Control:
     def _rejoin(self) -> None:
         with self._lock:
             used = self.joined.used(self._engine)
-        reply = self._join(used)
+        reply = self._registration.join(used)
         if self.joined.is_another(reply):
             with self._lock:
                 self.joined.renew(self._engine, reply)
                 self._notify()
         self.joined.take(reply)
-        # From now on payloads go out in the new name; those of tickets before it are void by now.
+        # From now on payloads carry the new membership. The tickets of the former one are void by now.
         self._admit(reply)
 
     def _receive_all(self, messages: Iterable[pb.SessionEvent], sender: Sender, received_at: float) -> None:
         for message in messages:
-            told = EVENTS.from_wire(message)
-            if told is not None:
-                self._engine.receive(received(told, received_at))
+            known = EVENTS.from_wire(message)
+            if known is not None:
+                self._engine.receive(received(known, received_at))
             elif message.HasField("welcome"):
                 self._sender = sender
-                for request in self._told.values():
+                for request in self._announced.values():
                     sender.put(request)
                 self._backoff.reset()
                 self._send(self._engine.owed())
@@ -359,6 +353,6 @@ class Control:
         self._notify()
 
 
-def _drained(sender: Sender) -> Iterator[pb.SessionRequest]:
+def _until_none(sender: Sender) -> Iterator[pb.SessionRequest]:
     while (request := sender.get()) is not None:
         yield request

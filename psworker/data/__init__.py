@@ -1,1 +1,1 @@
-"""Payloads between a worker and its servers: weights are pulled, gradients pushed, over any transport."""
+"""Payloads between a worker and its servers: weights in, gradients out, over any transport."""

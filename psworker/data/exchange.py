@@ -1,7 +1,8 @@
-"""One open stream to a server for all payloads: a request, then its answer, in turn."""
+"""One stream to one server that carries requests and their answers, in turn: a gRPC call, or a socket beside one."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import queue
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -11,25 +12,110 @@ from pswire.bounds import BoundError, checker
 from pswire.transport import frames
 from pswire.transport.codecs import ElementDecoder, Elementwise, WireDtypeError
 from pswire.transport.failures import CallEnded
-from pswire.transport.framed_socket import Parts
+from pswire.transport.framed_socket import FramedSocket, Parts, SocketError
 from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
-from psworker.control.backoff import beyond
-from psworker.data.streams import Stream
+from psworker.control.backoff import out_of_bounds
 from psworker.errors import SessionError
 
-# Looked up once: they are on the path of every step.
+# Looked up once, because every step needs them.
 _REPLY: Callable[[bytes], shard_pb2.ExchangeReply] = shard_pb2.ExchangeReply.FromString
 _CHECK = checker(shard_pb2.ExchangeReply.DESCRIPTOR)
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+Answer = tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]
+"""The first message of an answer, and the chunk of a payload in it."""
+
+
+class Stream(Protocol):
+    """Messages in both directions. One thread at a time sends and receives.
+
+    Every method but `close` raises grpc.RpcError when the stream breaks or the server ends it.
+    """
+
+    def send(self, message: Parts) -> None: ...
+
+    def receive(self) -> Message | None:
+        """Return the next message, valid until the following one; None when the server ended without a reason."""
+        ...
+
+    def close(self) -> None:
+        """End the stream. Any thread may call this."""
+        ...
+
+
+class GrpcStream:
+    """A call of the method Exchange. Raises SessionError while the session closes."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        call: Any = channel.stream_stream("/pswire.v1.Shard/Exchange", None, None)
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        try:
+            self._replies: Any = call(_until_none(self._requests))
+        except ValueError as error:
+            raise SessionError(f"the session is closed: {error}") from error
+
+    def send(self, message: Parts) -> None:
+        self._requests.put(b"".join(message))
+
+    def receive(self) -> bytes | None:
+        message: bytes | None = next(self._replies, None)
+        return message
+
+    def when_over(self, call: Callable[[], object]) -> None:
+        """Run `call()`, in any thread, when the stream ends; at once if it has ended."""
+        if not self._replies.add_callback(call):
+            call()
+
+    def close(self) -> None:
+        # Cancel first: a server that sees only the end of the requests ends the call without an answer, and the
+        # client would take that for a final failure.
+        self._replies.cancel()
+        self._requests.put(None)
+
+
+class SocketBroken(CallEnded):
+    """A socket ended, with the status with which a gRPC stream would have ended."""
+
+
+class SocketStream:
+    """A framed socket that closes with `liveness_stream`.
+
+    A socket alone would not show that the server is stopped or stuck. gRPC's pings do.
+    """
+
+    def __init__(self, connection: FramedSocket, liveness_stream: GrpcStream) -> None:
+        self.connection = connection
+        liveness_stream.when_over(connection.cut)
+
+    def send(self, message: Parts) -> None:
+        try:
+            self.connection.send(message)
+        except SocketError as error:
+            raise SocketBroken(grpc.StatusCode.UNAVAILABLE, str(error)) from error
+
+    def receive(self) -> Message | None:
+        try:
+            frame = self.connection.receive()
+        except SocketError as error:
+            raise SocketBroken(grpc.StatusCode.UNKNOWN, str(error)) from error
+        if frame is None:
+            raise SocketBroken(grpc.StatusCode.UNAVAILABLE, "the connection to the server is cut")
+        message, code = frame
+        if code:
+            details = bytes(message).decode(errors="replace")
+            raise SocketBroken(_CODES.get(code, grpc.StatusCode.UNKNOWN), details)
+        return message
+
+    def close(self) -> None:
+        self.connection.close()
 
 
 class Exchange:
-    """Opens its stream at the first request, and again after it broke.
+    """Requests and answers over a stream that opens with the first request, and again after it broke.
 
-    The thread that holds the server's `turn` uses it; any thread may `close` it.
-
-    Every method raises grpc.RpcError when the stream breaks or the server
-    refuses; the next request begins a new stream.
+    The thread that holds the server's `turn` uses it; any thread may `close` it. Every method raises grpc.RpcError
+    when the stream breaks or the server refuses; the next request then opens a new stream.
     """
 
     def __init__(self, connect: Callable[[], Stream], stream: Stream | None = None) -> None:
@@ -38,11 +124,11 @@ class Exchange:
 
     @property
     def open(self) -> bool:
-        """A stream stands, and what was agreed on it."""
+        """Whether a stream stands, and with it what was agreed on it."""
         return self._stream is not None
 
-    def ask(self, requests: Iterable[Parts]) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
-        """Send the messages of one request; the first message of its answer."""
+    def ask(self, requests: Iterable[Parts]) -> Answer:
+        """Send the messages of one request and return the first message of its answer."""
         stream = self._stream
         try:
             if stream is None:
@@ -54,22 +140,16 @@ class Exchange:
             self.close()
             raise
 
-    def payload(
-        self,
-        first: shard_pb2.ExchangeReply,
-        chunk: frames.ChunkView | None,
-        codec: Elementwise,
-        out: NDArray[Any],
-    ) -> None:
-        """Receive a payload that begins with `chunk` into `out`: float32, or the codec's `array_dtype`."""
+    def payload(self, answer: Answer, codec: Elementwise, out: NDArray[Any]) -> None:
+        """Receive the payload that begins in `answer` into `out`: float32, or the codec's `array_dtype`."""
         try:
-            self._receive(first, chunk, codec, out)
+            self._receive(*answer, codec, out)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """End the stream; also from another thread."""
+        """End the stream. Any thread may call this."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
@@ -88,24 +168,20 @@ class Exchange:
             if chunk is None or chunk.offset != received or received + chunk.data.nbytes > total:
                 where = f"{chunk.data.nbytes} bytes at {chunk.offset}" if chunk else "none"
                 raise SessionError(f"expected a chunk at offset {received} of {total} bytes, got {where}")
-            self._decode(decoder, chunk.data)
+            try:
+                decoder.feed(chunk.data)
+            except WireDtypeError as error:
+                raise SessionError(f"a chunk of the payload does not fit: {error}") from error
             received += chunk.data.nbytes
             if received < total:
                 stream = self._stream
                 if stream is None:
-                    # By another thread. The server has refused nothing: this is a connection that broke.
+                    # Another thread closed it. The server has refused nothing, so this counts as a broken connection.
                     raise CallEnded(grpc.StatusCode.CANCELLED, "the exchange was closed here")
                 _, chunk = _parsed(stream.receive())
 
-    def _decode(self, decoder: ElementDecoder, data: memoryview) -> None:
-        try:
-            decoder.feed(data)
-        except WireDtypeError as error:
-            raise SessionError(f"a chunk of the payload does not fit: {error}") from error
 
-
-def _parsed(message: Message | None) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
-    """One message of an answer, and the chunk that it brings."""
+def _parsed(message: Message | None) -> Answer:
     if message is None:
         raise SessionError("the server ended the exchange without an answer")
     chunk: frames.ChunkView | None = None
@@ -122,7 +198,12 @@ def _parsed(message: Message | None) -> tuple[shard_pb2.ExchangeReply, frames.Ch
     try:
         _CHECK(reply)
     except BoundError as error:
-        raise beyond(error) from error
+        raise out_of_bounds(error) from error
     if chunk is None and reply.HasField("chunk"):
         chunk = frames.ChunkView(reply.chunk.offset, memoryview(reply.chunk.data))
     return reply, chunk
+
+
+def _until_none(requests: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:
+    while (request := requests.get()) is not None:
+        yield request

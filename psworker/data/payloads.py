@@ -1,22 +1,25 @@
-"""What a session pushes: flat arrays, or what gives them when their servers are ready to take them."""
+"""Payloads of one server: what a session pushes, made in advance or when it is sent, and the version it receives."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-# One server's flat payload: float32, or the session's wire dtype (numpy's float16, ml_dtypes' bfloat16). What is
-# called instead is called in the thread that sends to that server: so one shard's gradient travels while the
-# next one's is still on its way from the device.
+Floats = NDArray[np.float32]
+
+# One server's flat payload: float32, or the session's wire dtype (numpy's float16, ml_dtypes' bfloat16). A callable is
+# called in the thread that sends to that server, so that one shard's gradient travels while the next shard's is still
+# on its way from the device.
 Payload = NDArray[Any] | Callable[[], NDArray[Any]]
 
 
 class Pieces:
-    """A payload of `elements`, whose parts lie apart: written one behind the other to where it goes, which saves the
-    pass that would join them first. Called as any other payload that is, it joins them.
+    """A payload of `elements` in several arrays, which are written one behind the other to their destination.
 
-    `parts` are called in the thread that sends, and all have `dtype`.
+    That saves the pass that would join them first. A call joins them, as for any other callable payload. `parts` are
+    called in the thread that sends, and all return `dtype`.
     """
 
     def __init__(
@@ -31,7 +34,7 @@ class Pieces:
         return self.shape[0] * self.dtype.itemsize
 
     def write(self, target: NDArray[Any]) -> None:
-        """Into `target`, of as many elements. Raises ValueError when the parts are not so many."""
+        """Write all parts into `target`. Raises ValueError when their sizes do not add up to its size."""
         arrays = [part() for part in self._parts]
         found = sum(array.size for array in arrays)
         if found != target.size:
@@ -48,11 +51,12 @@ class Pieces:
 
 
 def array_of(payload: Payload) -> NDArray[Any]:
+    """Return the payload's array, made now if it is a callable."""
     return payload() if callable(payload) else payload
 
 
 class Flat(Protocol):
-    """What came of a computation: one array per server."""
+    """The result of a computation as one array per server."""
 
     @property
     def flats(self) -> Sequence[NDArray[Any]]: ...
@@ -60,7 +64,7 @@ class Flat(Protocol):
 
 @runtime_checkable
 class Lazy(Protocol):
-    """The same, made no sooner than they are sent."""
+    """The result of a computation as payloads that are made when they are sent."""
 
     @property
     def payloads(self) -> Sequence[Payload]: ...
@@ -68,3 +72,42 @@ class Lazy(Protocol):
 
 def payloads_of(result: Flat) -> Sequence[Payload]:
     return result.payloads if isinstance(result, Lazy) else result.flats
+
+
+class Lender(Protocol):
+    """The owner of memory that holds versions, such as `psworker.data.shared_memory.Attachment`."""
+
+    def mark_read(self, ticket: int) -> None: ...
+
+
+@dataclass(slots=True)
+class Received:
+    """One server's part of a version: an array of this process, or the server's memory, to be read in place.
+
+    `values` is float32, or in the dtype in which it travelled.
+    """
+
+    values: NDArray[Any]
+    ticket: int = 0
+    # The owner of `values` while they lie in the server's memory.
+    lender: Lender | None = None
+    # Takes an array of this process back after the reading, for the next version.
+    spare: list[NDArray[Any]] | None = None
+
+    def copied(self) -> Floats:
+        """Return a float32 array that the caller may keep, and release the rest."""
+        if self.lender is not None:
+            self.values = self.values.copy()
+        else:
+            self.spare = None
+        self.release()
+        return self.values.astype(np.float32, copy=False)
+
+    def release(self) -> None:
+        """End the reading. The values may change from now on."""
+        if self.lender is not None:
+            self.lender.mark_read(self.ticket)
+            self.lender = None
+        if self.spare is not None:
+            self.spare.append(self.values)
+            self.spare = None

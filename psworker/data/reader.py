@@ -1,4 +1,4 @@
-"""The versions that a worker was granted: pulled, fetched ahead, or come along with the answer to a commit."""
+"""The versions that a worker was granted: pulled, fetched ahead, or received with the answer to a commit."""
 
 import queue
 import threading
@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psworker.control.stream import Control
+from psworker.control.stream import SessionStream
+from psworker.data.payloads import Floats, Received
 from psworker.data.shard_client import ShardClient
 from psworker.data.shard_group import ShardGroup
-from psworker.data.shared_memory import Received
 from psworker.data.timing import Stopwatch
 from psworker.engine import Grant, Stop
 from psworker.errors import SessionError
 
+# Numpy's own object, which most float32 arrays have: identity is quicker to test than equality.
+_FLOAT32 = np.dtype(np.float32)
+
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What came for `ticket`, by server; or why it did not come."""
+    """The version of `ticket`, by server (None if it came in another way), or why it did not come."""
 
     ticket: int
     received: list[Received] | None
@@ -29,13 +32,11 @@ class Fetched:
 
 
 class Prefetch:
-    """One thread that waits for the next grant and pulls its version.
+    """A thread that waits for the next grant and pulls its version.
 
-    `wait_next_grant(ticket)` gives the grant after that of `ticket`, or None at the
-    end; `pull(grant, narrow)` its version, None where that has come in another
-    way. Both run in that thread. Its methods are for the training loop's
-    thread, to which all attributes belong; the two share the queue and the
-    futures that go through it.
+    `wait_next_grant(ticket)` returns the grant after that of `ticket`, or None at the end. `pull(grant, narrow)`
+    returns its version, or None if that came in another way. Both run in that thread. The methods and attributes belong
+    to the training loop's thread; the two threads share the queue and the futures in it.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class Prefetch:
         self._wait_next_grant = wait_next_grant
         self._pull = pull
         self._wanted: queue.SimpleQueue[tuple[int, bool, Future[Fetched | None]] | None] = queue.SimpleQueue()
-        # A daemon, unlike an executor's: a program that forgets to close its session ends all the same.
+        # A daemon, unlike an executor's thread: a program that forgets to close its session ends all the same.
         threading.Thread(target=self._work, name="prefetch", daemon=True).start()
         self._under_way: Future[Fetched | None] | None = None
         # The ticket that is computed on meanwhile.
         self._during = 0
 
     def begin(self, ticket: int, *, narrow: bool) -> None:
-        """`ticket` is being computed: go for the next one. A no-op while one is under way."""
+        """Fetch the version after that of `ticket`, which is being computed on. No-op while a fetch is under way."""
         if self._under_way is None:
             self._during = ticket
             self._under_way = Future()
@@ -61,11 +62,11 @@ class Prefetch:
 
     @property
     def fetched(self) -> bool:
-        """What was begun last is here, or has failed."""
+        """Whether the newest fetch has ended, with a version or an error."""
         return self._under_way is not None and self._under_way.done()
 
     def take(self, ticket: int) -> list[Received] | None:
-        """The version of `ticket`, which is granted; None if it was not fetched. Raises what its pull raised."""
+        """Return the version of the granted `ticket`; None if it was not fetched. Raises what its pull raised."""
         if self._under_way is None or ticket <= self._during:
             return None
         under_way, self._under_way = self._under_way, None
@@ -98,33 +99,27 @@ class Prefetch:
             return Fetched(grant.ticket, None, error)
 
 
-Floats = NDArray[np.float32]
-
-# Numpy's own: most arrays of that kind have this very object, which is quicker to see than that they are equal.
-_FLOAT32 = np.dtype(np.float32)
-
-
 class WeightReader:
-    """One array per server.
+    """Reads granted versions, as one array per server.
 
-    The training loop's thread uses it. The thread of `prefetch` (None if not
-    wanted) runs `_fetch` only: of what is here it reads `_ahead`, under `_guard`.
+    The training loop's thread uses it. The thread of `prefetch` (None if not wanted) runs `_fetch` only, and shares
+    `_ahead`, under `_guard`.
     """
 
-    def __init__(self, servers: ShardGroup, control: Control, watch: Stopwatch, prefetch: bool) -> None:
+    def __init__(self, servers: ShardGroup, stream: SessionStream, watch: Stopwatch, prefetch: bool) -> None:
         self._servers = servers
-        self._control = control
+        self._stream = stream
         self._watch = watch
         self._guard = threading.Lock()
-        # The next grant's version, when it came with the answer to a commit, and the seconds that it took.
-        # Guarded by `_guard`; put here before the first server's `turn` is given up.
+        # The next grant's version, if it came with the answer to a commit, and its delay in seconds. Stored before the
+        # first server's `turn` is released.
         self._ahead: dict[int, tuple[list[Received], float]] = {}
-        # How the loop read last: versions as they travel, or float32. The loop's thread only.
+        # Whether the loop last read in the wire dtype or as float32. The loop's thread only.
         self.narrow = False
-        self.prefetch = Prefetch(control.wait_next_grant, self._fetch) if prefetch else None
+        self.prefetch = Prefetch(stream.wait_next_grant, self._fetch) if prefetch else None
 
     def copied(self, grant: Grant) -> list[Floats]:
-        """Float32, to keep. Raises Voided, Refused, Unreachable."""
+        """Return float32 arrays that the caller may keep. Raises Voided, Refused, Unreachable."""
         since = self._watch.now()
         try:
             return [received.copied() for received in self._take(grant)]
@@ -132,14 +127,12 @@ class WeightReader:
             self._watch.waited(since)
 
     def view(self, grant: Grant, narrow: bool) -> "View":
-        """To read within a `with` block: where they lie, if they may stay there until it ends.
-
-        Entering it raises as `copied`.
-        """
+        """Return a `with` block that reads the version, in place if that blocks no update. Entering raises as
+        `copied`."""
         return View(self, grant, narrow)
 
     def begin(self, grant: Grant, narrow: bool) -> tuple[list[Received], list[NDArray[Any]]]:
-        """The version, and its arrays to read until it is released."""
+        """Return the version, and its arrays to read until it is released."""
         self.narrow = narrow
         since = self._watch.now()
         try:
@@ -154,17 +147,16 @@ class WeightReader:
             self._watch.waited(since)
 
     def final(self, stop: Stop) -> list[Floats]:
-        """The job's last version: as `copied`, without a ticket."""
+        """Return the job's last version, as `copied`, without a ticket."""
         return self._servers.each(lambda shard: shard.pull(0, stop.version, stop.index).copied())
 
-    def came_along(self, ticket: int, received: Received, seconds: float) -> None:
-        """The only server sent the version of `ticket`, which it granted, with the answer to a commit. It was here
-        `seconds` after the grant."""
+    def store_ahead(self, ticket: int, received: Received, seconds: float) -> None:
+        """Store the version of `ticket` that came with the answer to a commit, `seconds` after the grant."""
         with self._guard:
             self._ahead = {ticket: ([received], seconds)}
 
     def fetch_ahead(self, ticket: int) -> None:
-        """`ticket`, whose version is read, is computed on: go for the next one, which is read in the same way."""
+        """Fetch the next version while `ticket`, whose version has been read, is computed on."""
         if self.prefetch is not None:
             self.prefetch.begin(ticket, narrow=self.narrow)
 
@@ -189,41 +181,40 @@ class WeightReader:
         )
 
     def _fetch(self, grant: Grant, narrow: bool) -> list[Received] | None:
-        """In the thread of the prefetch: as `_pulled`. None when the version came with the grant."""
+        """As `_pulled`, in the prefetch's thread. None when the version came with the grant."""
         shards = self._servers.shards
         with shards[0].turn:
             with self._guard:
                 if grant.ticket in self._ahead:
                     return None
             if len(shards) == 1:
-                return [self._kept(shards[0], grant, narrow)]
-        return self._servers.each(lambda shard: self._kept(shard, grant, narrow))
+                return [self._pulled_early(shards[0], grant, narrow)]
+        return self._servers.each(lambda shard: self._pulled_early(shard, grant, narrow))
 
-    def _kept(self, shard: ShardClient, grant: Grant, narrow: bool) -> Received:
-        """Pulled, and good for as long as it may lie here unread: in place only if that blocks no update.
+    def _pulled_early(self, shard: ShardClient, grant: Grant, narrow: bool) -> Received:
+        """Pull a version that may wait here unread for a long time: in place only if that blocks no update.
 
-        Tickets' reads in place end in their order: no other such read begins before it and ends after it.
+        Reads in place end in the order of their tickets.
         """
         received = shard.pull(grant.ticket, grant.version, grant.index, narrow=narrow)
-        if received.attachment is not None and not self._blocks_no_update(shard):
+        if received.lender is not None and not self._blocks_no_update(shard):
             received.copied()
         return received
 
     def _readable(self, received: Received, shard: ShardClient, narrow: bool) -> NDArray[Any]:
-        if received.attachment is not None and not self._blocks_no_update(shard):
+        if received.lender is not None and not self._blocks_no_update(shard):
             return received.copied()
         values = received.values
         return values if narrow or values.dtype is _FLOAT32 else values.astype(np.float32, copy=False)
 
     def _blocks_no_update(self, shard: ShardClient) -> bool:
-        """The servers hold a version, or two, for every worker, besides the newest and the next: no update waits for
-        readers."""
-        held = self._control.joined.worker_count * (2 if self.prefetch is not None else 1)
+        """Whether the server has room for the versions that all workers read, beside the newest and the next."""
+        held = self._stream.joined.worker_count * (2 if self.prefetch is not None else 1)
         return held < shard.arena_versions
 
 
 class View:
-    """A version that is read within a `with` block. A class, because a generator's block costs thrice as much."""
+    """A version, read within a `with` block. A class, because a generator's block takes three times as long."""
 
     __slots__ = ("_grant", "_narrow", "_reader", "_received")
 

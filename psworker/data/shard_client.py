@@ -1,9 +1,10 @@
-"""Pull, push and step: one flat payload between this worker and one server."""
+"""The client of one server: pull a version, push a payload, or do both in one step with a commit."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import grpc
@@ -17,34 +18,47 @@ from pswire.model.plan import Plan
 from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.protocol import received
 from pswire.security.credentials import NO_TLS, Credentials
-from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Encoder, NotFinite
-from pswire.transport.framed_socket import Parts
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, Contact, insist, translated
-from psworker.data.membership import MemberId, Membership
-from psworker.data.payloads import Payload, Pieces, array_of
-from psworker.data.shared_memory import Received
+from psworker.data.exchange import Answer
+from psworker.data.member import Member, messages
+from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
 from psworker.data.transport import Transport
 from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
 
 log = logging.getLogger("ps-worker")
 
-Floats = NDArray[np.float32]
-
-# Looked up once: they are on the path of every step.
+# Looked up once, because every step needs them.
 _FLOAT32 = np.dtype(np.float32)
 _EXHAUSTED, _ABORTED = (
     code.value[0] for code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)
 )
 
 
-class Answer(NamedTuple):
-    """To a push with its commit: `events` were received at `received` of the monotonic clock. `granted`: the ticket
-    that is among them, if any, and `version` its version, if that came along; it took longer."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a session uses with all its servers.
+
+    `patience`: seconds to retry a server that does not answer. `silence`: as of `Transport`.
+    """
+
+    plan: Plan
+    wire: Wire
+    patience: float
+    transport: str = "auto"
+    credentials: Credentials = NO_TLS
+    silence: float = ping_interval(UNKNOWN_TIMEOUT)
+
+
+class StepResult(NamedTuple):
+    """The answer to a push with its commit.
+
+    `events` were received at `received` of the monotonic clock. `granted`: the ticket that they grant, if any.
+    `version`: that ticket's version, if it came along; it arrived later than the events.
+    """
 
     events: list[Event]
     received: float
@@ -53,10 +67,10 @@ class Answer(NamedTuple):
 
 
 class ShardClient:
-    """One server's data plane. Calls repeat while the server does not answer; both are idempotent.
+    """Talks to one server. Calls are idempotent, and repeat while the server does not answer.
 
-    `turn` owns the exchange with the server: the training loop holds it, or the
-    thread that fetches ahead. `close` is for any thread.
+    The thread that holds `turn` talks to the server: the training loop's, or the one that fetches ahead. Any thread
+    may `close`.
     """
 
     def __init__(
@@ -64,163 +78,113 @@ class ShardClient:
         server: int,
         address: Address,
         channel: grpc.Channel,
-        plan: Plan,
-        wire: Wire,
-        patience: float,
+        settings: Settings,
         closing: threading.Event,
-        transport: str = "auto",
         void: Callable[[int], str | None] = lambda ticket: None,
-        credentials: Credentials = NO_TLS,
-        silence: float = ping_interval(UNKNOWN_TIMEOUT),
     ) -> None:
-        """`void`: why a ticket is, if it is. `credentials`: what this process shows of itself. `silence`: as of
-        `Transport`."""
-        # Whoever could join without TLS knows that none is spoken here.
-        self._trust: Callable[[Address], Contact | None] = lambda address: (
-            Contact(address, credentials) if credentials.encrypted else None
-        )
-        self._contact = self._trust(address)
-        self.server = server
-        self.address = address
-        self.elements = plan.shards[server].elements
-        self._layout = plan.shards[server]
+        """`closing`: set when no call should be repeated any more. `void`: why a ticket is no longer valid, if so."""
+        self.server, self.address = server, address
         self.turn = threading.RLock()
-        self._plan = plan.fingerprint
-        # Shared memory is float32, and so is what goes by messages in its stead.
-        self._wire = Wire(FLOAT32, FLOAT32) if transport == "shared-memory" else wire
-        # Replaced as one at every (re)join, by the thread that joins. A push takes it once. Only the training loop,
+        self._settings, self._closing, self._void = settings, closing, void
+        self._layout = settings.plan.shards[server]
+        self.elements = self._layout.elements
+        # Shared memory is float32, and so are the messages that replace it.
+        self._wire = Wire(FLOAT32, FLOAT32) if settings.transport == "shared-memory" else settings.wire
+        # Replaced as a whole at every Join, by the thread that joins. A push takes it once. Only the training loop,
         # which pushes, uses the encoder.
-        self._membership = Membership(MemberId(), self._encoder(), self._plan, self._wire)
-        self._patience = patience
-        self._closing = closing
-        self._void = void
-        # A server without a part of the model has nothing to share, which is no reason to refuse the others.
-        kind = transport if self.elements or transport == "grpc" else "auto"
-        newest = credentials.live.now if credentials.live is not None else None
-        self._carried: Callable[[Address, grpc.Channel], Transport] = lambda address, channel: Transport(
-            server, address, channel, self._plan, kind, wire.exact, newest, silence
-        )
-        # The newest is replaced by the thread that joins, where the server has moved; who holds the turn takes it up.
-        self._transport = self._newest = self._carried(address, channel)
-        # Arrays that versions were received into: a new one for each would cost the system's clearing of its pages.
-        # A list's `append` and `pop` are whole, so the reader may return one without the turn.
+        self._member = self._new_member(pb.JoinReply(), self._wire.up.encoder(self._layout))
+        self._contact = self._contact_at(address)
+        # `_newest` is replaced by the thread that joins when the server has moved; the holder of the turn adopts it.
+        self.transport = self._newest = self._transport_to(address, channel)
+        # Arrays that held earlier versions: the system would have to clear the pages of new ones. `append` and `pop`
+        # of a list are atomic, so the reader may return an array without the turn.
         self._spare: list[NDArray[Any]] = []
 
-    def admit(self, identity: MemberId) -> None:
-        """This worker has joined, or joined again. Another incarnation remembers nothing of the one before."""
-        encoder, before = self._membership.encoder, self._membership.identity
-        same_job = before.job in ("", identity.job)
-        if not same_job or identity.incarnation != before.incarnation:
-            encoder = self._encoder()
-        self._membership = Membership(identity, encoder, self._plan, self._wire)
+    # Membership and place
 
-    def _encoder(self) -> Encoder:
-        return self._wire.up.encoder(self._layout)
+    def admit(self, joined: pb.JoinReply) -> None:
+        """This worker has joined, or joined again. Another incarnation begins with a new encoder."""
+        encoder, before = self._member.encoder, self._member.joined
+        same_job = before.job in ("", joined.job)
+        if not same_job or joined.incarnation != before.incarnation:
+            encoder = self._wire.up.encoder(self._layout)
+        self._member = self._new_member(joined, encoder)
 
     def move(self, address: Address, channel: grpc.Channel) -> None:
-        """The server is elsewhere. Whoever waits for it there tries here next."""
-        self.address, self._contact = address, self._trust(address)
-        self._newest = self._carried(address, channel)
-        self._transport.close()
+        """The server has another address. A call that waits for the former one tries here next."""
+        self.address, self._contact = address, self._contact_at(address)
+        self._newest = self._transport_to(address, channel)
+        self.transport.close()
 
-    def _here(self) -> Transport:
-        """What this try goes by. Hold the `turn`."""
-        newest = self._newest
-        if newest is not self._transport:
-            self._transport.close()
-            self._transport = newest
-        return newest
+    def close(self) -> None:
+        """Any thread may call this."""
+        self.transport.close()
+        self._newest.close()
 
     @property
-    def identity(self) -> MemberId:
-        """That of the newest Join."""
-        return self._membership.identity
+    def joined(self) -> pb.JoinReply:
+        """The answer to the newest Join."""
+        return self._member.joined
 
     @property
-    def transport(self) -> str:
-        """ "grpc", "socket" or "shared-memory"; "undecided" before the first payload."""
-        return self._transport.kind
+    def encoder(self) -> Encoder:
+        """The encoder of this membership's payloads, for the training loop's thread."""
+        return self._member.encoder
 
     @property
     def arena_versions(self) -> int:
-        """Versions that a server with shared memory holds at once; 0 without."""
-        attachment = self._transport.attachment
+        """Versions that a server with shared memory holds at once; 0 without shared memory."""
+        attachment = self.transport.attachment
         return attachment.arena_versions if attachment is not None else 0
 
-    def slot(self) -> Floats:
-        """Where to write the next payload: shared memory if there is any, else an array of ours."""
-        attachment = self._transport.attachment
-        slot = attachment.slot() if attachment is not None else None
-        return np.empty(self.elements, np.float32) if slot is None else slot
+    # Versions in
 
     def pull(self, ticket: int, version: int, after: int, *, narrow: bool = False) -> Received:
-        """The payload of `version`: `narrow`, as it travels, else float32.
+        """Return the server's part of `version`: in the wire dtype if `narrow`, else float32.
 
-        Raises Voided when it is gone, Refused, Unreachable.
+        `after`: log index of the ticket's grant. Raises Voided when the version is gone, Refused, Unreachable.
         """
-        identity = self._holding(ticket).identity
-        request = shard_pb2.PullRequest(
-            job=identity.job,
-            ticket=ticket,
-            version=version,
-            plan=self._plan,
-            dtype=self._wire.down.number,
-            after=after,
-            worker=identity.worker,
-            incarnation=identity.incarnation,
-            membership_token=identity.membership_token,
-        )
+        member = self._member_with(ticket)
 
         def ask() -> Received:
-            # Without a ticket nothing is pinned, and what lies there may change.
-            in_place = self._here().agree(identity, after) is not None and ticket != 0
-            message = shard_pb2.ExchangeRequest(pull=request, in_place=in_place).SerializeToString()
-            return self._received(*self._transport.exchange.ask([[message]]), ticket, narrow)
+            # Without a ticket nothing pins the version, and the memory in which it lies may change.
+            in_place = self._current_transport().agree(member, after) is not None and ticket != 0
+            request = member.pull(ticket, version, after, in_place=in_place)
+            return self._received(self.transport.exchange.ask([[request]]), ticket, narrow)
 
         with self.turn:
             return insist(ask, self._backoff())
 
-    def _received(
-        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, ticket: int, narrow: bool
-    ) -> Received:
-        if first.HasField("located"):
-            attachment = self._transport.attachment
-            if attachment is None:
-                raise SessionError("the server named memory that is not shared")
-            return attachment.receive(first.located, ticket)
-        values = self._array(narrow)
-        self._transport.exchange.payload(first, chunk, self._wire.down, values)
-        return Received(values, spare=self._spare)
+    def pull_slots(self, count: int, version: int, after: int) -> Floats:
+        """Return `count` slots of the optimizer at `version` or a later one, shape (count, trainable elements).
 
-    def pull_slots(self, slots: int, version: int, after: int) -> Floats:
-        """What the optimizer remembers at `version` or a later one: so many slots of this server's trainable part, as
-        (slots, elements). Raises Refused, Unreachable."""
-        identity = self.identity
-        values = np.empty((slots, self._layout.trainable), np.float32)
-        request = shard_pb2.PullRequest(
-            job=identity.job,
-            version=version,
-            plan=self._plan,
-            dtype=FLOAT32.number,
-            after=after,
-            worker=identity.worker,
-            incarnation=identity.incarnation,
-            membership_token=identity.membership_token,
-            slots=True,
-        )
+        Raises Refused, Unreachable.
+        """
+        member = self._member
+        values = np.empty((count, self._layout.trainable), np.float32)
 
         def ask() -> Floats:
-            self._here().agree(identity, after)
-            message = shard_pb2.ExchangeRequest(pull=request).SerializeToString()
-            first, chunk = self._transport.exchange.ask([[message]])
-            self._transport.exchange.payload(first, chunk, FLOAT32, values.reshape(-1))
+            self._current_transport().agree(member, after)
+            exchange = self.transport.exchange
+            answer = exchange.ask([[member.optimizer_slots(version, after)]])
+            exchange.payload(answer, FLOAT32, values.reshape(-1))
             return values
 
         with self.turn:
             return insist(ask, self._backoff())
 
+    def _received(self, answer: Answer, ticket: int, narrow: bool) -> Received:
+        first = answer[0]
+        if first.HasField("located"):
+            attachment = self.transport.attachment
+            if attachment is None:
+                raise SessionError("the server named memory that is not shared")
+            return attachment.receive(first.located, ticket)
+        values = self._array(narrow)
+        self.transport.exchange.payload(answer, self._wire.down, values)
+        return Received(values, spare=self._spare)
+
     def _array(self, narrow: bool) -> NDArray[Any]:
-        """For a version to be received into."""
         dtype = self._wire.down.array_dtype if narrow else np.dtype(np.float32)
         while self._spare:
             values = self._spare.pop()
@@ -228,23 +192,24 @@ class ShardClient:
                 return values
         return np.empty(self.elements, dtype)
 
+    # Payloads out
+
+    def slot(self) -> Floats:
+        """Return an array for the next payload: in shared memory if possible, else of this process."""
+        attachment = self.transport.attachment
+        slot = attachment.slot() if attachment is not None else None
+        return np.empty(self.elements, np.float32) if slot is None else slot
+
     def push(self, ticket: int, payload: Payload, after: int, *, raw: bool = False) -> bytes:
-        """Stage it under `ticket`; the receipt. `raw`: no gradient, which no codec with scales may round.
+        """Stage the payload under `ticket` and return the server's receipt.
 
-        Raises PayloadRefused, Voided, Refused, Unreachable.
+        `raw`: the payload is no gradient, and a codec with scales must not round it. Raises ValueError,
+        PayloadRefused, Voided, Refused, Unreachable.
         """
-        values, membership = self._checked(payload), self._holding(ticket)
+        values, member = self._checked(payload), self._member_with(ticket)
         with self.turn:
-            reply, _ = insist(lambda: self._send(membership, ticket, values, after, raw=raw), self._backoff())
+            reply, _ = insist(lambda: self._send(member, ticket, values, after, raw=raw), self._backoff())
         return bytes(reply.receipt)
-
-    def _holding(self, ticket: int) -> Membership:
-        """The membership that was granted the ticket. Raises Voided: at another one's begin its tickets are void
-        before it is admitted here."""
-        membership, reason = self._membership, self._void(ticket)
-        if reason is not None:
-            raise Voided(f"ticket {ticket} was cancelled: {reason}")
-        return membership
 
     def step(
         self,
@@ -255,59 +220,45 @@ class ShardClient:
         hello: pb.Hello,
         *,
         narrow: bool = False,
-    ) -> Answer:
-        """Push and commit in one round trip; what came of it, and the version that was granted next (as by `pull`).
+    ) -> StepResult:
+        """Push and commit in one round trip, which may bring the next grant and its version (`narrow` as in `pull`).
 
-        Only for a job with one server, and while the `turn` is held. Tried once: raises grpc.RpcError when the
-        answer does not come; whether the commit counted is then for the session to find out.
-        Otherwise as `push`.
+        Only for a job with one server, and for the holder of `turn`. Tries once: raises grpc.RpcError when the answer
+        does not come, and then the session has to find out whether the commit counted. Otherwise raises as `push`.
         """
-        values, membership = self._checked(payload), self._holding(ticket)
+        values, member = self._checked(payload), self._member_with(ticket)
         try:
-            reply, chunk = self._send(membership, ticket, values, after, commit, hello)
+            answer = self._send(member, ticket, values, after, commit, hello)
         except grpc.RpcError as error:
             if error.code() in MEANING:
                 raise translated(error, f"server {self.server} at {self.address}") from error
             raise
         now, granted, events = time.monotonic(), None, []
-        for message in reply.events:
-            told = EVENTS.from_wire(message)
-            if told is not None:
-                events.append(received(told, now))
-                if granted is None and type(told) is Grant:
-                    granted = told.ticket
-        version = None if granted is None else self._version(reply, chunk, granted, narrow)
-        return Answer(events, now, granted, version)
+        for message in answer[0].events:
+            known = EVENTS.from_wire(message)
+            if known is not None:
+                events.append(received(known, now))
+                if granted is None and type(known) is Grant:
+                    granted = known.ticket
+        version = None if granted is None else self._version_along(answer, granted, narrow)
+        return StepResult(events, now, granted, version)
 
-    def keep(self, ticket: int) -> None:
-        """What was pushed under `ticket` is committed."""
-        self._membership.encoder.keep(ticket)
-
-    def take_back(self, ticket: int) -> None:
-        """What was committed under `ticket` was dropped."""
-        self._membership.encoder.take_back(ticket)
-
-    @property
-    def residual(self) -> int | None:
-        """The ticket whose commit left behind what the next payload is encoded with."""
-        return self._membership.encoder.base
-
-    def _version(
-        self, reply: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, granted: int, narrow: bool
-    ) -> Received | None:
-        """The version that came with the answer. None when it did not come whole: it is pulled later."""
+    def _version_along(self, answer: Answer, granted: int, narrow: bool) -> Received | None:
+        """The version that came with the answer; None when it did not come whole, and has to be pulled."""
+        reply, chunk = answer
         if chunk is None and not reply.HasField("located"):
             return None
         try:
-            return self._received(reply, chunk, granted, narrow)
+            return self._received(answer, granted, narrow)
         except (grpc.RpcError, SessionError) as error:
-            told = event("version_cut_off")
-            log.info("the version that came with the grant was cut off: %s", error, extra=told)
+            log.info(
+                "the version that came with the grant was cut off: %s", error, extra=event("version_cut_off")
+            )
             return None
 
     def _send(
         self,
-        membership: Membership,
+        member: Member,
         ticket: int,
         values: NDArray[Any] | Pieces,
         after: int,
@@ -315,42 +266,42 @@ class ShardClient:
         hello: pb.Hello | None = None,
         *,
         raw: bool = False,
-    ) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
-        """Push, in a shared slot if one is free, else in chunks; the first message of the answer."""
-        attachment, exchange = self._here().agree(membership.identity, after), self._transport.exchange
+    ) -> Answer:
+        """Push in a shared slot if one is free, else in chunks, and return the answer's beginning."""
+        attachment, exchange = self._current_transport().agree(member, after), self.transport.exchange
         if commit is None or hello is None:
-            request = membership.push
+            request = member.push(ticket, after)
         else:
-            request = membership.stepping(commit, hello)
+            request = member.step(ticket, after, commit, hello)
         header = request.push
-        header.ticket, header.after = ticket, after
         request.in_place = attachment is not None
-        slot = attachment.filled(values) if attachment is not None else 0
+        slot = attachment.fill(values) if attachment is not None else 0
         request.slot = slot
         if slot:
             header.dtype, header.bytes = FLOAT32.number, values.nbytes
-            reply, chunk = exchange.ask([[request.SerializeToString()]])
-            if not reply.code:
-                return reply, chunk
-            if reply.code != _EXHAUSTED:
+            answer = exchange.ask([[request.SerializeToString()]])
+            code = answer[0].code
+            if not code:
+                return answer
+            if code != _EXHAUSTED:
                 # A refusal that did not end the stream.
-                kind = Voided if reply.code == _ABORTED else PayloadRefused
-                raise kind(f"server {self.server} at {self.address}: {reply.refusal}")
+                kind = Voided if code == _ABORTED else PayloadRefused
+                raise kind(f"server {self.server} at {self.address}: {answer[0].refusal}")
             request.slot = 0
         array = np.ascontiguousarray(array_of(values))
         if raw and self._wire.up.remembers:
             header.dtype, payload = FLOAT32.number, FLOAT32.encode(array)
         else:
             try:
-                payload = membership.encoder.encode(ticket, array)
+                payload = member.encoder.encode(ticket, array)
             except NotFinite as error:
                 raise PayloadRefused(f"payload of ticket {ticket}: {error}") from error
             header.dtype = self._wire.up.number
         header.bytes = payload.nbytes
-        return exchange.ask(_messages(request, payload))
+        return exchange.ask(messages(request, payload))
 
     def _checked(self, payload: Payload) -> NDArray[Any] | Pieces:
-        """Pieces stay apart until it is known where they go."""
+        """The payload's array, of the right shape and dtype; pieces stay apart until their destination is known."""
         values = payload if isinstance(payload, Pieces) else array_of(payload)
         dtype = values.dtype
         known = dtype is _FLOAT32 or dtype == _FLOAT32 or dtype == self._wire.up.array_dtype
@@ -362,28 +313,40 @@ class ShardClient:
             )
         return values
 
-    def look(self) -> None:
-        """As `Transport.look`."""
-        self._transport.look()
+    # Inside
 
-    def cut(self) -> None:
-        """What is under way ends, as where the connection breaks. From any thread."""
-        self._transport.cut()
+    def _member_with(self, ticket: int) -> Member:
+        """The membership to which the ticket was granted. Raises Voided.
 
-    def close(self) -> None:
-        """From any thread."""
-        self._transport.close()
-        self._newest.close()
+        When another membership begins, the tickets of the former are void before the new one is admitted here.
+        """
+        member, reason = self._member, self._void(ticket)
+        if reason is not None:
+            raise Voided(f"ticket {ticket} was cancelled: {reason}")
+        return member
+
+    def _new_member(self, joined: pb.JoinReply, encoder: Encoder) -> Member:
+        return Member(joined, encoder, self._settings.plan.fingerprint, self._wire)
+
+    def _contact_at(self, address: Address) -> Contact | None:
+        """None without TLS: this worker could join, so it knows that the servers use none."""
+        credentials = self._settings.credentials
+        return Contact(address, credentials) if credentials.encrypted else None
+
+    def _transport_to(self, address: Address, channel: grpc.Channel) -> Transport:
+        settings, live = self._settings, self._settings.credentials.live
+        # A server without a part of the model has nothing to share, which is no reason to refuse this worker.
+        kind = settings.transport if self.elements or settings.transport == "grpc" else "auto"
+        newest = live.now if live is not None else None
+        return Transport(self.server, address, channel, kind, settings.wire.exact, newest, settings.silence)
+
+    def _current_transport(self) -> Transport:
+        """The transport to the server's newest address. Hold the `turn`."""
+        newest = self._newest
+        if newest is not self.transport:
+            self.transport.close()
+            self.transport = newest
+        return newest
 
     def _backoff(self) -> Backoff:
-        return Backoff(self.server, self.address, self._patience, self._closing, self._contact)
-
-
-def _messages(request: shard_pb2.ExchangeRequest, payload: NDArray[Any]) -> Iterator[Parts]:
-    """The request, with the first chunk in the same message, then the other chunks."""
-    head: Parts = (request.SerializeToString(),)
-    for offset, data in frames.chunks(payload):
-        yield *head, *frames.chunk_field(offset, data)
-        head = ()
-    if head:
-        yield head
+        return Backoff(self.server, self.address, self._settings.patience, self._closing, self._contact)

@@ -24,7 +24,7 @@ import numpy as np
 
 from pswire.nearest import did_you_mean, nearest
 from psworker.job.errors import JobError, blame, import_job_module, split_target
-from psworker.work.units import WorkUnits
+from psworker.work import WorkUnits
 
 _ABSENT = object()
 

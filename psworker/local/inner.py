@@ -1,23 +1,25 @@
-"""Inner optimizers: elementwise float32 arithmetic on the trainable part of every server's payload.
+"""A worker's own optimizers, and steps of them: elementwise float32 arithmetic on each server's trainable part.
 
 They follow Keras' formulas (keras.optimizers.SGD, AdamW); rates are constant.
-Arrays are changed in place: copy them before to keep them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
+# Elements that a sum reads at once, so that its float64 copies stay small.
+BLOCK = 1 << 16
+
 
 @dataclass(slots=True)
 class Slots:
-    """What an inner optimizer remembers: how many steps it took, and arrays by name, one per server."""
+    """The state of an inner optimizer: the number of its steps, and arrays by name, one per server."""
 
     step: int = 0
     arrays: dict[str, list[Floats]] = field(default_factory=dict)
@@ -27,15 +29,17 @@ class Slots:
 
 
 class Inner(Protocol):
+    """An inner optimizer. `slots`: the names of its arrays."""
+
     slots: ClassVar[tuple[str, ...]]
 
     def step(self, x: Sequence[Floats], g: Sequence[Floats], slots: Slots) -> None:
-        """Move `x` and `slots` by the gradient `g`, in place; `g` stays as it is."""
+        """Move `x` and `slots` by the gradient `g`, in place; `g` does not change."""
         ...
 
 
 def fresh(inner: Inner, sizes: Sequence[int]) -> Slots:
-    """Slots before the first step; `sizes`: elements per server."""
+    """Return the slots before the first step. `sizes`: elements per server."""
     return Slots(0, {name: [np.zeros(size, np.float32) for size in sizes] for name in inner.slots})
 
 
@@ -83,3 +87,67 @@ class AdamW:
         # From float64: the same on every machine.
         corrected = math.sqrt(1 - math.pow(self.beta_2, step)) / (1 - math.pow(self.beta_1, step))
         return np.float32(self.learning_rate * corrected)
+
+
+@dataclass(frozen=True, slots=True)
+class InnerSteps:
+    """The result of some steps: the weights `x`, the optimizer's state, and facts on the gradients.
+
+    `norm`: L2 norm of the last gradient. If it is not finite, the steps ended there and are useless.
+    """
+
+    x: list[Floats]
+    slots: Slots
+    losses: tuple[float, ...]
+    samples: int
+    norm: float
+
+    @property
+    def loss(self) -> float:
+        """The mean over the batches; NaN if one is not finite."""
+        return math.fsum(self.losses) / len(self.losses) if all(map(math.isfinite, self.losses)) else math.nan
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.norm)
+
+
+def inner_steps(
+    start: Sequence[Floats],
+    slots: Slots,
+    inner: Inner,
+    trainable: Sequence[int],
+    gradient: Callable[[list[Floats], Any], Any],
+    batches: Iterable[Any],
+) -> InnerSteps:
+    """Take one step per batch from `start` on. `start` and `slots` do not change.
+
+    `inner` moves the first `trainable` elements of each server. The rest is state (moving averages, for example), to
+    which the change of each batch is added.
+    """
+    x, slots = [flat.copy() for flat in start], slots.copied()
+    moved = [flat[:size] for flat, size in zip(x, trainable, strict=True)]
+    losses: list[float] = []
+    samples, norm = 0, math.nan
+    for batch in batches:
+        result = gradient(x, batch)
+        losses.append(result.loss)
+        samples, norm = samples + result.samples, result.norm
+        if not math.isfinite(norm):
+            break
+        # Read once: the arrays may have to be joined.
+        flats = result.flats
+        inner.step(moved, [flat[:size] for flat, size in zip(flats, trainable, strict=True)], slots)
+        for flat, change, size in zip(x, flats, trainable, strict=True):
+            flat[size:] += change[size:]
+    return InnerSteps(x, slots, tuple(losses), samples, norm)
+
+
+def norm_of(flats: Sequence[Floats], trainable: Sequence[int]) -> float:
+    """Return the L2 norm of all trainable parts, summed in float64 in a fixed order: equal bits everywhere."""
+    total = 0.0
+    for flat, size in zip(flats, trainable, strict=True):
+        for start in range(0, size, BLOCK):
+            block = flat[start : min(start + BLOCK, size)].astype(np.float64)
+            total += float(np.add.reduce(block * block))
+    return math.sqrt(total)

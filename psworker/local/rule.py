@@ -1,16 +1,86 @@
-"""What a local rule is."""
+"""The interfaces between a worker and its computation: the trainer that computes gradients, and the local rule.
 
-from collections.abc import Iterable
+Real workers, simulated ones and replay share them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from psworker.local.inner_steps import InnerSteps
-from psworker.local.trainer import Flats, Gradient, Result
+import numpy as np
+from numpy.typing import NDArray
+
+from pswire.model.plan import Plan, VariableSpec
+from psworker.local.inner import InnerSteps
+
+Floats = NDArray[np.float32]
+# One array per server: its trainable part, then its state part.
+Flats = list[Floats]
+
+
+class Result(Protocol):
+    """What a computation gives to push."""
+
+    @property
+    def flats(self) -> Flats:
+        """One flat payload per server: gradient, then changes of the state."""
+        ...
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over the ticket's batches."""
+        ...
+
+    @property
+    def norm(self) -> float:
+        """L2 norm of the gradients of all servers, before rounding."""
+        ...
+
+    @property
+    def samples(self) -> int:
+        """The number of samples that the payload was averaged over."""
+        ...
+
+
+Gradient = Callable[[Flats, Any], Result]
+"""Returns the gradient of a batch's mean loss at some weights, which it must not change."""
+
+
+class Trainer(Protocol):
+    """A model with its data, such as `psworker.tensorflow.Trainer` or `pslab.simulator.problems.NumpyTrainer`."""
+
+    @property
+    def specs(self) -> Sequence[tuple[VariableSpec, NDArray[Any]]]:
+        """The model's variables with their initial values."""
+        ...
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it also takes weights in the wire dtype; it then answers in the same dtype."""
+        ...
+
+    def attach(self, plan: Plan) -> None:
+        """Take the plan that lays out `flats`. Comes before `batches`, `step` and `evaluate`."""
+        ...
+
+    def batches(
+        self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (number, batch) of this worker's part of the data, from number `skip` on."""
+        ...
+
+    def step(self, flats: list[NDArray[Any]], batch: Any) -> Result:
+        """Return loss and gradient of one batch at these weights, one flat array per server."""
+        ...
+
+    def evaluate(self, flats: Flats) -> dict[str, float]:
+        """Return metrics at these weights, by name; empty if there is nothing to evaluate."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What a rule made of several gradients, in the form of one `Result`. `loss`: the mean over its batches."""
+    """A `Result` that a rule makes of several gradients. `loss`: the mean over its batches."""
 
     flats: Flats
     loss: float
@@ -19,13 +89,8 @@ class Contribution:
 
 
 class Rule(Protocol):
-    """Pure. What it remembers is a value: a rule returns the next one and leaves the former as it was,
-    so that a ticket that comes to nothing leaves no trace.
-
-    `steps`: batches of a ticket. `remembers`: contributions depend on earlier
-    ones. `steps_before_pull`: between its tickets it has weights of its own, and takes
-    its steps from there *before* it asks for a grant.
-    """
+    """A pure local rule. Its memory is a value: it returns the next one and leaves the former unchanged, so a ticket
+    that fails leaves no trace."""
 
     @property
     def steps(self) -> int:
@@ -34,16 +99,16 @@ class Rule(Protocol):
 
     @property
     def remembers(self) -> bool:
-        """A contribution depends on those that were committed before."""
+        """Whether a contribution depends on those that were committed before."""
         ...
 
     @property
     def steps_before_pull(self) -> bool:
-        """It takes steps on weights of its own before it pulls."""
+        """Whether it keeps weights between its tickets, and takes its steps from there before it asks for a grant."""
         ...
 
     def take_steps(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
-        """The steps of the next ticket. Only for a rule that takes them before it pulls, and only with a memory."""
+        """Take the steps of the next ticket. Only for a rule with `steps_before_pull`, and only with a memory."""
         ...
 
     def payload(
@@ -54,19 +119,18 @@ class Rule(Protocol):
         gradient: Gradient,
         batches: Iterable[Any],
     ) -> tuple[Result, Any]:
-        """The payload for a ticket that was granted `weights`, and what is to be remembered once it is committed.
+        """Return the payload for a ticket that was granted `weights`, and the memory once it is committed.
 
-        `memory`: None at a worker's beginning. `taken`: what `take_steps` returned,
-        if it was called; `batches` are not touched then. A norm that is not
-        finite says that the payload is of no use; it is the norm
-        of the first gradient that was not finite, and no batch behind it was read.
+        `memory`: None when a worker begins. `taken`: the result of `take_steps`, if that was called; `batches` are then
+        not read. A norm that is not finite means that the payload is useless: it is the norm of the first gradient that
+        was not finite, and no later batch was read.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """One batch, one gradient: what servers expect by default."""
+    """One batch, one gradient: the default."""
 
     trainable: tuple[int, ...]
     steps: ClassVar[int] = 1

@@ -58,7 +58,7 @@ class Honest(threading.Thread):
     @property
     def diverged(self) -> bool:
         """The model that it trained became useless."""
-        return isinstance(self.error, loop.Diverged)
+        return isinstance(self.error, psworker.errors.Diverged)
 
     @property
     def worker(self) -> str:

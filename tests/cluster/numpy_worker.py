@@ -36,7 +36,7 @@ from psworker import (
     connect,
     loop,
 )
-from psworker.ticket import TicketLoop
+from psworker.loop import TicketLoop
 from psworker.work import Unit
 from tests.probes import SessionProbe
 
@@ -66,8 +66,7 @@ class Hold:
 
     def install(self, session: Session) -> None:
         """Put the hold where no parameter reaches: half-way through a payload, and between two messages."""
-        writer = SessionProbe(session).writer
-        step, chunks, split_reply, commit = TicketLoop.step, frames.chunks, frames.split_reply, writer.commit
+        step, chunks, split_reply = TicketLoop.step, frames.chunks, frames.split_reply
         attempt, dealt = TicketLoop.attempt, session.work is not None
 
         def numbered_step(tickets: TicketLoop, batches: Any) -> bool:
@@ -93,15 +92,11 @@ class Hold:
                 self.reach("pulling")
             return rest, chunk
 
-        def before_commit(*args: Any, **named: Any) -> None:
-            self.reach("pushed")
-            commit(*args, **named)
-
         mock.patch.object(TicketLoop, "step", numbered_step).start()
         mock.patch.object(TicketLoop, "attempt", numbered_attempt).start()
         mock.patch.object(frames, "chunks", half_pushed).start()
         mock.patch.object(frames, "split_reply", half_pulled).start()
-        mock.patch.object(writer, "commit", before_commit).start()
+        SessionProbe(session).before_commit(lambda: self.reach("pushed"))
 
 
 @dataclass

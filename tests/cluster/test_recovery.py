@@ -13,7 +13,7 @@ import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
-from psworker.control.registration import Phase
+from psworker.control.joining import Phase
 from tests.cluster.cluster import Cluster, Process, entries_of, wait_until
 from tests.cluster.saved import saved
 

@@ -23,9 +23,9 @@ from pswire.config.experiment import ExperimentError
 from pswire.model.plan import ShardLayout, VariableSpec, make_plan
 from pswire.transport.codecs import Encoder
 from pswire.transport.wire import CODECS, codec_named, wire_named
+from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2
-from psworker.data.membership import MemberId
-from psworker.data.shard_client import ShardClient
+from psworker.data.shard_client import Settings, ShardClient
 from tests.replay.simulated import edit_log, simulate
 from tests.service.serving import serving
 
@@ -100,10 +100,10 @@ def test_another_incarnation_remembers_nothing(monkeypatch: pytest.MonkeyPatch) 
     plan = make_plan(VARIABLES, 1)
     with grpc.insecure_channel("127.0.0.1:1") as channel:
         shard = ShardClient(
-            0, Address("127.0.0.1", 1), channel, plan, wire, 1.0, threading.Event(), transport="grpc"
+            0, Address("127.0.0.1", 1), channel, Settings(plan, wire, 1.0, "grpc"), threading.Event()
         )
         for incarnation in (0, 0, 1, 1):
-            shard.admit(MemberId("job", "w0", incarnation))
+            shard.admit(pb.JoinReply(job="job", worker="w0", incarnation=incarnation))
     assert made == [plan.shards[0]] * 2
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from psworker.engine import Stop
-from psworker.errors import PayloadRefused, Voided
+from psworker.errors import Diverged, PayloadRefused, Voided
 from psworker.evaluating import Evaluations, Every, Plateau, Watched
 from psworker.local.rule import Contribution
-from psworker.loop import Diverged, Outcome, no_pause, train
+from psworker.loop import Outcome, no_pause, train
 from psworker.session import Session
 from tests.local.fake_session import FakeSession
 

@@ -17,7 +17,7 @@ from pswire.config.sections import Section
 from pswire.config.toml import apply_overrides, overrides_of
 from pswire.exits import ExitCode
 from psworker.cli import main as worker
-from psworker.command.place import WorkerOptions
+from psworker.running import WorkerOptions
 
 
 class Own(Section):

@@ -8,7 +8,7 @@ from tests.recovery.worker import Exchange, Worker
 
 
 class Loop:
-    """The training loops of a cluster's workers, as `psworker.loop` and `psworker.data.writer` have them."""
+    """The training loops of a cluster's workers, as `psworker.loop` and `psworker.session` have them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

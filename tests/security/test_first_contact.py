@@ -60,7 +60,7 @@ def refusal(hosts: str, credentials: Credentials, name: str | None = None) -> st
     certain = [look is not None and look.certain for look in looks]
     # What it waits for between them.
     pauses = sum(1.2 * backoff.FIRST_PAUSE * 2**n for n in range(len(looks) - 1))
-    assert certain in ([], [True], [False] * backoff.LIKELY) and pauses <= 0.4, looks
+    assert certain in ([], [True], [False] * backoff.CONVINCING) and pauses <= 0.4, looks
     return str(caught.value)
 
 

@@ -14,9 +14,8 @@ import psworker
 from pswire.addresses import parse_hosts
 from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
-from psworker.command import running
-from psworker.command.place import WorkerOptions
-from psworker.command.running import Reporter
+from psworker import running
+from psworker.running import Reporter, WorkerOptions
 from psworker.servers import Place
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving

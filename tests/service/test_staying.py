@@ -27,7 +27,7 @@ from pswire.model.specs import specs_to_wire
 from pswire.transport.codecs import FLOAT32
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-from psworker.control.registration import Phase
+from psworker.control.joining import Phase
 from tests.service.serving import PATIENCE, wait_until
 
 MODEL = {"x": np.zeros(3, np.float32), "y": np.zeros(2, np.float32)}

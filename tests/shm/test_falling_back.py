@@ -83,7 +83,7 @@ def test_a_server_that_insists_does_not_start() -> None:
 
 def test_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as cluster:
-        monkeypatch.setattr("psworker.data.transport.here", lambda: "another-kernel/pid:[1]")
+        monkeypatch.setattr("psworker.data.member.here", lambda: "another-kernel/pid:[1]")
         assert trained(cluster) == ("socket",)
 
 
@@ -142,8 +142,8 @@ def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.
     return shard_pb2.Attach(
         job=session.job,
         worker=session.worker,
-        incarnation=shard.identity.incarnation,
-        membership_token=shard.identity.membership_token,
+        incarnation=shard.joined.incarnation,
+        membership_token=shard.joined.membership_token,
         plan=session.plan.fingerprint,
         after=grant.index,
         place=segments.here(),

@@ -21,8 +21,8 @@ from pswire.transport import socket_handshake as handshake
 from pswire.transport.codecs import FLOAT32
 from pswire.transport.framed_socket import FramedSocket, SocketError, keep_alive
 from pswire.v1 import shard_pb2
+from psworker.data.exchange import SocketBroken
 from psworker.data.shared_memory import Attachment
-from psworker.data.streams import SocketBroken
 from psworker.errors import PayloadRefused
 from tests.probes import SessionProbe
 from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until

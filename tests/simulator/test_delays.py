@@ -7,7 +7,7 @@ import pytest
 
 from pslab.simulator.build import step_times
 from pswire.config.distributions import DelayError, parse, read_trace, stream
-from psworker.command import running
+from psworker import running
 from tests.simulator.lab import experiment
 
 

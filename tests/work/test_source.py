@@ -5,8 +5,7 @@ import pytest
 
 from psworker.engine import UnitPart
 from psworker.job import JobError
-from psworker.work import Unit, WorkUnits
-from psworker.work.source import UnitSource
+from psworker.work import Unit, UnitSource, WorkUnits
 
 
 class Files:

@@ -12,8 +12,7 @@ from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import Backoff, insist
-from psworker.data.exchange import Exchange
-from psworker.data.streams import GrpcStream
+from psworker.data.exchange import Exchange, GrpcStream
 from tests.probes import unsent
 
 VALUES = np.arange(12, dtype=np.float32)

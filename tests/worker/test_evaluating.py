@@ -107,7 +107,7 @@ def made(every: Every, **more: Any) -> tuple[Evaluations, list[int], Trainer]:
 
 
 def go(evaluations: Evaluations, version: int, value: float = 1.0) -> None:
-    evaluations.look(Grant(version, version, 0), weights(value))
+    evaluations.take(Grant(version, version, 0), weights(value))
     evaluations.measure()
 
 
@@ -136,7 +136,7 @@ def test_what_is_kept_is_a_copy_of_the_best() -> None:
     shared = weights(0.0)
     for version, value in enumerate([3.0, 2.0, 2.5, 1.0], start=1):
         shared[0][:] = value
-        evaluations.look(Grant(version, version, 0), shared)
+        evaluations.take(Grant(version, version, 0), shared)
         shared[0][:] = 99  # the servers write the next version there
         assert evaluations.pending
         evaluations.measure()
@@ -164,7 +164,7 @@ def test_what_follows_from_a_plateau_goes_along_with_contributions_until_one_cou
     go(evaluations, 3, 2.0)
     assert evaluations.learning_rate == 0.1
     # Servers that go back to a checkpoint have the rate of then; it is that which the next plateau lowers.
-    evaluations.went_back()
+    evaluations.rolled_back()
     present[0] = 0.4
     assert evaluations.learning_rate is None
     go(evaluations, 2, 2.0)

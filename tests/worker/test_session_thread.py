@@ -10,7 +10,7 @@ import psworker
 from pswire.protocol import Event, Grant, received
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control import stream
-from psworker.control.joined import Joined
+from psworker.control.joining import Joined
 from psworker.engine import ClientEngine
 from psworker.errors import SessionError
 from tests.patience import PATIENCE

@@ -15,8 +15,7 @@ from pswire.addresses import parse_hosts
 from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
 from psworker.cli import main
-from psworker.command.place import WorkerOptions
-from psworker.command.running import Reporter, run
+from psworker.running import Reporter, WorkerOptions, run
 from psworker.servers import Place
 from psworker.tensorflow import named_variables
 from tests.service.serving import serving

@@ -11,11 +11,10 @@ import keras
 from pswire.logs.events import event
 from psworker.backends import StepResult
 from psworker.engine import Grant
-from psworker.errors import PayloadRefused, Voided
+from psworker.errors import Diverged, PayloadRefused, Voided
 from psworker.keras.fit.duties import Duties
 from psworker.keras.fit.rate import SetRate
 from psworker.local import NONFINITE_LIMIT
-from psworker.loop import Diverged
 from psworker.session import Session
 
 log = logging.getLogger("ps-worker")

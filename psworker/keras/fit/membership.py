@@ -10,7 +10,7 @@ import numpy as np
 
 from pswire.addresses import Address
 from psworker.backends.tensorflow.variables import ModelVariables, collect
-from psworker.control.registration import Phase
+from psworker.control.joining import Phase
 from psworker.servers import EmbeddedServer, Place
 from psworker.session import Session
 

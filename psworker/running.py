@@ -1,4 +1,4 @@
-"""One worker's training, from the trainer to the exit code, and what it prints."""
+"""One run of ps-worker, from its options to the exit code, and the lines that it prints."""
 
 import json
 import logging
@@ -7,32 +7,68 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
 import numpy as np
+from pydantic import Field
 
 from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment
+from pswire.config.flags import WORKER, Flag
+from pswire.config.sections import Section
 from pswire.exits import ExitCode
 from pswire.logs.events import event, last_words
 from pswire.security.credentials import NO_TLS, Credentials
-from psworker.command.place import WorkerOptions
 from psworker.connecting import connect
 from psworker.engine import Disposition
-from psworker.errors import JobOver, Refused, SessionError, Unreachable, Untrusted
+from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachable, Untrusted
 from psworker.evaluating import Evaluations, Every, MonitorError, Plateau, Watched
 from psworker.job import JobError
-from psworker.loop import Diverged, Outcome, Pause, no_pause, train
+from psworker.loop import Outcome, Pause, no_pause, train
 from psworker.servers import Place
 from psworker.session import Session
 from psworker.trainers import load_trainer, requested_optimizer
 
-# Between progress lines, in seconds.
+log = logging.getLogger("ps-worker")
+
+# Seconds between progress lines.
 PROGRESS_EVERY = 2.0
+# Seconds.
+SERVER_TIMEOUT: Final = 60.0
+
+
+class WorkerOptions(Section):
+    """Options of one worker, beside the experiment."""
+
+    name: Annotated[str | None, Flag((WORKER,))] = None
+    """this worker's name in logs. Default: w<task index>"""
+
+    options: Annotated[list[str], Flag((WORKER,), "option", "KEY=VALUE")] = Field(default_factory=list)
+    """an option of the job"""
+
+    save: Annotated[Path | None, Flag((WORKER,), metavar="FILE")] = None
+    """write the trained model here at the end: FILE.keras, or the folder of a SavedModel"""
+
+    save_best: Annotated[Path | None, Flag((WORKER,), metavar="FILE")] = None
+    """write the model of the best evaluation here, each time there is a better one (worker 0; job.monitor says which is
+    better, job.evaluate_every how often): FILE.keras"""
+
+    device: Annotated[str | None, Flag((WORKER,), about="auto | cpu | gpu:N. Default: auto.")] = None
+    """`cpu`, `gpu:N`, or `auto`"""
+
+    server_timeout: Annotated[
+        float,
+        Field(ge=0),
+        Flag(
+            (WORKER,),
+            about=f"Seconds to keep trying a server that does not answer.  [default: {SERVER_TIMEOUT}]",
+        ),
+    ] = SERVER_TIMEOUT
+    """seconds to keep trying a server that does not answer"""
 
 
 class Reporter:
-    """What the worker prints: plain lines every few seconds, or JSON lines."""
+    """Prints what the worker does: plain lines every few seconds, or JSON lines."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -72,7 +108,7 @@ class Reporter:
         self._say("evaluated", fields, f"version {version}: {said}")
 
     def lowered(self, version: int, rate: float) -> None:
-        text = f"behind the evaluation of version {version} the learning rate is lowered to {rate:.6g}"
+        text = f"after the evaluation of version {version} the learning rate is lowered to {rate:.6g}"
         self._say("lowered", {"version": version, "learning_rate": rate}, text)
 
     def saved(self, path: Path) -> None:
@@ -98,11 +134,9 @@ class Reporter:
 
 
 def fail(message: str, code: ExitCode) -> SystemExit:
+    """Print the message, and return the exit to raise."""
     last_words("ps-worker", message, int(code))
     return SystemExit(int(code))
-
-
-log = logging.getLogger("ps-worker")
 
 
 def run(
@@ -112,7 +146,7 @@ def run(
     report: Reporter,
     credentials: Credentials = NO_TLS,
 ) -> ExitCode:
-    """Train; every failure is one clear message and its exit code."""
+    """Train, and return the exit code. Every failure prints one message and raises SystemExit."""
     try:
         outcome = _train(experiment, place, options, report, credentials)
     except DelayError as error:
@@ -126,7 +160,7 @@ def run(
     except MonitorError as error:
         raise fail(f"job.{error}", ExitCode.JOB_FAILED) from error
     except JobOver as over:
-        # As when a controller starts a worker again that had finished.
+        # A controller may restart a worker that had finished.
         report.over(str(over))
         return ExitCode.OK
     except Refused as error:
@@ -201,7 +235,7 @@ def _train(
 def _evaluations(
     experiment: Experiment, session: Session, trainer: Any, report: Reporter, save_best: Path | None
 ) -> Evaluations | None:
-    """Those of worker 0, where the job asks for any. Raises MonitorError, in each worker, for what cannot be."""
+    """Return the evaluations of worker 0, if the job asks for any. Raises MonitorError, on every worker."""
     section = experiment.job
     if not section.evaluate_every:
         return None
@@ -210,11 +244,11 @@ def _evaluations(
     if session.worker_index:
         return None
 
-    def told(version: int, metrics: Mapping[str, float]) -> None:
+    def report_metrics(version: int, metrics: Mapping[str, float]) -> None:
         report.evaluated(version, metrics)
         session.report(metrics, version)
 
-    def keep(weights: list[Any]) -> None:
+    def save(weights: list[Any]) -> None:
         assert save_best is not None
         aside = save_best.with_name(f".part-{save_best.name}")
         flats = [np.asarray(flat) for flat in weights]
@@ -226,8 +260,8 @@ def _evaluations(
         Every.parse(section.evaluate_every),
         watched,
         trainer,
-        told,
-        keep if save_best is not None else None,
+        report_metrics,
+        save if save_best is not None else None,
         plateau=plateau if section.plateau else None,
         rate=lambda: session.learning_rate,
         lowered=report.lowered,
@@ -237,7 +271,7 @@ def _evaluations(
 def _check_before_the_first_step(
     experiment: Experiment, session: Session, trainer: Any, watched: Watched
 ) -> None:
-    """Not after the first epoch. Raises MonitorError."""
+    """Check what would otherwise fail only after the first epoch. Raises MonitorError."""
     names = trainer.measures()
     if names is not None:
         watched.check(names)
@@ -250,7 +284,7 @@ def _check_before_the_first_step(
 
 
 def injected_delay(experiment: Experiment, worker_index: int, seed: int) -> Pause:
-    """Sleeps for as long as ``[workers.N] delay`` says, drawn anew at each call, as the simulated worker's delays are.
+    """Return a function that sleeps for ``[workers.N] delay``, drawn anew at each call, as for simulated workers.
 
     Raises DelayError for a trace file that cannot be used.
     """
@@ -263,7 +297,7 @@ def injected_delay(experiment: Experiment, worker_index: int, seed: int) -> Paus
 
 
 def _trainer(experiment: Experiment, device: str) -> Any:
-    """TensorFlow is loaded here, when everything that could be wrong without it has been looked at."""
+    """Load the trainer, and TensorFlow with it: only after every check that does not need TensorFlow."""
     import psworker.backends.tensorflow.quiet  # noqa: F401
     from psworker.tensorflow.device import DeviceError
 

@@ -1,1 +1,0 @@
-"""What stands behind the ps-worker command."""

@@ -1,0 +1,276 @@
+"""Join: what a session asks for, and who it is by the newest answer."""
+
+import logging
+import secrets
+from dataclasses import dataclass
+
+import grpc
+
+from pswire.generations import follows
+from pswire.logs.events import event
+from pswire.model.plan import Plan
+from pswire.model.specs import specs_to_wire
+from pswire.transport.codecs import Codec
+from pswire.transport.connecting import stub_of
+from pswire.v1 import coordinator_pb2 as pb
+from psworker.control.backoff import Backoff, bounded, insist
+from psworker.engine import ClientEngine
+from psworker.errors import Refused
+from psworker.local import PLAIN
+from psworker.work import WorkUnits
+
+log = logging.getLogger("ps-worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One of several trainings of a process, one after another.
+
+    `stays`: another may follow. `of`: the job that this phase continues. `after`: the job that has to end before this
+    phase begins a new one.
+    """
+
+    stays: bool = False
+    of: str = ""
+    after: str = ""
+
+
+FIRST = Phase()
+
+
+class Registration:
+    """Makes the Join calls of one session. `session` is the secret by which the servers recognise it.
+
+    The thread that opens the session makes the first call, and the session's own thread all others.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        plan: Plan,
+        codec: Codec,
+        name: str | None,
+        task_index: int | None,
+        backoff: Backoff,
+        optimizer: str,
+        work: WorkUnits | None = None,
+        epochs: int = 1,
+        phase: Phase = FIRST,
+    ) -> None:
+        """`optimizer`: the expected one, as JSON, or empty. `work`: the coordinator deals the data, for `epochs`
+        epochs."""
+        self.session = secrets.token_hex(16)
+        self._plan = plan
+        self._codec = codec
+        self._name, self._task_index = name, task_index
+        self._optimizer = optimizer
+        self._backoff = backoff
+        self._work = None if work is None else _work_units(work, epochs)
+        self._stub = stub_of(channel)
+        # By the newest answer: other servers at this address are not followed.
+        self._job, self._phase = phase.of, phase
+
+    def join(self, used: int = 0) -> pb.JoinReply:
+        """Join, or join again with the same name and part of the data.
+
+        `used`: the batch after the last one that this session committed, if it does not go back in its data. Raises
+        Refused, Unreachable.
+        """
+        request = pb.JoinRequest(
+            worker=self._name or "",
+            session=self.session,
+            variables=specs_to_wire(self._plan.variables),
+            plan=self._plan.fingerprint,
+            servers=len(self._plan.shards),
+            wire_dtype=self._codec.number,
+            task_index=self._task_index,
+            optimizer=self._optimizer,
+            job=self._job,
+            work=self._work,
+            stays=self._phase.stays,
+            after="" if self._job else self._phase.after,
+            used=used,
+        )
+        reply: pb.JoinReply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
+        if self._job and reply.job != self._job and not follows(reply.job, self._job):
+            # Nothing of the answer is used.
+            raise Refused(f"the servers started another job ({reply.job}, before {self._job})")
+        self._backoff.reset()
+        self._job = reply.job
+        self._name, self._task_index = reply.worker, reply.worker_index
+        return reply
+
+
+def _work_units(work: WorkUnits, epochs: int) -> pb.WorkUnits:
+    return pb.WorkUnits(
+        units=work.count, epochs=epochs, batches=work.batches_each, data=str(work), apart=work.apart
+    )
+
+
+class Joined:
+    """Who the session is by the newest Join. The session's thread updates it; any thread may read it.
+
+    `hello`: the first message of every stream. `learning_rate`: the job's present one; None if no commit may set
+    another. `renewals`: how often this session has become another member.
+    """
+
+    def __init__(self, reply: pb.JoinReply, session: str, *, numbered: bool) -> None:
+        """`numbered`: commits are of batches of this worker's own data."""
+        self._session, self._numbered = session, numbered
+        # Whether the loop can go back to an earlier batch.
+        self.goes_back = False
+        self.renewals = 0
+        # The batch after the last one that was committed, whether it counts or not.
+        self._used = 0
+        # `renewals` at the newest contribution; whether a warning has named the batch under way as lost.
+        self._seen_renewals, self._warned = 0, False
+        # Of the newest renewal.
+        self.reason = ""
+        self.take(reply)
+
+    def take(self, reply: pb.JoinReply) -> None:
+        """The session is this member from now on."""
+        self.reply, self.worker_count = reply, reply.worker_count
+        self.learning_rate = reply.learning_rate if reply.HasField("learning_rate") else None
+        self.hello = pb.Hello(
+            job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self._session
+        )
+
+    def set_rate(self, rate: float | None) -> None:
+        """A commit has set the job's learning rate, which holds until a later Join; None: it has not."""
+        if rate is not None:
+            self.learning_rate = rate
+
+    def is_another(self, reply: pb.JoinReply) -> bool:
+        """Whether the answer makes this session another member, which inherits nothing from the former one."""
+        return (reply.job, reply.incarnation) != (self.reply.job, self.reply.incarnation)
+
+    def used(self, engine: ClientEngine) -> int:
+        """Return the batch after the last one that any membership of this session committed, for the next Join.
+
+        0 for a loop that goes back, or whose batches have no numbers.
+        """
+        self._used = max(self._used, engine.position.next)
+        return self._used if self._numbered and not self.goes_back else 0
+
+    def contributed(self, batch: int, *, void: bool) -> None:
+        """The loop has finished with the batch. `void`: it does not count, although it was worked on."""
+        renewed, warned = self.renewals != self._seen_renewals, self._warned
+        self._seen_renewals, self._warned = self.renewals, False
+        if not (void and renewed and self._numbered) or self.goes_back:
+            return
+        self._used = max(self._used, batch + 1)
+        if not warned:
+            log.warning(
+                "batch %d of this worker, which was under way, does not count, and is not worked on again",
+                batch,
+                extra=event("commits_undone", batches=0),
+            )
+
+    def renew(self, engine: ClientEngine, reply: pb.JoinReply) -> None:
+        """Let the engine go on as the other member: its tickets become void, and some batches may not count."""
+        restarted = reply.job != self.reply.job
+        cause = ("the coordinator had given this worker up", "the servers began again from a checkpoint")
+        reason = self.reason = cause[restarted]
+        log.warning(
+            "joined again as incarnation %d: %s",
+            *(reply.incarnation, reason),
+            extra=event("joined_again", incarnation=reply.incarnation, job=reply.job),
+        )
+        self.renewals += 1
+        if not self._numbered:
+            engine.renew(reason)
+        elif self.goes_back:
+            # Going back also recovers a batch that was read for a ticket now void, or before its ticket was granted.
+            moved = restarted or engine.undone(reply.next_batch) > 0
+            engine.renew(reason, reply.next_batch, again=moved)
+        elif undone := engine.renew(reason, reply.next_batch):
+            log.warning(
+                "%s of this worker, from batch %d on, and the one under way do not count, and are not worked on again",
+                *("1 committed batch" if undone == 1 else f"{undone} committed batches", reply.next_batch),
+                extra=event("commits_undone", batches=undone),
+            )
+            self._warned = True
+
+
+class Facts:
+    """What a session knows by the newest Join."""
+
+    _joined: Joined
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self._joined.reply.job
+
+    @property
+    def worker(self) -> str:
+        """This worker's name."""
+        return self._joined.reply.worker
+
+    @property
+    def worker_index(self) -> int:
+        """This worker's part of the data: 0 to `worker_count` - 1, higher for workers that join later."""
+        return self._joined.reply.worker_index
+
+    @property
+    def worker_count(self) -> int:
+        """The number of workers that the job was started for."""
+        return self._joined.reply.worker_count
+
+    @property
+    def seed(self) -> int:
+        """The job's seed, the same on every worker."""
+        return self._joined.reply.seed
+
+    @property
+    def chief(self) -> str:
+        """The name of the worker that validates and writes files for all, as of Join; empty: worker 0."""
+        return self._joined.reply.chief
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The job's present learning rate: as of Join, and as this session's commits have set it since.
+
+        None if no commit may set one: the rate follows a schedule or began with 0, or the policy tolerates bad workers.
+        """
+        return self._joined.learning_rate
+
+    @property
+    def incarnation(self) -> int:
+        """How often a worker of this name joined before. It rises when the servers had given this worker up."""
+        return self._joined.reply.incarnation
+
+    @property
+    def membership(self) -> int:
+        """How often this session has become another member. A local rule's memory of the former one is void."""
+        return self._joined.renewals
+
+    @property
+    def local_rule(self) -> str:
+        """What the policy wants done between pull and push: "gradient", or a rule of `psworker.local`."""
+        return self._joined.reply.local_rule.name or PLAIN
+
+    @property
+    def next_batch(self) -> int:
+        """The first batch that no incarnation of this worker has committed, as of the newest Join: where a restarted
+        worker continues."""
+        return self._joined.reply.next_batch
+
+    @property
+    def phases_over(self) -> int:
+        """How many phases of the job were over at the newest Join."""
+        return self._joined.reply.phase
+
+    @property
+    def phase_batch(self) -> int:
+        """The first batch of this worker's data in the phase of the newest Join."""
+        return self._joined.reply.phase_batch
+
+    def goes_back(self) -> None:
+        """Declare that this loop can go back in its data.
+
+        `ready` and `done` then raise RolledBack when the servers went back to a checkpoint and undid commits of this
+        session. Without it a warning says how many.
+        """
+        self._joined.goes_back = True

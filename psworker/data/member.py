@@ -1,0 +1,91 @@
+"""A worker as one server knows it since the newest Join: its proof of membership, its encoder, its requests."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from numpy.typing import NDArray
+
+from pswire.messages import REQUESTS
+from pswire.transport import frames
+from pswire.transport.codecs import FLOAT32, Encoder
+from pswire.transport.framed_socket import Parts
+from pswire.transport.segments import here
+from pswire.transport.wire import Wire
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import model_pb2, shard_pb2
+from psworker.engine import Commit
+
+_FILL = REQUESTS.codecs[Commit].fill
+
+
+class Member:
+    """Makes the requests of one membership. The holder of the server's `turn` uses it.
+
+    The two push requests are filled in anew for each payload, because most of their fields stay the same.
+    """
+
+    __slots__ = ("_hello", "_plan", "_proof", "_push", "_step", "_weights", "encoder", "joined")
+
+    def __init__(self, joined: pb.JoinReply, encoder: Encoder, plan: str, wire: Wire) -> None:
+        """`plan`: the fingerprint of the plan."""
+        self.joined, self.encoder = joined, encoder
+        self._plan, self._weights = plan, wire.down.number
+        self._proof: dict[str, Any] = {
+            "job": joined.job,
+            "worker": joined.worker,
+            "incarnation": joined.incarnation,
+            "membership_token": joined.membership_token,
+            "plan": plan,
+        }
+        answer_dtype = model_pb2.WIRE_DTYPE_UNSPECIFIED if wire.same else wire.down.number
+        header = shard_pb2.PushHeader(**self._proof, weights_dtype=answer_dtype)
+        self._push = shard_pb2.ExchangeRequest(push=header)
+        # The push that carries a commit. `_hello` is the one that it holds.
+        self._step = shard_pb2.ExchangeRequest(push=header)
+        self._hello: pb.Hello | None = None
+
+    def attach(self, after: int, *, ask: bool) -> bytes:
+        """Ask for shared memory or a socket (`ask`), or take what was offered."""
+        request = shard_pb2.Attach(**self._proof, after=after, place=here(), ask=ask)
+        return shard_pb2.ExchangeRequest(attach=request).SerializeToString()
+
+    def pull(self, ticket: int, version: int, after: int, *, in_place: bool) -> bytes:
+        request = shard_pb2.PullRequest(
+            **self._proof, ticket=ticket, version=version, dtype=self._weights, after=after
+        )
+        return shard_pb2.ExchangeRequest(pull=request, in_place=in_place).SerializeToString()
+
+    def optimizer_slots(self, version: int, after: int) -> bytes:
+        request = shard_pb2.PullRequest(
+            **self._proof, version=version, dtype=FLOAT32.number, after=after, slots=True
+        )
+        return shard_pb2.ExchangeRequest(pull=request).SerializeToString()
+
+    def push(self, ticket: int, after: int) -> shard_pb2.ExchangeRequest:
+        """A push, valid until the next one. The caller sets dtype, bytes and slot."""
+        return self._filled(self._push, ticket, after)
+
+    def step(self, ticket: int, after: int, commit: Commit, hello: pb.Hello) -> shard_pb2.ExchangeRequest:
+        """As `push`, with the commit."""
+        request = self._step
+        if self._hello is not hello:
+            request.hello.CopyFrom(hello)
+            self._hello = hello
+        _FILL(request.commit, commit)
+        return self._filled(request, ticket, after)
+
+    def _filled(
+        self, request: shard_pb2.ExchangeRequest, ticket: int, after: int
+    ) -> shard_pb2.ExchangeRequest:
+        request.push.ticket, request.push.after = ticket, after
+        return request
+
+
+def messages(request: shard_pb2.ExchangeRequest, payload: NDArray[Any]) -> Iterator[Parts]:
+    """Yield the request with the first chunk of `payload` in the same message, then the other chunks."""
+    head: Parts = (request.SerializeToString(),)
+    for offset, data in frames.chunks(payload):
+        yield *head, *frames.chunk_field(offset, data)
+        head = ()
+    if head:
+        yield head
