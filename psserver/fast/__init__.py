@@ -10,7 +10,6 @@ This package is the shell around psserver.optimizers and psserver.shard, which
 know neither threads nor a compiler.
 """
 
-from psserver.fast.backend import FastBackend
-from psserver.fast.parallel import ParallelRunner
+from psserver.fast.backend import FastBackend, ParallelRunner
 
 __all__ = ["ParallelRunner", "FastBackend"]

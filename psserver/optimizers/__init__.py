@@ -1,9 +1,10 @@
 """Optimizers of the server: (init, update) pairs on flat float32 arrays.
 
-A rule (one small file each) is a formula with its source, written once: `formulas` makes the numpy kernel, the loop
-to be compiled and the bounds on magnitudes of it. A schedule gives the learning rate for a version; `Optimizer` binds
-the two and runs the formula in one pass, by numpy blocks or by what a `Backend` compiles. Formulas and defaults are
-those of Keras 3, which is the oracle of the tests. Standard library and numpy only.
+A rule is a formula with its source, in a module of its own. The formula is written once; `formulas` makes of it the
+numpy kernel, the loop to compile, and bounds on magnitudes. A schedule gives the learning rate of a version.
+`Optimizer` binds a rule and a schedule, and runs the formula in one pass, as numpy blocks or as the loop that a
+`Backend` has compiled. Formulas and defaults are those of Keras 3, the oracle of the tests. Standard library and numpy
+only.
 
     optimizer = build({"name": "adam", "learning_rate": 0.001})
     state = optimizer.init(x.size)
@@ -20,8 +21,8 @@ from psserver.optimizers.backend import (
     Summing,
     loop,
 )
-from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.optimizer import Optimizer
+from psserver.optimizers.reading import OptimizerError
 from psserver.optimizers.registry import (
     Description,
     build,

@@ -1,13 +1,11 @@
-"""Who carries out the passes over arrays: numpy blocks here, compiled loops and threads elsewhere.
+"""Passes over arrays, and the backends that run them.
 
-A pass is elementwise: element i of what is written depends on element i of
-what is read. It exists twice, as a `Loop` to be compiled and as a numpy fallback
-with the same arguments, and both give the same bits; so a backend may cut a
-pass into ranges, give these to threads, and change from one form to the other
-at any time.
+A pass is elementwise: element i of each output depends on element i of the inputs alone. Each pass exists twice, as a
+`Loop` to compile and as a numpy fallback with the same arguments, and both give the same bits. A backend may therefore
+cut a pass into ranges, spread these over threads, and switch between the two forms at any time.
 
-A pass may also add up a number over the elements (`Backend.total`). Its order is nobody's contract: in which pieces the
-array came, and who adds them up, shows in the last bits.
+A pass may also sum a number over the elements (`Backend.total`). The order of that sum is not part of the contract: the
+last bits depend on how the array is divided and on which form runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,26 +16,31 @@ import numpy as np
 import numpy.typing as npt
 
 AnyArray = npt.NDArray[Any]
-"""An array of any dtype: a slot may hold integers."""
+"""An array of any dtype."""
 
 Fallback = Callable[..., bool | None]
-"""The same pass in numpy, with the same bits."""
+"""The numpy form of a pass."""
 
 Summing = Callable[..., float]
-"""A pass that returns a sum, of numbers of at least 0; negative where something is wrong."""
+"""A pass that returns a sum of non-negative numbers, or a negative number on failure."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """A pass as a plain Python loop over elements, written so that it can be compiled. Made once, and compared by
-    identity.
+    """A pass as a plain Python loop over elements, in the subset of Python that numba compiles.
 
-    `function(*arrays, *scalars)`; `letters` says what each argument is:
-    r, w: float32 array that is read, or written (and perhaps read); u: read
-    and perhaps unaligned; W, b: uint32 array that is written, or read; H: uint16
-    array that is written; h: one that is read and perhaps unaligned; f: float32 scalar.
-    Arrays come first. None may stand for an argument that a variant lacks. `sums`: it returns a sum over the elements,
-    as `Summing`, in whatever order is fastest; what it writes is as exact as that of any other.
+    `function(*arrays, *scalars)` takes arrays first. `letters` has one letter for each argument:
+
+    r       float32 array, read
+    w       float32 array, written and possibly read
+    u       float32 array, read, possibly unaligned
+    W, b    uint32 array, written; read
+    H       uint16 array, written
+    h       uint16 array, read, possibly unaligned
+    f       float32 scalar
+
+    None may stand for an argument that a variant lacks. `sums`: the function returns a sum over the elements, as
+    `Summing` does, added in the fastest order; what it writes is exact all the same. Loops are compared by identity.
     """
 
     function: Callable[..., bool | None | float]
@@ -45,13 +48,13 @@ class Loop:
     sums: bool = False
 
     def variant(self, arguments: Sequence[object]) -> str:
-        """`letters`, with a dash for each argument that is None."""
+        """Return `letters` with a dash for each argument that is None."""
         if len(arguments) != len(self.letters):
             raise TypeError(
                 f"loop {self.function.__name__} takes {len(self.letters)} arguments, got {len(arguments)}"
             )
         letters = self.letters
-        # Mostly there is none.
+        # Most calls have none, and leave the string as it is.
         for place, argument in enumerate(arguments):
             if argument is None:
                 letters = f"{letters[:place]}-{letters[place + 1 :]}"
@@ -64,7 +67,7 @@ def loop(letters: str, *, sums: bool = False) -> Callable[[Callable[..., bool | 
 
 
 class Backend(Protocol):
-    """Runs passes; the result does not depend on which backend it was, nor on its threads."""
+    """An executor of passes. Results depend neither on the backend nor on its threads."""
 
     def run(
         self,
@@ -73,7 +76,7 @@ class Backend(Protocol):
         arrays: Sequence[AnyArray | None],
         scalars: Sequence[np.float32 | None] = (),
     ) -> bool:
-        """Carry out one pass over flat arrays of equal length; False when the pass returned False anywhere."""
+        """Run one pass over flat arrays of equal length. Return False if the pass returned False for any range."""
 
     def total(
         self,
@@ -82,11 +85,11 @@ class Backend(Protocol):
         arrays: Sequence[AnyArray],
         scalars: Sequence[np.float32] = (),
     ) -> float | None:
-        """The sum that one pass returns; None when it was negative anywhere. Not of empty arrays."""
+        """Return the sum that one pass computes, or None if it was negative for any range. Arrays are not empty."""
 
 
 class NumpyBackend:
-    """The fallback, in the calling thread. Needs nothing but numpy."""
+    """The fallback, in the calling thread. Needs numpy only."""
 
     def run(
         self,
@@ -95,7 +98,7 @@ class NumpyBackend:
         arrays: Sequence[AnyArray | None],
         scalars: Sequence[np.float32 | None] = (),
     ) -> bool:
-        """The fallback, on the whole arrays."""
+        """Run the fallback on the whole arrays."""
         return fallback(*arrays, *scalars) is not False
 
     def total(
@@ -105,7 +108,7 @@ class NumpyBackend:
         arrays: Sequence[AnyArray],
         scalars: Sequence[np.float32] = (),
     ) -> float | None:
-        """The sum of the fallback over the whole arrays."""
+        """Return the sum of the fallback over the whole arrays."""
         found = fallback(*arrays, *scalars)
         return None if found < 0 else found
 

@@ -1,9 +1,8 @@
-"""Clip the mean gradient of an update before the rule sees it, as Keras' optimizers do: by value, by the norm of each
-variable, or by the norm of all.
+"""Clipping of the mean gradient before the rule sees it, as in Keras: by value, by variable norm, or by global norm.
 
-Numpy does it also where the rule is compiled, so that the bits are the same. Norms are summed in float64, block by
-block in order. A gradient within the limit keeps its bits; otherwise it is multiplied by ``limit / norm``, rounded
-once. A norm that is not finite makes the gradient NaN, as in Keras. No number grows.
+Clipping runs in numpy even where the rule is compiled, so that the bits are the same. Norms are summed in float64,
+block by block in order. A gradient within the limit keeps its bits; any other is multiplied by ``limit / norm``,
+rounded once. A norm that is not finite makes the gradient NaN, as in Keras. Clipping never increases a magnitude.
 """
 
 import math
@@ -13,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from psserver.optimizers.blocks import Array
-from psserver.optimizers.whole import Part, pieces, squares
+from psserver.optimizers.blocks import Array, pieces, squares
+from psserver.optimizers.rule import Part
 from pswire.domains import Domain
 from pswire.knobs import Knob
 
@@ -29,18 +28,18 @@ KNOBS: Final = (
         0.0,
     ),
 )
-"""At most one of them."""
+"""An optimizer takes at most one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """`knob`: the name of one of `KNOBS`, and its value, above 0."""
+    """One kind of clipping. `knob`: a name from `KNOBS`; `limit`: its value, above 0."""
 
     knob: str
     limit: float
 
     def run(self, gradient: Array, parts: Sequence[Part], factors: Sequence[np.float32]) -> None:
-        """Multiply by all `factors` and clip, in place. `parts`: the variables of the gradient."""
+        """Multiply the gradient by all `factors`, then clip it, in place. `parts`: the variables of the gradient."""
         with np.errstate(all="ignore"):
             for block in pieces(gradient.size):
                 for factor in factors:
@@ -56,7 +55,7 @@ class Clip:
 
     def _shorten(self, gradient: Array) -> None:
         norm = math.sqrt(sum(squares(gradient[block]) for block in pieces(gradient.size)))
-        # NaN is not below anything.
+        # "not <=" also catches NaN.
         if not norm <= self.limit:
             share = self.limit / norm if math.isfinite(norm) else math.nan
             np.multiply(gradient, np.float32(share), out=gradient)

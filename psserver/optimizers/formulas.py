@@ -1,14 +1,14 @@
-"""One formula, three readings: a numpy kernel, a loop to be compiled, and bounds on magnitudes.
+"""One formula, three readings: a numpy kernel, a loop to compile, and bounds on magnitudes.
 
-A rule's `step` runs once, on `Value`s instead of numbers, and leaves a graph of operations on float32. The kernel and
-the loop carry out the same operations, rounded one by one (the compiler contracts nothing), so they give the same bits;
-bounds follow from the facts in `psserver.optimizers.magnitudes`.
+A rule's `step` runs once, on `Value`s instead of numbers, and leaves a graph of float32 operations. Kernel and loop
+carry out the same operations, each rounded on its own (the compiler contracts nothing), so they give the same bits.
+The bounds follow from the facts in `psserver.optimizers.magnitudes`.
 
     def step(self, x, g, s):
         mean = mix(s["momentum"], g, s["gain"])
         return {"momentum": mean, "x": x - mean * s["rate"]}
 
-Write a product of three as it is to be rounded: ``a * b * c`` is ``(a * b) * c``.
+Write a product of three in the order of rounding: ``a * b * c`` is ``(a * b) * c``.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _serials = count()
 
 
 class Condition(NamedTuple):
-    """A comparison, for `pick`."""
+    """A comparison, as the condition of `pick`."""
 
     left: "Value"
     op: str
@@ -40,9 +40,9 @@ class Condition(NamedTuple):
 class Value:
     """The result of one operation, or (op "array" or "scalar") an input.
 
-    `positive`: it is never below zero, as scalars are, and the slots of which a rule says so. `within`: two values
-    that the result lies between. `scalar`: it is the same for all elements. `condition`: of a pick by two of the
-    rule's scalars. `serial`: the place in the order in which values are computed.
+    `positive`: never below zero; true for scalars, and for slots that the rule declares so. `within`: two values
+    between which the result lies. `scalar`: the same for all elements. `condition`: of a pick that compares two of the
+    rule's scalars. `serial`: values are computed in this order.
     """
 
     __slots__ = ("op", "args", "name", "positive", "within", "scalar", "condition", "serial")
@@ -84,35 +84,35 @@ ZERO: Final = Value("scalar", name="zero", positive=True)
 
 
 def sqrt(value: Value) -> Value:
-    """The square root."""
+    """Return the square root."""
     return Value("sqrt", value, positive=True)
 
 
 def root(value: Value, epsilon: Value, *, outside: bool) -> Value:
-    """The square root with an epsilon, under it or behind it."""
+    """Return the square root with an epsilon, added under the root or, with `outside`, to it."""
     return sqrt(value) + epsilon if outside else sqrt(value + epsilon)
 
 
 def sign(value: Value) -> Value:
-    """1, 0 or -1; NaN of NaN."""
+    """Return 1, 0 or -1; NaN for NaN."""
     return Value("sign", value)
 
 
 def maximum(left: Value, right: Value) -> Value:
-    """The larger one; NaN if one is."""
+    """Return the larger value; NaN if either is NaN."""
     return Value("max", left, right, positive=left.positive or right.positive)
 
 
 def mix(mean: Value, new: Value, gain: Value) -> Value:
-    """``mean + (new - mean) * gain`` with a gain of at most 1: a running mean, between the two."""
+    """Return ``mean + (new - mean) * gain`` with a gain of at most 1: a running mean, which lies between the two."""
     moved = (new - mean) * gain
     return Value("+", mean, moved, positive=mean.positive and new.positive, within=(mean, new))
 
 
 def pick(condition: Condition, then: Value, other: Value) -> Value:
-    """`then` where the condition holds, else `other`.
+    """Return `then` where the condition holds, else `other`.
 
-    A condition on two of the rule's scalars costs nothing: one side only is computed.
+    A condition on two of the rule's scalars costs nothing: only one side is computed.
     """
     left, op, right = condition
     picked = Value(op, left, right, then, other, positive=then.positive and other.positive)
@@ -139,7 +139,7 @@ def _pick(
 
 
 class Operation(NamedTuple):
-    """One operation as source: a call of numpy, lines of a loop, and the bound on its magnitude."""
+    """One operation as source: a numpy call, the lines of a loop, and the bound on its magnitude."""
 
     numpy: str
     loop: str
@@ -151,13 +151,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "+": Operation("np.add({})", "{0} + {1}", "{0} + {1}"),
     "-": Operation("np.subtract({})", "{0} - {1}", "{0} + {1}"),
     "*": Operation("np.multiply({})", "{0} * {1}", "{0} * {1}"),
-    # The divisor's least magnitude.
+    # {least} is the least magnitude of the divisor.
     "/": Operation("np.divide({})", "{0} / {1}", "over({0}, {least})"),
     "neg": Operation("np.negative({})", "-{0}", "{0}"),
     "abs": Operation("np.abs({})", "abs({0})", "{0}"),
     "sqrt": Operation("np.sqrt({})", "np.sqrt({0})", "sqrt({0})"),
     "max": Operation("np.maximum({})", "np.maximum({0}, {1})", "max({0}, {1})"),
-    # Conditions are not nested, or the compiler would branch instead of choosing.
+    # Nested conditional expressions would make the compiler branch instead of select.
     "sign": Operation(
         "np.sign({})",
         "one if {0} > zero else {0}; {out} = -one if {0} < zero else {out}; {out} = zero if {0} == zero else {out}",
@@ -169,7 +169,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 
 
 class Formula:
-    """What the `step` of a rule computes. `x` and `g` are the weights it starts from, after decay, and the gradient."""
+    """The computation of a rule's `step`. `x` and `g` are the weights after decay, and the gradient."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Formula:
         self._x, self._g = Value("array", name="x"), Value("array", name="g")
         own = {slot: Value("array", name=slot, positive=slot in positive) for slot in slots}
         known = {each: Value("scalar", name=each, positive=True) for each in scalars}
-        # Its decay is computed late: until then a kernel needs no array for it.
+        # Decay is computed as late as possible: until then the kernel needs no array for its result.
         self._x.serial = math.inf
         self._start = self._x - self._x * known["decay"] * known["rate"] if decays else self._x
         self.results = step(self._start, self._g, {**known, **own, "x": self._x})
@@ -202,7 +202,10 @@ class Formula:
     def _graph(
         self, answers: Mapping[Condition | None, bool]
     ) -> tuple[dict[Value, tuple[Value, ...]], dict[str, Value]]:
-        """All values after their operands, with these; and what is found. Of picks with an answer, that side only."""
+        """Return all values in order, with their operands, and the results by name.
+
+        Of a pick whose condition has an answer, only the side that it picks is visited.
+        """
         operands: dict[Value, tuple[Value, ...]] = {}
 
         def real(value: Value) -> Value:
@@ -219,7 +222,7 @@ class Formula:
 
         found = {}
         for name, value in self.results.items():
-            # A slot may become another input: by a copy, before that one changes.
+            # If a slot's new value is another input, copy that input before it changes.
             end = real(value)
             found[name] = visit(end if end.args or end.name == name else Value("copy", end))
         return dict(sorted(operands.items(), key=lambda item: item[0].serial)), found
@@ -227,7 +230,7 @@ class Formula:
     # numpy
 
     def kernel(self, scalars: Scalars) -> Kernel:
-        """The update of a block, in place as far as values are not needed again."""
+        """Return the update of a block. It works in place wherever a value is not needed again."""
         known = {"zero": np.float32(0), **scalars}
         answers = (
             known[left.name] > known[right.name] if op == ">" else known[left.name] <= known[right.name]
@@ -237,7 +240,10 @@ class Formula:
         return lambda x, g, out, state: run(x, g, out, state, scalars)
 
     def _planned(self, answers: tuple[bool, ...]) -> Callable[..., None]:
-        """Decide where each result goes: to its slot or `out` if these are free, else over what has had its use."""
+        """Compile the kernel for these answers, with a place for each result.
+
+        A result goes to its slot or to `out` if that is free, else over a value that is no longer needed.
+        """
         operands, found = self._graph(dict(zip(self._conditions, answers, strict=True)))
         ends = {"out" if name == "x" else name: value for name, value in found.items()}
         uses = Counter(arg for args in operands.values() for arg in args)
@@ -252,13 +258,13 @@ class Formula:
                 continue
             uses.subtract(args)
             wanted = [
-                # Its own, or that of the only result which needs it.
+                # Its own place, or that of the only result that needs it.
                 *(place for place, end in ends.items() if end is value),
                 *(slot for slot in self.slots if uses[value] == 1 and value in operands[found[slot]]),
                 *(home[arg] for arg in args if home[arg] in places),
                 *places,
             ]
-            # What a pick chooses from must outlast its other side.
+            # A pick copies `other` first, so `then` must not share its place.
             kept = home[args[2]] if len(args) == 4 else ""
             free = [each for each in wanted if each != kept and not (each in held and uses[held[each]])]
             said = ", ".join(home[arg] for arg in args)
@@ -279,13 +285,15 @@ class Formula:
 
     @cached_property
     def loop(self) -> Loop:
-        """The update as a loop that reads and writes each element once: x, g, out, the slots, the scalars, then
+        """The update as a loop that reads and writes each element once.
+
+        Its arguments are x, g, out, the slots, the scalars, then
 
         factor, scale   the gradient is ``g * factor * scale``
         tiny            slots closer to zero than this are cleared; 0 clears none
 
-        It returns False where a number of `out` or of a slot is not finite: such a version is never published, and a
-        check on the way costs no pass over memory.
+        It returns False if a number of `out` or of a slot is not finite. Such a version is never published, and a
+        check inside the loop costs no pass over memory.
         """
         head = ["x", "g", "out", *self.slots, *self.scalars, "factor", "scale", "tiny"]
         lines = [
@@ -297,7 +305,7 @@ class Formula:
         return _loop(self.name, letters, ", ".join(head), tuple(lines))
 
     def _branches(self, answers: Mapping[Condition | None, bool], asked: Sequence[Condition]) -> list[str]:
-        """One loop for each side of each condition on scalars: the compiler makes poor code of a choice within."""
+        """Return one loop for each combination of answers to `asked`: a choice inside the loop compiles poorly."""
         if asked:
             (left, op, right), *rest = asked
             yes, no = (self._branches({**answers, asked[0]: answer}, rest) for answer in (True, False))
@@ -326,7 +334,7 @@ class Formula:
     # Magnitudes
 
     def bounds(self, scalars: Scalars, g: float, b: Mapping[str, float]) -> Bounds:
-        """Bounds on weights and slots after the update, and the largest on the way."""
+        """Return bounds on weights and slots after the update, and the largest intermediate magnitude."""
         return self._bounds(g, b, scalars)
 
     @cached_property
@@ -348,9 +356,9 @@ class Formula:
         return _made("bounds(g, b, k)", [*lines, f"return {{{found}}}, max(g, {peak})"], made)
 
     def _bound(self, value: Value, names: Mapping[Value, str]) -> str:
-        """The source of the largest magnitude of `value`."""
+        """Return the source of a bound on the magnitude of `value`."""
         if value is self._start:
-            # With decay, and without: some variables may be left out.
+            # The larger of with and without decay: some variables may be excluded from it.
             return f"{names[self._x]} * max(1.0, abs(1.0 - float(k['decay']) * float(k['rate'])))"
         if value.within:
             return f"max({', '.join(names[each] for each in value.within)})"
@@ -362,9 +370,9 @@ class Formula:
 
 
 def _least(value: Value, names: Mapping[Value, str]) -> str:
-    """The source of the least magnitude of `value`: of positive ones only, and 0 where nobody knows."""
+    """Return the source of the least magnitude of a positive `value`; 0 where it is unknown."""
     if not value.positive:
-        # A sum that is replaced by a positive number where it is not above zero.
+        # A sum that a positive number replaces wherever it is not above zero.
         if value.op == "<=" and value.args[1] is ZERO and value.args[0] is value.args[3]:
             return f"(SMALLEST if {_least(value.args[2], names)} > LEAST else 0.0)"
         return "0.0"
@@ -386,15 +394,16 @@ def _least(value: Value, names: Mapping[Value, str]) -> str:
 
 
 def _root(least: float) -> float:
-    """The least root of what is at least `least`: of subnormal numbers only the smallest is known to be exact."""
+    """Return the least root of a number >= `least`. Among subnormal roots only the smallest is exact for certain."""
     return math.sqrt(least) if least > LEAST or least == SMALLEST else 0.0
 
 
 @cache
 def _loop(name: str, letters: str, arguments: str, lines: tuple[str, ...]) -> Loop:
-    """The loop of this source: made once, however many rules lead to it.
+    """Return the loop of this source; the same object for all rules that lead to the same source.
 
-    Compiled code is kept by the function's name and the file that it claims to be from: the name tells sources apart.
+    Numba's cache identifies compiled code by function name and file, and all loops claim this file: the digest in the
+    name tells sources apart.
     """
     unique = f"{name}_{hashlib.sha256(repr((arguments, lines)).encode()).hexdigest()[:16]}"
     return Loop(
@@ -403,7 +412,7 @@ def _loop(name: str, letters: str, arguments: str, lines: tuple[str, ...]) -> Lo
 
 
 def _made(head: str, lines: Iterable[str], known: dict[str, Any]) -> Callable[..., Any]:
-    """The function of this head and these lines, made of our own rules' operations and names."""
+    """Return the function with this head and these lines, which contain only our own rules' operations and names."""
     source = "\n".join([f"def {head}:", *_indented(lines)])
     exec(compile(source, __file__, "exec"), known)  # noqa: S102
     function: Callable[..., Any] = known[head.partition("(")[0]]

@@ -1,18 +1,18 @@
-"""How large the numbers can become that one update leaves behind: bounds that hold whatever the gradient's numbers are.
+"""Bounds on the numbers that one update leaves behind, valid for any gradient within a given magnitude.
 
-Every rule has a method `bounds`. It takes bounds on the magnitude of the gradient, of the weights and of all slots, and
-gives those after one update, with the largest that any intermediate result has. `psserver.optimizers.formulas` derives
-them from the rule's `step`; a rule for which that is too loose has its own. All follow from |a + b| <= |a| + |b|, and
-from three facts:
+Every rule has a method `bounds`. It takes bounds on the magnitude of the gradient, the weights and all slots, and
+returns those after one update, with the largest magnitude of any intermediate result. `psserver.optimizers.formulas`
+derives them from the rule's `step`; a rule for which the derived bounds are too loose defines its own. All follow from
+|a + b| <= |a| + |b| and from three facts:
 
-- a running mean ``m + (g - m) (1 - beta)`` lies between m and g, so it is within the larger one's magnitude;
-- a sum of squares is not negative, so that a root of it with epsilon is at least epsilon's share;
-- rounding to float32 changes a result by 2**-24 of it at most, and an update has fewer than 32 operations in a row:
-  `ROUNDING` makes up for them. Below the least normal float32 results are only closer to zero, which matters
-  for divisors alone: those that may be so small count as zero, and the bound is infinite (`over`).
+- a running mean ``m + (g - m) (1 - beta)`` lies between m and g, so its magnitude is at most the larger one's;
+- a sum of squares is not negative, so its root with epsilon is at least epsilon's share;
+- rounding to float32 changes a result by at most 2**-24 of it, and an update has fewer than 32 operations in a row;
+  `ROUNDING` covers them. Below the least normal float32 results are only closer to zero, which matters for divisors
+  alone: a divisor that may be so small counts as zero, and the bound is infinite (`over`).
 
-A bound that is infinite, or beyond `LIMIT`, says that nobody knows. Far below the largest float32 (2**128), the limit
-leaves room for sums of two.
+A bound that is infinite, or beyond `LIMIT`, means "unknown". The limit is far enough below the largest float32 (2**128)
+to leave room for sums of two.
 """
 
 import math
@@ -23,44 +23,47 @@ import numpy as np
 
 LIMIT: Final = 2.0**100
 ROUNDING: Final = 1 + 2.0**-18
-# Divisors below it may be rounded to zero, or lose most of their digits.
+# A divisor below this may be rounded to zero, or lose most of its digits.
 LEAST: Final = 2.0**-120
 # The least float32 above zero.
 SMALLEST: Final = 2.0**-149
-# A norm is at most that many times the largest element: the root of the most elements that a plan has.
+# Bounds the ratio of a norm to the largest element: the root of the most elements that a plan has.
 NORM: Final = 2.0**20
 
 Magnitudes = Mapping[str, float]
 """Bounds by name: "x" for the weights, and every slot."""
 Bounds = tuple[dict[str, float], float]
-"""After an update: of the weights and every slot; and the largest of what is computed on the way."""
+"""After an update: bounds by name, and the largest intermediate magnitude."""
 
 
 class Bounded(Protocol):
-    """A rule, as far as this module is concerned."""
+    """The part of a rule that this module needs."""
 
     def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """After update number `step` at `rate`, by a gradient within `g`, of what was within `b`. May overflow."""
+        """Return bounds after update number `step` at `rate`, for a gradient within `g` and values within `b`.
+
+        May raise OverflowError.
+        """
 
 
 def after(
     rule: Bounded, rate: np.float32, step: int, gradient: float, before: Magnitudes
 ) -> dict[str, float] | None:
-    """Bounds after update number `step` at `rate`, by a gradient within `gradient`; None where nobody knows."""
+    """Return bounds after update number `step` at `rate`, for a gradient within `gradient`; None if unknown."""
     try:
         found, peak = rule.bounds(float(rate), step, gradient, before)
     except OverflowError:
         return None
     grown = {name: value * ROUNDING for name, value in found.items()}
-    # NaN is not below anything.
+    # NaN fails "<=" too.
     return grown if all(value <= LIMIT for value in (*grown.values(), peak * ROUNDING)) else None
 
 
 def over(value: float, divisor: float) -> float:
-    """The quotient, or infinity where the divisor may be zero in float32."""
+    """Return the quotient, or infinity if the divisor may be zero in float32."""
     return value / divisor if divisor > LEAST else math.inf
 
 
 def start_of(decay: float, rate: float, x: float) -> tuple[float, float]:
-    """What the update starts from, with decay or (variables that are left out) without; and the largest on the way."""
+    """Return bounds on the weights after decay (or without it, for excluded variables), and on the way there."""
     return x * max(1.0, abs(1.0 - decay * rate)), x * (1.0 + decay) * (1.0 + rate)

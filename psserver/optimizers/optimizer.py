@@ -1,4 +1,4 @@
-"""An optimizer: a rule and a schedule, as a pair of functions (init, update) on flat arrays."""
+"""An optimizer: a rule and a schedule as a pair of functions (init, update) on flat arrays."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,23 +9,21 @@ from typing import Final
 
 import numpy as np
 
-from psserver.optimizers import blocks, whole
+from psserver.optimizers import blocks
 from psserver.optimizers.backend import NUMPY, Backend, Loop
-from psserver.optimizers.blocks import Array
+from psserver.optimizers.blocks import Array, pieces
 from psserver.optimizers.clipping import Clip
-from psserver.optimizers.errors import OptimizerError
-from psserver.optimizers.rule import Rule
-from psserver.optimizers.schedules import Schedule, schedule_config, unknown
-from psserver.optimizers.whole import Part, WholeRule
+from psserver.optimizers.reading import OptimizerError, unknown
+from psserver.optimizers.rule import Part, Rule, WholeRule
+from psserver.optimizers.schedules import Schedule, schedule_config
 from pswire.domains import LARGEST_SINGLE
 from pswire.knobs import settings
 
-# Slots are cleared of subnormals every N versions: often enough that
-# they never linger, seldom enough that it costs nothing. A function of the
-# version alone, so that replays and restored runs clear at the same updates.
+# Slots are cleared of subnormals every N versions: often enough that they never linger, seldom enough to cost nothing.
+# It depends on the version alone, so that replays and restored runs clear at the same updates.
 SWEEP_EVERY = 64
 
-# Knobs for formulas of PyTorch and Optax, with the values at which they are Keras'.
+# Knobs for the formulas of PyTorch and Optax, with the values that give Keras' formulas.
 NOT_KERAS: Final[Mapping[str, object]] = {
     "rate_outside": False,
     "epsilon_outside": False,
@@ -36,12 +34,11 @@ NOT_KERAS: Final[Mapping[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """Turns version v of an arena into version v+1. Holds no arrays and no counters.
+    """A rule bound to a schedule: turns version v of an arena into version v + 1. Holds no arrays and no counters.
 
-    All that an optimizer remembers is the dict made by `init`, and the version
-    is an argument, so a checkpoint is that dict and nothing else. Updates are
-    elementwise: a split of the arena over servers does not change a bit. Those of a `WholeRule`, and those
-    with clipped norms, are not: no variable may be split.
+    All that an optimizer remembers is the dict made by `init`; the version is an argument. A checkpoint is therefore
+    that dict and nothing else. Updates are elementwise, so dividing the arena among servers does not change a bit.
+    The exceptions are `WholeRule` and clipping by norms, for which no variable may be split.
     """
 
     name: str
@@ -49,18 +46,18 @@ class Optimizer:
     schedule: Schedule
     # Variables without weight decay: names, or patterns of names ("*/bias").
     exclude: tuple[str, ...] = ()
-    # The elements of the arena that this leaves without decay, as rising (start, stop); see `bound`.
+    # Elements of the arena without decay, as rising (start, stop); set by `bound`.
     spared: tuple[tuple[int, int], ...] = ()
-    # The variables of the arena, for a `WholeRule` and for norms of variables; none: it is one vector.
+    # The variables of the arena, for a `WholeRule` and for norms of variables. Empty: the arena is one vector.
     parts: tuple[Part, ...] = ()
-    # Of the mean gradient, before the rule.
+    # Clipping of the mean gradient before the rule.
     clip: Clip | None = None
 
     @property
     def config(self) -> dict[str, object]:
         """All settings, defaults included, JSON-able; `build` reads them back as an equal optimizer.
 
-        Knobs of `NOT_KERAS` at their defaults are left out: checkpoints and logs of before have no names for them.
+        Knobs in `NOT_KERAS` at their defaults are left out: older checkpoints and logs do not name them.
         """
         knobs = {knob: value for knob, value in settings(self.rule).items() if NOT_KERAS.get(knob) != value}
         made = {"name": self.name, "learning_rate": schedule_config(self.schedule), **knobs}
@@ -71,10 +68,10 @@ class Optimizer:
     def bound(
         self, known: Mapping[str, tuple[int, ...]], pieces: Sequence[tuple[str, int, int]]
     ) -> "Optimizer":
-        """The same for an arena whose trainable elements from start to stop are `pieces` (name, start, stop).
+        """Return this optimizer for an arena whose trainable elements are `pieces` (name, start, stop).
 
-        `known`: all trainable variables, by name, with their shapes. Raises OptimizerError for an excluded name
-        that is none of them, and for a piece of a variable where the rule needs all of it.
+        `known`: the shapes of all trainable variables, by name. Raises OptimizerError for an excluded name that is not
+        among them, and for a piece of a variable if the rule needs the whole variable.
         """
         for pattern in self.exclude:
             if not any(fnmatchcase(name, pattern) for name in known):
@@ -92,11 +89,11 @@ class Optimizer:
 
     @property
     def whole(self) -> bool:
-        """It needs each variable whole on one server."""
+        """True if each variable must lie whole on one server."""
         return isinstance(self.rule, WholeRule) or (self.clip is not None and self.clip.knob == "clipnorm")
 
     def check_whole(self, split: Sequence[str], servers: int = 1) -> None:
-        """Raises OptimizerError where variables lie on several servers (`split`: in parts) that must be on one."""
+        """Raise OptimizerError if a variable in `split` (divided among servers) must lie whole on one server."""
         if self.clip is not None and self.clip.knob == "global_clipnorm" and servers > 1:
             raise OptimizerError(
                 f"global_clipnorm of optimizer {self.name!r} limits the norm of the whole gradient, and each of "
@@ -116,7 +113,7 @@ class Optimizer:
             )
 
     def check_local(self, rule: str) -> None:
-        """Raises OptimizerError where it clips, and workers contribute steps of the local rule `rule`."""
+        """Raise OptimizerError if the optimizer clips and workers contribute steps of the local rule `rule`."""
         if self.clip is not None and rule != "gradient":
             raise OptimizerError(
                 f"{self.clip.knob} of optimizer {self.name!r} clips gradients, and under the policy's local rule "
@@ -126,11 +123,11 @@ class Optimizer:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the float32 arrays that it keeps, each as large as the arena."""
+        """The names of the float32 slots, each as large as the arena."""
         return self.rule.slots
 
     def init(self, size: int) -> dict[str, Array]:
-        """Slots for an arena of `size` elements: name -> float32 array of shape (size,)."""
+        """Return new slots for an arena of `size` elements: name -> float32 array of shape (size,)."""
         if size < 0:
             raise OptimizerError(f"an arena has 0 or more elements, got {size}")
         first = self.rule.initial
@@ -142,11 +139,11 @@ class Optimizer:
 
     @property
     def per_worker(self) -> bool:
-        """The caller of `update` keeps a set of slots for each worker, and gives that of the gradient's."""
+        """True if the caller of `update` keeps a set of slots for each worker and passes the set of the gradient's."""
         return self.rule.per_worker
 
     def check_aggregator(self, aggregator: str) -> None:
-        """Raises OptimizerError when an update's gradients must stay apart, and the policy mixes them."""
+        """Raise OptimizerError if the rule needs each worker's own gradient and the policy aggregates them."""
         if self.per_worker and aggregator != "mean":
             raise OptimizerError(
                 f"optimizer {self.name!r} keeps a velocity for each worker and needs each one's own gradient, but "
@@ -154,11 +151,11 @@ class Optimizer:
             )
 
     def last_step(self, state: Mapping[str, Array]) -> Array | None:
-        """The slot that holds the last step, learning rate and all; None where none does."""
+        """Return the slot that holds the last step (learning rate included), or None."""
         return None if self.rule.step_slot is None else state[self.rule.step_slot]
 
     def rate(self, version: int, lr_scale: float = 1.0) -> np.float32:
-        """The learning rate of the update from `version`: ``schedule(version) * lr_scale``, rounded once.
+        """Return the learning rate of the update from `version`: ``schedule(version) * lr_scale``, rounded once.
 
         Raises OptimizerError unless version >= 0, lr_scale >= 0 and the product is finite in float32.
         """
@@ -186,22 +183,17 @@ class Optimizer:
         scale: float = 1.0,
         backend: Backend = NUMPY,
     ) -> bool:
-        """Write version ``version + 1`` into `out`, from version `version` in `x`: one pass over memory.
+        """Write version ``version + 1`` into `out`, from version `version` in `x`, in one pass over memory.
 
-        False where a number in `out` or `state` is not finite; that has advanced all the same.
+        The gradient is ``gradient * factor * scale``, multiplied in this order; both factors are rounded to float32.
 
-        The gradient is ``gradient * factor * scale``, both rounded to float32
-        and multiplied in this order.
+        All arrays are float32 of shape (size,), and none overlaps another. `x` is only read; `state` (from `init`)
+        advances in place; `gradient` is scratch, with undefined contents afterwards.
 
-        All arrays are float32 of shape (size,) and none overlaps another. `x`
-        is only read; `state` (as `init` made it) advances in place; `gradient`
-        is scratch: its contents are undefined afterwards.
-
-        The rate is ``schedule(version) * lr_scale``; where the formula has a
-        step count (Adam's t), it is ``version + 1``. Overflow yields inf or
-        NaN as in Keras, without a warning; finite inputs of ordinary size give
-        finite results. Raises OptimizerError for arrays that do not fit, with
-        nothing changed. May be called from several threads on disjoint arrays.
+        The rate is ``schedule(version) * lr_scale``; a step count in the formula (Adam's t) is ``version + 1``.
+        Overflow yields inf or NaN without a warning, as in Keras; finite inputs of ordinary size give finite results.
+        Returns False if a number in `out` or `state` is not finite; the update has happened all the same. Raises
+        OptimizerError for arrays that do not fit, with nothing changed. Thread-safe on disjoint arrays.
         """
         self._check(x, gradient, out, state)
         return self.advance(
@@ -226,7 +218,7 @@ class Optimizer:
         scale: float = 1.0,
         backend: Backend = NUMPY,
     ) -> bool:
-        """As `update`, for arrays that are known to fit. To look at them takes as long as a small update."""
+        """Update as `update` does, without checking the arrays: the check takes as long as a small update."""
         rate = self.rate(version, lr_scale)
         factors = (np.float32(factor), np.float32(scale))
         if self.clip is not None:
@@ -255,16 +247,26 @@ class Optimizer:
         out: Array,
         state: Mapping[str, Array],
     ) -> bool:
-        return whole.run(
-            rule,
-            self._variables(x.size),
-            self.spared,
-            *(x, gradient, out, state),
-            rate=rate,
-            step=version + 1,
-            factors=[each for each in factors if each != 1.0],
-            sweep=(version + 1) % SWEEP_EVERY == 0,
-        )
+        """Update variable by variable. Return False if a number in `out` or `state` is not finite."""
+        good, step = True, version + 1
+        with np.errstate(all="ignore"):
+            for part in self._variables(x.size):
+                here = slice(part.start, part.stop)
+                slots = {name: slot[here] for name, slot in state.items()}
+                g = gradient[here]
+                for factor in factors:
+                    if factor != 1.0:
+                        np.multiply(g, factor, out=g)
+                stays = not rule.weight_decay or (part.start, part.stop) in self.spared
+                decay = None if stays else np.float32(rule.weight_decay)
+                rule.step_whole(x[here], g, out[here], slots, part.shape, rate=rate, step=step, decay=decay)
+                for written in (out[here], *slots.values()):
+                    finite = all(bool(np.isfinite(written[each]).all()) for each in pieces(written.size))
+                    good = finite and good
+                if step % SWEEP_EVERY == 0:
+                    for slot in slots.values():
+                        blocks.clear_subnormals(slot, scratch=g)
+        return good
 
     def _variables(self, size: int) -> tuple[Part, ...]:
         return self.parts or ((Part("", 0, size, (size,)),) if size else ())
@@ -281,7 +283,7 @@ class Optimizer:
         state: Mapping[str, Array],
         backend: Backend,
     ) -> bool:
-        """The update of elements that all have one rule. False where a number in `out` or `state` is not finite."""
+        """Update elements that share one rule. Return False if a number in `out` or `state` is not finite."""
         step, sweep = version + 1, (version + 1) % SWEEP_EVERY == 0
         fused, names = rule.fused(rate, step), rule.slots
 
@@ -300,7 +302,7 @@ class Optimizer:
         )
 
     def _ranges(self, rule: Rule, size: int) -> list[tuple[int, int, Rule]]:
-        """The arena from end to end: spared elements without decay, all others with it."""
+        """Divide the arena into ranges: excluded elements get the rule without decay, all others the rule itself."""
         without = _without_decay(rule)
         ranges: list[tuple[int, int, Rule]] = []
         done = 0
@@ -310,7 +312,7 @@ class Optimizer:
         return [each for each in [*ranges, (done, size, rule)] if each[0] < each[1]]
 
     def variants(self) -> list[tuple[Loop, str]]:
-        """The loops that an update runs, and what their arguments are (`Loop.variant`)."""
+        """Return the loops that an update runs, each with its variant (`Loop.variant`), for a backend to compile."""
         if isinstance(self.rule, WholeRule):
             return []
         rules = [self.rule, _without_decay(self.rule)] if self.spared else [self.rule]
@@ -318,7 +320,7 @@ class Optimizer:
         return [(loop, loop.letters) for loop in loops]
 
     def variant(self) -> tuple[Loop, str]:
-        """The loop of the elements that decay, or of all where none does. Not of a `WholeRule`, which has none."""
+        """Return the loop of the decaying elements, or of all if none decay. A `WholeRule` has none."""
         return self.variants()[0]
 
     def _check(self, x: Array, gradient: Array, out: Array, state: Mapping[str, Array]) -> None:

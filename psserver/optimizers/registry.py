@@ -8,9 +8,9 @@ from types import ModuleType
 
 from psserver.optimizers.clipping import KNOBS as CLIPPING
 from psserver.optimizers.clipping import Clip
-from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.optimizer import Optimizer
-from psserver.optimizers.rule import Rule
+from psserver.optimizers.reading import OptimizerError, knobs_read, unknown
+from psserver.optimizers.rule import Rule, WholeRule
 from psserver.optimizers.rules.adadelta import Adadelta
 from psserver.optimizers.rules.adafactor import Adafactor
 from psserver.optimizers.rules.adagrad import Adagrad
@@ -28,8 +28,7 @@ from psserver.optimizers.rules.nesterov import Nesterov
 from psserver.optimizers.rules.rmsprop import RMSprop
 from psserver.optimizers.rules.sgd import SGD
 from psserver.optimizers.rules.yogi import Yogi
-from psserver.optimizers.schedules import SCHEDULES, knobs_read, read_schedule, unknown
-from psserver.optimizers.whole import WholeRule
+from psserver.optimizers.schedules import SCHEDULES, read_schedule
 from pswire.domains import Domain
 from pswire.knobs import Knob, KnobError, knobs_of
 
@@ -64,7 +63,7 @@ EXCLUDE = Knob(
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is known of an optimizer or a schedule; `str()` is a text of it.
+    """An optimizer or a schedule for readers; `str()` gives a text.
 
     `summary`: one sentence. `notes`: formula and source, in paragraphs.
     """
@@ -79,24 +78,24 @@ class Description:
 
 
 def names() -> tuple[str, ...]:
-    """The known optimizers."""
+    """Return the names of the built-in optimizers."""
     return tuple(RULES)
 
 
 def schedule_names() -> tuple[str, ...]:
-    """The known learning-rate schedules."""
+    """Return the names of the learning-rate schedules."""
     return tuple(SCHEDULES)
 
 
 def build(config: Mapping[str, object]) -> Optimizer:
-    """The optimizer that `config` describes.
+    """Build the optimizer that `config` describes.
 
-    ``{"name": "adam", "learning_rate": 0.001, "beta_1": 0.9}``; all but "name"
-    have Keras's defaults. "learning_rate" is a number or a table such as
+    ``{"name": "adam", "learning_rate": 0.001, "beta_1": 0.9}``; all but "name" default to Keras' values.
+    "learning_rate" is a number, or a table such as
     ``{"schedule": "cosine", "initial_learning_rate": 0.1, "decay_steps": 1000}``.
 
-    Raises OptimizerError for an unknown name, knob or schedule (naming the
-    nearest known one) and for a value out of range (naming the range).
+    Raises OptimizerError for an unknown name, knob or schedule (with the nearest known one) and for a value out of
+    range (with the range).
     """
     table = dict(config)
     if "name" not in table:
@@ -119,7 +118,7 @@ def build(config: Mapping[str, object]) -> Optimizer:
 
 
 def describe(name: str) -> Description:
-    """The knobs of an optimizer, with defaults. Raises OptimizerError for an unknown name."""
+    """Describe an optimizer's knobs and defaults. Raises OptimizerError for an unknown name."""
     made = _known(name)
     domain = Domain("number", at_least=0)
     rate = Knob("learning_rate", domain, "size of a step; or a table with a schedule", made.learning_rate)
@@ -130,7 +129,7 @@ def describe(name: str) -> Description:
 
 
 def describe_schedule(name: str) -> Description:
-    """The knobs of a schedule, with defaults. Raises OptimizerError for an unknown name."""
+    """Describe a schedule's knobs and defaults. Raises OptimizerError for an unknown name."""
     if name not in SCHEDULES:
         raise OptimizerError(unknown("schedule", name, SCHEDULES))
     return Description(name, _first_line(SCHEDULES[name]), knobs_of(SCHEDULES[name]), _rest(SCHEDULES[name]))
@@ -151,7 +150,7 @@ def _decays(made: type[Rule | WholeRule]) -> bool:
 
 
 def read_patterns(name: str, made: type[Rule | WholeRule], value: object) -> tuple[str, ...]:
-    """The knob `exclude_from_weight_decay`. Raises OptimizerError."""
+    """Read the knob `exclude_from_weight_decay`. Raises OptimizerError."""
     try:
         patterns: tuple[str, ...] = EXCLUDE.check(f"optimizer {name}", value)
     except KnobError as error:
@@ -162,7 +161,7 @@ def read_patterns(name: str, made: type[Rule | WholeRule], value: object) -> tup
 
 
 def _read_clip(name: str, made: type[Rule | WholeRule], table: dict[str, object]) -> Clip | None:
-    """The knobs of clipping, taken out of `table`. Raises OptimizerError."""
+    """Take the clipping knobs out of `table` and read them. Raises OptimizerError."""
     try:
         found = [
             Clip(knob.name, limit)
@@ -192,5 +191,5 @@ def _rest(made: type[object]) -> str:
 
 
 def _notes(module: ModuleType) -> str:
-    """Of a rule: formula and source stand at the head of its file."""
+    """Return the notes on a rule: formula and source from its module's docstring."""
     return (inspect.getdoc(module) or "").replace("::\n", ":\n")

@@ -1,4 +1,11 @@
-"""What an optimizer is to this package: slots, their initial value, and one formula."""
+"""The interface of an update rule: slots, their initial values, and one formula.
+
+A `Rule` is elementwise, so a variable may lie on several servers. A `WholeRule` needs each variable whole on one
+server, for its norm or its rows and columns; a job whose plan splits one is refused (`Optimizer.check_whole`). It runs
+in numpy, in one thread, variable by variable, block by block. It sums in float64: numpy's pairwise summation within a
+block, then block after block in order. Sums depend on the numbers alone, so replays and restored runs have the same
+bits.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,7 +24,7 @@ Values = Mapping[str, Value]
 
 
 class Fused(NamedTuple):
-    """One update as a fused loop: its arguments between (x, g, out, slots) and (factor, scale, tiny)."""
+    """One update as a fused loop, with its arguments between (x, g, out, slots) and (factor, scale, tiny)."""
 
     loop: Loop
     scalars: tuple[np.float32, ...]
@@ -26,15 +33,15 @@ class Fused(NamedTuple):
 class Rule(ABC):
     """One optimization rule: a frozen dataclass whose fields are its knobs.
 
-    `learning_rate` is the default of Keras. A rule holds no arrays and no counters; all that it remembers is in the
-    slots. Each element's update depends on that element alone (others: `psserver.optimizers.whole`).
+    `learning_rate` is Keras' default. A rule holds no arrays and no counters; all that it remembers is in the slots.
+    Each element's update depends on that element alone (for other rules see `WholeRule`).
     """
 
     __slots__ = ("_known",)
     _known: Formula
 
     learning_rate: ClassVar[float]
-    # A gradient moves slots of its worker's own; all others share one set.
+    # True: each worker has its own slots. False: all share one set.
     per_worker: ClassVar[bool] = False
     # Slots that are never below zero, by name.
     positive: ClassVar[tuple[str, ...]] = ()
@@ -42,48 +49,49 @@ class Rule(ABC):
     @property
     @abstractmethod
     def slots(self) -> tuple[str, ...]:
-        """Names of the arrays it keeps per element, as Keras names them."""
+        """The names of the per-element arrays, as Keras names them."""
 
     @property
     def initial(self) -> float | Mapping[str, float]:
-        """What every slot is filled with at first; by name where they differ, 0 for one that is not named."""
+        """The initial value of every slot, or values by slot name; slots without a name start at 0."""
         return 0.0
 
     @property
     def weight_decay(self) -> float:
-        """Part of each weight that an update takes away, times the rate; 0 is none."""
+        """The fraction of each weight that an update takes away, times the rate; 0 is none."""
         return 0.0
 
     @property
     def step_slot(self) -> str | None:
-        """The slot that holds the last step, learning rate and all; None where there is none."""
+        """The slot that holds the last step (learning rate included), or None."""
         return None
 
     @abstractmethod
     def step(self, x: Value, g: Value, s: Values) -> Values:
-        """The formula: new values of "x" and of each slot, from the weights (decayed already), the gradient and `s`.
+        """Return new values of "x" and of each slot: the formula.
 
-        `s` has the slots, the `scalars`, "rate" and "x", the weights before decay.
+        `x` are the weights after decay, `g` the gradient. `s` has the slots, the `scalars`, "rate", and "x", the
+        weights before decay.
         """
 
     def scalars(self, rate: np.float32, step: int) -> Scalars:
-        """The numbers, none below zero, that update number `step` (the first is 1) at `rate` computes with.
+        """Return the numbers, none below zero, that update number `step` (from 1) at `rate` computes with.
 
-        The names are the same for all updates. "rate" is there without being named.
+        The names are the same for all updates. "rate" is always there and need not be named.
         """
         return {}
 
     def kernel(self, rate: np.float32, step: int) -> Kernel:
-        """The update number `step` (the first is 1) at learning rate `rate`, for any block, in numpy."""
+        """Return the numpy kernel of update number `step` (from 1) at learning rate `rate`."""
         return self._formula().kernel(self._scalars(rate, step))
 
     def fused(self, rate: np.float32, step: int) -> Fused:
-        """The same update as a loop; bit-equal to `kernel`."""
+        """Return the same update as a loop, bit-equal to `kernel`."""
         formula, scalars = self._formula(), self._scalars(rate, step)
         return Fused(formula.loop, tuple([scalars[name] for name in formula.scalars]))
 
     def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """How large the numbers of that update can become: see `psserver.optimizers.magnitudes`."""
+        """Bound the numbers after that update: see `psserver.optimizers.magnitudes`."""
         return self._formula().bounds(self._scalars(np.float32(rate), step), g, b)
 
     def _scalars(self, rate: np.float32, step: int) -> Scalars:
@@ -96,7 +104,7 @@ class Rule(ABC):
         try:
             return self._known
         except AttributeError:
-            # Equal rules have one formula, and each has it at hand: to hash a rule takes as long as its scalars.
+            # Equal rules share a formula. Each keeps a reference: hashing a rule takes as long as its scalars.
             object.__setattr__(self, "_known", _formula(self))
             return self._known
 
@@ -107,19 +115,68 @@ def _formula(rule: Rule) -> Formula:
     return Formula(name, rule.slots, names, rule.step, decays=bool(rule.weight_decay), positive=rule.positive)
 
 
-def decay_knob(default: float = 0.0) -> Any:
-    """The knob `weight_decay`: decoupled weight decay, as every optimizer of Keras has it.
+class WholeRule(ABC):
+    """A rule with `step_whole` in place of the elementwise `step`, and with `bounds` of its own.
 
-    Loshchilov & Hutter (ICLR 2019): the update starts from ``x - x * weight_decay * rate``, and the
-    gradient does not see it. Keras decays by the scheduled rate, so `lr_scale` scales the decay too.
+    Slots are as large as the arena here too; the rule uses each variable's part of a slot as it likes.
+    """
+
+    __slots__ = ()
+
+    learning_rate: ClassVar[float]
+    slots: ClassVar[tuple[str, ...]]
+    # Why parts of a variable are not enough, for error messages.
+    needs: ClassVar[str]
+    initial: ClassVar[float] = 0.0
+    step_slot: ClassVar[str | None] = None
+    per_worker: ClassVar[bool] = False
+    weight_decay: float
+
+    @abstractmethod
+    def step_whole(
+        self,
+        x: Array,
+        g: Array,
+        out: Array,
+        state: Mapping[str, Array],
+        shape: tuple[int, ...],
+        *,
+        rate: np.float32,
+        step: int,
+        decay: np.float32 | None,
+    ) -> None:
+        """Compute update number `step` (from 1) of one variable of `shape`; flat arrays of at least one element.
+
+        Reads `x`, leaves the new values in `out`, advances `state`; `g` is scratch afterwards.
+        """
+
+    @abstractmethod
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        """Bound the numbers after that update: see `psserver.optimizers.magnitudes`."""
+
+
+class Part(NamedTuple):
+    """A whole variable: elements [start, stop) of an arena."""
+
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+def decay_knob(default: float = 0.0) -> Any:
+    """Declare the knob `weight_decay`: decoupled weight decay, as every Keras optimizer has it.
+
+    Loshchilov & Hutter (ICLR 2019): the update starts from ``x - x * weight_decay * rate``, and the gradient does not
+    see the decay. Keras decays by the scheduled rate, so `lr_scale` scales the decay too.
     """
     return number(default, "part of each weight lost per update, times the rate", at_least=0)
 
 
 def decayed(x: Array, rate: np.float32, decay: np.float32 | None, scratch: Array) -> Array:
-    """What a rule on whole variables starts from: `x` itself, or `scratch` with the decayed weights.
+    """Return the weights that a whole-variable rule starts from: `x` itself, or the decayed weights in `scratch`.
 
-    ``x * decay * rate`` in this order: Keras rounds after each product.
+    The product is ``x * decay * rate`` in this order: Keras rounds after each multiplication.
     """
     if decay is None:
         return x

@@ -1,39 +1,33 @@
 """Learning rates as functions of the global version.
 
-`rate(version)` is the rate of the update that turns `version` into
-`version + 1`; the first is ``rate(0)``. Versions are global, so all shards
-and all workers are on the same point of the schedule. The formulas and names
-are those of keras.optimizers.schedules, in float32; powers and cosines are
-rounded from float64 so that they are the same on every machine (Keras is
-within two float32 ulp of them).
+`rate(version)` is the rate of the update that turns `version` into ``version + 1``; the first is ``rate(0)``. Versions
+are global, so all shards and all workers are at the same point of the schedule. Formulas and names are those of
+keras.optimizers.schedules, in float32. Powers and cosines are rounded from float64, so that they are the same on every
+machine; Keras is within two float32 ulp of them.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
-from psserver.optimizers.decays import CosineRestarts, InverseTime, Polynomial
-from psserver.optimizers.errors import OptimizerError
-from pswire.knobs import KnobError, flag, integer, integers, number, numbers, read, settings
-from pswire.nearest import did_you_mean
-
-Made = TypeVar("Made")
+from psserver.optimizers.reading import OptimizerError, knobs_read, unknown
+from pswire.knobs import flag, integer, integers, number, numbers, settings
 
 
 class Schedule(Protocol):
     """A frozen dataclass whose fields are its knobs."""
 
     def rate(self, version: int) -> np.float32:
-        """The learning rate of the update from `version` to the next; finite and >= 0."""
+        """Return the learning rate of the update from `version` to the next, finite and >= 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The same rate always."""
+    """A constant rate."""
 
     learning_rate: float = number(meaning="the rate", at_least=0)
 
@@ -43,7 +37,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """``initial * decay_rate ** (version / decay_steps)``; staircase: of the rounded-down quotient.
+    """``initial * decay_rate ** (version / decay_steps)``; staircase: with the quotient rounded down.
 
     keras.optimizers.schedules.ExponentialDecay.
     """
@@ -65,11 +59,10 @@ class Exponential:
 class Cosine:
     """A linear warm-up, then half a cosine from there down to `alpha` times the peak.
 
-    The warm-up goes from `initial_learning_rate` to `warmup_target` in
-    `warmup_steps` versions, the decay takes `decay_steps` more; without a
-    warm-up the decay starts at `initial_learning_rate` at once.
-    keras.optimizers.schedules.CosineDecay; Loshchilov & Hutter (ICLR 2017),
-    equation 5, without restarts; warm-up: Goyal et al. (2017), section 2.2.
+    The warm-up goes from `initial_learning_rate` to `warmup_target` in `warmup_steps` versions, and the decay takes
+    `decay_steps` more. Without a warm-up the decay starts at `initial_learning_rate` at once.
+    keras.optimizers.schedules.CosineDecay; Loshchilov & Hutter (ICLR 2017), equation 5, without restarts; warm-up:
+    Goyal et al. (2017), section 2.2.
     """
 
     initial_learning_rate: float = number(meaning="the first rate", at_least=0)
@@ -131,17 +124,93 @@ class Piecewise:
         return np.float32(self.values[bisect_left(self.boundaries, version)])
 
 
-def knobs_read(made: type[Made], table: Mapping[str, object], owner: str, also: Iterable[str] = ()) -> Made:
-    """`pswire.knobs.read` for float32. Raises OptimizerError."""
-    try:
-        return read(made, table, owner, also=also, single=True)
-    except KnobError as error:
-        raise OptimizerError(str(error)) from error
+@dataclass(frozen=True, slots=True)
+class Polynomial:
+    """``(initial - end) * (1 - version / decay_steps) ** power + end``, then `end`; a straight line for power 1.
+
+    cycle: instead of staying at `end`, rise again to the curve of the next multiple of `decay_steps`.
+    keras.optimizers.schedules.PolynomialDecay.
+    """
+
+    initial_learning_rate: float = number(meaning="the first rate", at_least=0)
+    decay_steps: int = integer(meaning="versions until the last rate", at_least=1)
+    end_learning_rate: float = number(0.0001, "the last rate", at_least=0)
+    power: float = number(1.0, "exponent of the remaining fraction of decay_steps", above=0)
+    cycle: bool = flag(False, "rise again and decay to the next multiple of decay_steps")
+
+    def rate(self, version: int) -> np.float32:
+        step, steps = np.float32(version), np.float32(self.decay_steps)
+        if self.cycle:
+            steps = steps * max(np.float32(1), np.ceil(step / steps))
+        left = np.float32(1) - min(step, steps) / steps
+        first, last = np.float32(self.initial_learning_rate), np.float32(self.end_learning_rate)
+        factor = np.float32(math.pow(left, np.float32(self.power)))
+        return np.float32((first - last) * factor + last)
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """The message for a name that is not among `known`."""
-    return f"unknown {what} {name!r}{did_you_mean(str(name), known)}"
+@dataclass(frozen=True, slots=True)
+class InverseTime:
+    """``initial / (1 + decay_rate * version / decay_steps)``; staircase: with the quotient rounded down.
+
+    keras.optimizers.schedules.InverseTimeDecay.
+    """
+
+    initial_learning_rate: float = number(meaning="the first rate", at_least=0)
+    decay_steps: int = integer(meaning="versions in which the divisor grows by decay_rate", at_least=1)
+    decay_rate: float = number(meaning="growth of the divisor per decay_steps versions", at_least=0)
+    staircase: bool = flag(False, "change only at whole multiples of decay_steps")
+
+    def rate(self, version: int) -> np.float32:
+        quotient = np.float32(version) / np.float32(self.decay_steps)
+        if self.staircase:
+            quotient = np.floor(quotient)
+        # A divisor beyond float32 gives a rate of 0.
+        with np.errstate(over="ignore"):
+            divisor = np.float32(1) + np.float32(self.decay_rate) * quotient
+        return np.float32(np.float32(self.initial_learning_rate) / divisor)
+
+
+@dataclass(frozen=True, slots=True)
+class CosineRestarts:
+    """A cosine from the first rate down to `alpha` times it, with warm restarts.
+
+    Each half cosine is `t_mul` times as long as the one before and starts `m_mul` times as high.
+    keras.optimizers.schedules.CosineDecayRestarts; Loshchilov & Hutter (ICLR 2017), section 3. Keras finds the number
+    of a restart by a logarithm in float32, which may be one version off; here it is exact.
+    """
+
+    initial_learning_rate: float = number(meaning="the first rate", at_least=0)
+    first_decay_steps: int = integer(meaning="versions of the first cosine", at_least=1)
+    t_mul: float = number(2.0, "length of each cosine relative to the one before", at_least=1)
+    m_mul: float = number(1.0, "height of each cosine relative to the one before", at_least=0, at_most=1)
+    alpha: float = number(0.0, "the last rate as a fraction of the first", at_least=0, at_most=1)
+
+    def rate(self, version: int) -> np.float32:
+        restarts, fraction = self._place(version / self.first_decay_steps)
+        height = np.float32(math.pow(np.float32(self.m_mul), restarts))
+        cosine = np.float32(math.cos(np.float32(math.pi) * fraction))
+        decayed = np.float32(0.5) * height * (np.float32(1) + cosine)
+        alpha = np.float32(self.alpha)
+        return np.float32(
+            np.float32(self.initial_learning_rate) * ((np.float32(1) - alpha) * decayed + alpha)
+        )
+
+    def _place(self, done: float) -> tuple[int, np.float32]:
+        """Return the number of restarts so far, and the fraction of the present cosine that is over, 0 to 1."""
+        growth = self.t_mul - 1
+        if not growth:
+            return math.floor(done), np.float32(done - math.floor(done))
+
+        def begin(restart: int) -> float:
+            return (math.pow(self.t_mul, restart) - 1) / growth
+
+        restart = math.floor(math.log1p(done * growth) / math.log(self.t_mul))
+        # The last bits of logarithms differ between machines.
+        while begin(restart + 1) <= done:
+            restart += 1
+        while begin(restart) > done:
+            restart -= 1
+        return restart, np.float32((done - begin(restart)) / math.pow(self.t_mul, restart))
 
 
 SCHEDULES: Mapping[str, type[Schedule]] = {
@@ -156,7 +225,7 @@ SCHEDULES: Mapping[str, type[Schedule]] = {
 
 
 def read_schedule(learning_rate: object) -> Schedule:
-    """A number, or a table with a "schedule" and its knobs. Raises OptimizerError."""
+    """Read a number, or a table with a "schedule" and its knobs. Raises OptimizerError."""
     if not isinstance(learning_rate, Mapping):
         return knobs_read(Constant, {"learning_rate": learning_rate}, "optimizer")
     table = dict(learning_rate)
@@ -172,7 +241,7 @@ def read_schedule(learning_rate: object) -> Schedule:
 
 
 def schedule_config(schedule: Schedule) -> float | dict[str, object]:
-    """What `read_schedule` reads back as an equal schedule."""
+    """Return what `read_schedule` reads back as an equal schedule."""
     if isinstance(schedule, Constant):
         return schedule.learning_rate
     name = next(name for name, made in SCHEDULES.items() if isinstance(schedule, made))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from psserver.optimizers import Optimizer, OptimizerError, blocks, build, names
-from psserver.optimizers.whole import WholeRule
+from psserver.optimizers.rule import WholeRule
 
 CONFIGS: list[dict[str, object]] = [
     *({"name": name} for name in names()),

@@ -8,7 +8,7 @@ import pytest
 
 from psserver.optimizers import build, names
 from psserver.optimizers.magnitudes import LIMIT, Bounds, Magnitudes, after
-from psserver.optimizers.whole import WholeRule
+from psserver.optimizers.rule import WholeRule
 from tests.repetitions import seeds
 
 SIZE = 4096

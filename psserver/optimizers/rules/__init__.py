@@ -1,1 +1,1 @@
-"""The update rules, one file each: formula, source, slots."""
+"""The update rules, one module each: formula, source, slots."""

@@ -1,4 +1,4 @@
-"""Adadelta: steps in the unit of the weights, from running means of gradients and steps squared.
+"""Adadelta: steps in the unit of the weights, from running means of squared gradients and squared steps.
 
     a' = rho * a + (1 - rho) * g*g
     d  = -(sqrt(s + epsilon) * g / sqrt(a' + epsilon))
@@ -22,7 +22,7 @@ from pswire.knobs import number
 
 @dataclass(frozen=True, slots=True)
 class Adadelta(Rule):
-    """Steps as large as recent steps were, by the ratio to recent gradients."""
+    """Steps in proportion to recent steps, divided by recent gradients."""
 
     learning_rate: ClassVar[float] = 0.001
     slots: ClassVar[tuple[str, ...]] = ("accumulated_grad", "accumulated_delta_var")
@@ -44,8 +44,10 @@ class Adadelta(Rule):
         return {"accumulated_grad": square, "accumulated_delta_var": mean, "x": x + step * s["rate"]}
 
     def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """The gradient is at most 1 / sqrt(1 - rho) times the root below it, unless its square is lost to rounding:
-        below 2**-60 / sqrt(1 - rho) it is small enough whatever the root."""
+        """Bound the gradient by 1 / sqrt(1 - rho) times the root below it, unless rounding loses its square.
+
+        Below 2**-60 / sqrt(1 - rho) the gradient is small enough for any root.
+        """
         start, peak = start_of(self.weight_decay, rate, b["x"])
         if not (self.epsilon > LEAST and 1 - self.rho > 2.0**-24):
             return {"x": math.inf}, math.inf

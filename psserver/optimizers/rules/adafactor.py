@@ -1,4 +1,4 @@
-"""Adafactor: steps scaled by mean squares of gradients, which a matrix keeps as sums over its rows and columns.
+"""Adafactor: steps scaled by mean squared gradients; a matrix keeps only the means of its rows and columns.
 
 With t = 1, 2, ..., b = 1 - t**beta_2_decay and q = g*g + epsilon_1, for each variable::
 
@@ -12,9 +12,9 @@ With t = 1, 2, ..., b = 1 - t**beta_2_decay and q = g*g + epsilon_1, for each va
     x' = x - max(epsilon_2, rms(x)) * min(rate, 1 / sqrt(t)) * u / max(1, rms(u) / clip_threshold)
 
 rms is the root of the mean square. Shazeer & Stern (ICML 2018), algorithms 4 and 5 without momentum;
-keras.optimizers.Adafactor, within rounding: means are made in float64 here. Keras' `relative_step` does nothing there,
-and is no knob here. Where a row and a column have both been zero from the start Keras divides zero by zero, and the
-step is 0 here. Each variable must lie whole on one server.
+keras.optimizers.Adafactor, within rounding: means are computed in float64 here. Keras' `relative_step` has no effect
+there and is not a knob here. Where a row and a column have both been zero from the start, Keras divides zero by zero;
+here the step is 0. Each variable must lie whole on one server.
 """
 
 import math
@@ -24,10 +24,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from psserver.optimizers.blocks import BLOCK, TINY, Array
+from psserver.optimizers.blocks import BLOCK, TINY, Array, bounded, pieces, squares
 from psserver.optimizers.magnitudes import NORM, Bounds, Magnitudes, start_of
-from psserver.optimizers.rule import decay_knob, decayed
-from psserver.optimizers.whole import WholeRule, bounded, pieces, squares
+from psserver.optimizers.rule import WholeRule, decay_knob, decayed
 from pswire.knobs import number
 
 
@@ -36,11 +35,11 @@ class Adafactor(WholeRule):
     """Steps relative to the size of each variable, from mean squares of its rows and columns."""
 
     learning_rate: ClassVar[float] = 0.001
-    # A vector's mean squares are in `rows`; what a matrix does not need stays 0.
+    # The mean squares of a vector are in `rows`; elements that a matrix does not need stay 0.
     slots: ClassVar[tuple[str, ...]] = ("rows", "columns")
     needs: ClassVar[str] = "keeps means over rows and columns of whole variables"
 
-    beta_2_decay: float = number(-0.8, "exponent of what an average forgets, by updates", at_most=0)
+    beta_2_decay: float = number(-0.8, "exponent of the step number in the decay of averages", at_most=0)
     epsilon_1: float = number(1e-30, "added to squared gradients", above=0)
     epsilon_2: float = number(1e-3, "the least size of a variable that steps are relative to", at_least=0)
     clip_threshold: float = number(1.0, "the largest root mean square of a step before the rate", above=0)
@@ -67,7 +66,7 @@ class Adafactor(WholeRule):
             np.copyto(out, state["rows"])
         else:
             _factored(out.reshape(-1, *shape[-2:]), state, kept, fresh)
-        # Below the least normal number roots lose their digits.
+        # Roots of subnormal numbers lose their digits.
         np.maximum(out, TINY, out=out)
         np.sqrt(out, out=out)
         np.divide(g, out, out=g)
@@ -82,19 +81,19 @@ class Adafactor(WholeRule):
             np.subtract(start, g[block], out=out[block])
 
     def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """u, clipped, has a norm of at most `clip_threshold` times the root of the number of elements."""
+        """Bound the norm of u, clipped, by `clip_threshold` times the root of the number of elements."""
         start, peak = start_of(self.weight_decay, rate, b["x"])
         square = g * g + self.epsilon_1
         rows, columns = max(b["rows"], square), max(b["columns"], square)
         moved = max(self.epsilon_2, start) * rate * self.clip_threshold * NORM
-        # A row's mean is at most the number of rows times the mean of all.
+        # The mean of a row is at most the number of rows times the mean of all.
         product = columns * NORM * NORM
         u = g / math.sqrt(float(TINY))
         return {"rows": rows, "columns": columns, "x": start + moved}, max(peak, rows, product, u)
 
 
 def _factored(q: Array, state: Mapping[str, Array], kept: np.float32, fresh: np.float32) -> None:
-    """`q`, matrices of shape (n, rows, columns), becomes v; `state` advances."""
+    """Replace `q`, matrices of shape (n, rows, columns), by v, and advance `state`."""
     count, height, width = q.shape
     rows = state["rows"][: count * height].reshape(count, height)
     columns = state["columns"][: count * width].reshape(count, width)
@@ -113,7 +112,7 @@ def _factored(q: Array, state: Mapping[str, Array], kept: np.float32, fresh: np.
 
 
 def _mix(mean: Array, new: Array, kept: np.float32, fresh: np.float32) -> None:
-    """``kept * mean + fresh * new``, in `mean`; `new` is scratch."""
+    """Set `mean` to ``kept * mean + fresh * new``; `new` is scratch."""
     np.multiply(mean, kept, out=mean)
     np.multiply(new, fresh, out=new)
     np.add(mean, new, out=mean)

@@ -1,8 +1,7 @@
 """Adagrad: ``a' = a + g*g``, ``x' = x - rate * g / sqrt(a' + epsilon)``.
 
-Duchi, Hazan & Singer (JMLR 2011), the diagonal form; keras.optimizers.Adagrad,
-where epsilon is inside the root. Bit-equal to Keras. epsilon_outside: ``sqrt(a') + epsilon``, as in
-torch.optim.Adagrad.
+Duchi, Hazan & Singer (JMLR 2011), the diagonal form; keras.optimizers.Adagrad, where epsilon is inside the root.
+Bit-equal to Keras. epsilon_outside: ``sqrt(a') + epsilon``, as in torch.optim.Adagrad.
 """
 
 from dataclasses import dataclass
@@ -23,10 +22,10 @@ class Adagrad(Rule):
     slots: ClassVar[tuple[str, ...]] = ("accumulator",)
     positive: ClassVar[tuple[str, ...]] = ("accumulator",)
 
-    initial_accumulator_value: float = number(0.1, "what the sum of squares starts from", at_least=0)
+    initial_accumulator_value: float = number(0.1, "initial sum of squares", at_least=0)
     epsilon: float = number(1e-7, "added to the sum of squares under the root", above=0)
     weight_decay: float = decay_knob()
-    epsilon_outside: bool = flag(False, "add epsilon to the root, in place of what is under it")
+    epsilon_outside: bool = flag(False, "add epsilon to the root instead of under it")
 
     @property
     def initial(self) -> float:

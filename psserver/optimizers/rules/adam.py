@@ -7,15 +7,14 @@ With t = 1, 2, ... and all scalars in float32::
     v' = v + (g*g - v) * (1 - beta_2)
     x' = x - m' * alpha / (sqrt(v') + epsilon)
 
-amsgrad: ``h' = max(h, v')`` takes the place of v' in the last line. epsilon_outside: epsilon is multiplied by
-sqrt(1 - beta_2**t), and so added to the corrected root, as in the paper's algorithm 1, torch.optim.Adam and
-optax.adam; alpha is then computed in float64, as torch does.
+amsgrad: ``h' = max(h, v')`` replaces v' in the last line. epsilon_outside: epsilon is multiplied by
+sqrt(1 - beta_2**t), and so added to the corrected root, as in the paper's algorithm 1, torch.optim.Adam and optax.adam;
+alpha is then computed in float64, as torch does.
 
-Kingma & Ba (ICLR 2015), the reordered form before section 2.1, whose epsilon
-is "epsilon hat"; Reddi, Kale & Kumar (ICLR 2018), algorithm 2;
-keras.optimizers.Adam. Slots are bit-equal to Keras. The powers are rounded
-from float64, so that they are the same on every machine; TensorFlow's are up
-to one float32 ulp off, which makes alpha differ in its last bits at a few t.
+Kingma & Ba (ICLR 2015), the reordered form before section 2.1, whose epsilon is "epsilon hat"; Reddi, Kale & Kumar
+(ICLR 2018), algorithm 2; keras.optimizers.Adam. Slots are bit-equal to Keras. Powers are rounded from float64, so that
+they are the same on every machine; TensorFlow's are up to one float32 ulp off, which makes alpha differ in its last
+bits at a few t.
 """
 
 import math
@@ -41,7 +40,7 @@ class Adam(Rule):
     epsilon: float = number(1e-7, "added to the root of the mean square", above=0)
     weight_decay: float = decay_knob()
     amsgrad: bool = flag(False, "divide by the largest mean square so far")
-    epsilon_outside: bool = flag(False, "add epsilon to the root that is corrected for its start at zero")
+    epsilon_outside: bool = flag(False, "add epsilon to the bias-corrected root")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -72,7 +71,7 @@ class Adam(Rule):
 
 
 def step_size(rate: np.float32, beta_1: float, beta_2: float, step: int) -> np.float32:
-    """Adam's alpha at t = `step`: the rate, corrected for means that started at zero."""
+    """Return Adam's alpha at t = `step`: the rate, corrected for means that start at zero."""
     one = np.float32(1)
     power_1 = np.float32(math.pow(np.float32(beta_1), step))
     power_2 = np.float32(math.pow(np.float32(beta_2), step))

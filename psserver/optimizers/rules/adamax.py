@@ -6,10 +6,9 @@ With t = 1, 2, ... and all scalars in float32::
     n' = max(beta_2 * n, |g|)
     x' = x - rate * m' / ((1 - beta_1**t) * (n' + epsilon))
 
-Kingma & Ba (ICLR 2015), algorithm 2, to which Keras adds epsilon;
-keras.optimizers.Adamax. Slots are bit-equal to Keras; the power is rounded
-from float64 (see `adam`). epsilon_inside: ``n' = max(beta_2 * n, |g| + epsilon)``, and n' alone in the last line, as
-in torch.optim.Adamax and optax.adamax.
+Kingma & Ba (ICLR 2015), algorithm 2, to which Keras adds epsilon; keras.optimizers.Adamax. Slots are bit-equal to
+Keras; the power is rounded from float64 (see `adam`). epsilon_inside: ``n' = max(beta_2 * n, |g| + epsilon)``, and n'
+alone in the last line, as in torch.optim.Adamax and optax.adamax.
 """
 
 import math
@@ -35,7 +34,7 @@ class Adamax(Rule):
     beta_2: float = number(0.999, "decay of the largest gradient", at_least=0, below=1)
     epsilon: float = number(1e-7, "added to the largest gradient", above=0)
     weight_decay: float = decay_knob()
-    epsilon_inside: bool = flag(False, "add epsilon to each gradient, in place of the largest")
+    epsilon_inside: bool = flag(False, "add epsilon to each gradient instead of the largest")
 
     def scalars(self, rate: np.float32, step: int) -> Scalars:
         return {

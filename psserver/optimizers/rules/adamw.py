@@ -1,10 +1,8 @@
 """AdamW: Adam with decoupled weight decay by default.
 
-``y = x - x * weight_decay * rate``, then Adam's step is subtracted from y; the
-step itself does not see the decay. Loshchilov & Hutter (ICLR 2019), algorithm
-2; keras.optimizers.AdamW, which decays first and by the scheduled rate, so
-`lr_scale` scales the decay as well. Every trainable variable decays, unless
-`exclude_from_weight_decay` names it.
+``y = x - x * weight_decay * rate``, then Adam's step is subtracted from y; the step itself does not see the decay.
+Loshchilov & Hutter (ICLR 2019), algorithm 2; keras.optimizers.AdamW, which decays first and by the scheduled rate, so
+`lr_scale` scales the decay as well. Every trainable variable decays unless `exclude_from_weight_decay` names it.
 """
 
 from dataclasses import dataclass

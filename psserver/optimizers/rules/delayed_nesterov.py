@@ -1,4 +1,4 @@
-"""Nesterov momentum that is refreshed once per `period` updates, for pseudo-gradients that come one by one.
+"""Nesterov momentum refreshed once per `period` updates, for pseudo-gradients that arrive one by one.
 
 With s = rate * g, N = period and q = spread, the k-th update of a period (k = 1 .. N) is
 
@@ -7,11 +7,10 @@ With s = rate * g, N = period and q = spread, the k-th update of a period (k = 1
     x' = x + (momentum * m' * (1 - q + q / N) - s / N)     (k = N)
     x' = x + (momentum * m' * (q / N) - s / N)             (else)
 
-Liu et al. (2024), Asynchronous Local-SGD Training for Language Modeling,
-algorithm 4 (DN), with c = q / N. The form is that of our `nesterov`, whose
-velocity has the learning rate inside: with a period of 1 the two are the same.
-With a spread of 0 the N updates of a period sum to one Nesterov step on their
-average gradient; naive momentum would be applied N times to stale gradients.
+Liu et al. (2024), Asynchronous Local-SGD Training for Language Modeling, algorithm 4 (DN), with c = q / N. The form is
+that of `nesterov`, whose velocity includes the learning rate: with a period of 1 the two are the same. With a spread of
+0 the N updates of a period sum to one Nesterov step on their average gradient; plain momentum would be applied N times
+to stale gradients.
 """
 
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ class DelayedNesterov(Rule):
     """Nesterov momentum, refreshed by the average of each `period` updates."""
 
     learning_rate: ClassVar[float] = 0.01
-    # No slot is the last step: the velocity is the average of a period.
+    # No slot holds the last step: the velocity is the average of a period.
     slots: ClassVar[tuple[str, ...]] = ("momentum", "period_sum")
 
     momentum: float = number(0.9, "part of the velocity that is kept per period", at_least=0, at_most=1)
@@ -39,7 +38,7 @@ class DelayedNesterov(Rule):
     )
 
     def scalars(self, rate: np.float32, step: int) -> Scalars:
-        """`first` and `last` are 1 for the first and the last update of a period, else 0."""
+        """Return the scalars. `first` and `last` are 1 for the first and the last update of a period, else 0."""
         place, share = (step - 1) % self.period, self.spread / self.period
         last = place == self.period - 1
         return {

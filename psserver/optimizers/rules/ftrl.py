@@ -4,15 +4,12 @@
     z' = z + (g + 2 * shrinkage * x) - (sqrt(n') - sqrt(n)) / rate * x
     x' = (clip(z', -l1, l1) - z') / (sqrt(n') / rate + 2 * (l2 + beta / (2 * rate)))
 
-McMahan et al. (KDD 2013), algorithm 1; keras.optimizers.Ftrl with its
-learning_rate_power of -0.5, the paper's, for which the power is a square root
-and so the same on every machine (TensorFlow's power is up to one float32 ulp
-off: n is bit-equal to Keras, z and x are within rounding). Keras knows other powers; we do not.
+McMahan et al. (KDD 2013), algorithm 1; keras.optimizers.Ftrl with its default learning_rate_power of -0.5, the
+paper's, for which the power is a square root and the same on every machine. TensorFlow's power is up to one float32 ulp
+off: n is bit-equal to Keras, z and x are within rounding. Other powers, which Keras has, are not supported.
 
-The weights are a function of n and z alone, so that the values they start
-from have no weight of their own: as in Keras, a weight without any gradient
-becomes 0 at the first update. At a rate of 0, where Keras divides by zero,
-weights and sums stay as they are.
+Weights are a function of n and z alone, so their initial values do not count: as in Keras, a weight without any
+gradient becomes 0 at the first update. At a rate of 0, where Keras divides by zero, weights and sums stay as they are.
 """
 
 import math
@@ -36,7 +33,7 @@ class Ftrl(Rule):
     slots: ClassVar[tuple[str, ...]] = ("accumulator", "linear")
     positive: ClassVar[tuple[str, ...]] = ("accumulator",)
 
-    initial_accumulator_value: float = number(0.1, "what the sum of squares starts from", above=0)
+    initial_accumulator_value: float = number(0.1, "initial sum of squares", above=0)
     l1_regularization_strength: float = number(0.0, "the l1 strength", at_least=0)
     l2_regularization_strength: float = number(0.0, "the l2 strength", at_least=0)
     l2_shrinkage_regularization_strength: float = number(0.0, "l2 strength in the gradient", at_least=0)
@@ -48,7 +45,7 @@ class Ftrl(Rule):
         return {"accumulator": self.initial_accumulator_value}
 
     def scalars(self, rate: np.float32, step: int) -> Scalars:
-        """With a rate of 0 nothing is divided by it: `still` says so."""
+        """Return the scalars. `still` marks a rate of 0, by which nothing is divided."""
         still = np.float32(rate == 0)
         rate = np.float32(1) if still else rate
         l2 = np.float32(self.l2_regularization_strength)
@@ -74,7 +71,7 @@ class Ftrl(Rule):
         return {name: pick(s["still"] > ZERO, s[name], new) for name, new in found.items()}
 
     def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """The sum of squares never falls below what it starts from. Its root grows by |g| at most, and by rounding."""
+        """Bound the update: the sum of squares never falls below its start, and its root grows by |g| plus rounding."""
         if rate == 0:
             return dict(b), 0.0
         start, peak = start_of(self.weight_decay, rate, b["x"])

@@ -1,4 +1,4 @@
-"""LAMB: Adam's step, for each variable as long as the variable itself times the rate.
+"""LAMB: Adam's step, scaled for each variable to the variable's own norm times the rate.
 
 With t = 1, 2, ..., for each variable::
 
@@ -7,9 +7,9 @@ With t = 1, 2, ..., for each variable::
     u = m' / (1 - beta_1**t) / (sqrt(v' / (1 - beta_2**t)) + epsilon)
     x' = x - (|x| / |u|) * rate * u
 
-where |x| / |u|, of Euclidean norms, is 1 if one of them is 0. You et al. (ICLR 2020), algorithm 2, without its bounds
-on |x|; keras.optimizers.Lamb, which takes weight decay from x first, and no share of it into u. Slots are bit-equal to
-Keras; norms are summed in float64 here. Each variable must lie whole on one server.
+where |x| / |u|, of Euclidean norms, is 1 if either is 0. You et al. (ICLR 2020), algorithm 2, without its bounds on
+|x|; keras.optimizers.Lamb, which first takes weight decay from x and adds no share of it to u. Slots are
+bit-equal to Keras; norms are summed in float64 here. Each variable must lie whole on one server.
 """
 
 import math
@@ -19,16 +19,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from psserver.optimizers.blocks import Array
+from psserver.optimizers.blocks import Array, bounded, pieces, squares
 from psserver.optimizers.magnitudes import NORM, Bounds, Magnitudes, over, start_of
-from psserver.optimizers.rule import decay_knob, decayed
-from psserver.optimizers.whole import WholeRule, bounded, pieces, squares
+from psserver.optimizers.rule import WholeRule, decay_knob, decayed
 from pswire.knobs import number
 
 
 @dataclass(frozen=True, slots=True)
 class Lamb(WholeRule):
-    """Adam whose step has for each variable a length in proportion to the variable's own, for large batches."""
+    """Adam with steps in proportion to each variable's norm, for large batches."""
 
     learning_rate: ClassVar[float] = 0.001
     slots: ClassVar[tuple[str, ...]] = ("momentum", "velocity")
@@ -72,7 +71,7 @@ class Lamb(WholeRule):
             updates += squares(u)
             weights += squares(decayed(x[block], rate, decay, free))
         ratio = math.sqrt(weights) / math.sqrt(updates) if weights > 0 and updates > 0 else 1.0
-        # Bounded, so that no step is longer than the rate times the variable, however short u is.
+        # Bounded, so that no step is longer than the rate times the variable, however small u is.
         length = bounded(float(np.float32(bounded(ratio)) * float(rate)))
         for block in pieces(x.size):
             start = decayed(x[block], rate, decay, out[block])
@@ -81,11 +80,11 @@ class Lamb(WholeRule):
 
     @staticmethod
     def rest(beta: float, step: int) -> np.float32:
-        """``1 - beta ** step``: what means that started at zero have seen."""
+        """Return ``1 - beta ** step``, the bias correction of means that start at zero."""
         return np.float32(1) - np.float32(math.pow(np.float32(beta), step))
 
     def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """A step is no longer than the rate times the variable, or times u where the variable is zero."""
+        """Bound a step by the rate times the variable, or times u where the variable is zero."""
         start, peak = start_of(self.weight_decay, rate, b["x"])
         found = {"momentum": max(b["momentum"], g), "velocity": max(b["velocity"], g * g)}
         mean = over(found["momentum"], float(self.rest(self.beta_1, step)))

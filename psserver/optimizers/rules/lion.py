@@ -1,4 +1,4 @@
-"""Lion: the sign of a mean of gradients, so that every weight moves by the rate.
+"""Lion: the sign of a mean of gradients, so that every weight moves by exactly the rate.
 
     x' = x - rate * sign(beta_1 * m + (1 - beta_1) * g)
     m' = beta_2 * m + (1 - beta_2) * g
@@ -19,7 +19,7 @@ from pswire.knobs import number
 
 @dataclass(frozen=True, slots=True)
 class Lion(Rule):
-    """Steps of one size, by the sign of a mean of gradients."""
+    """Steps of equal size, in the direction of the sign of a mean of gradients."""
 
     learning_rate: ClassVar[float] = 0.001
     slots: ClassVar[tuple[str, ...]] = ("momentum",)

@@ -1,10 +1,9 @@
 """Gradient descent with heavy-ball momentum.
 
-``m' = momentum * m - rate * g``, ``x' = x + m'``. Polyak (1964);
-keras.optimizers.SGD(momentum=...), where the learning rate is inside the
-velocity: after a change of the rate, old gradients keep their old rate.
-Bit-equal to Keras. With `rate_outside` the rate is not in the velocity, as in torch.optim.SGD and optax.sgd:
-``m' = momentum * m + g``, ``x' = x - rate * m'``.
+``m' = momentum * m - rate * g``, ``x' = x + m'``. Polyak (1964); keras.optimizers.SGD(momentum=...), where the velocity
+includes the learning rate: after a change of the rate, old gradients keep their old rate. Bit-equal to Keras. With
+`rate_outside` the velocity does not include the rate, as in torch.optim.SGD and optax.sgd: ``m' = momentum * m + g``,
+``x' = x - rate * m'``.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ class Momentum(Rule):
 
     momentum: float = number(0.9, "part of the velocity that is kept per update", at_least=0, at_most=1)
     weight_decay: float = decay_knob()
-    rate_outside: bool = flag(False, "multiply the velocity by the rate, in place of each gradient")
+    rate_outside: bool = flag(False, "multiply the velocity by the rate instead of each gradient")
 
     @property
     def step_slot(self) -> str | None:

@@ -7,11 +7,10 @@ With t = 1, 2, ..., u_t = beta_1 * (1 - 0.96**t / 2) and p_t = u_1 * ... * u_t, 
     h  = u_(t+1) * m' / (1 - p_t * u_(t+1)) + (1 - u_t) * g / (1 - p_t)
     x' = x - h * rate / (sqrt(v' / (1 - beta_2**t)) + epsilon)
 
-Dozat (ICLR workshop 2016), algorithm 2; keras.optimizers.Nadam. Slots are
-bit-equal to Keras; powers are rounded from float64 (see `adam`). Keras keeps
-p_t in a variable, here it is a function of t: a list that is as long as p_t
-matters in float32, some 18 / (1 - beta_1) numbers. momentum_decay: u_t has 0.96**(t * momentum_decay), as in
-torch.optim.NAdam, whose default is 0.004.
+Dozat (ICLR workshop 2016), algorithm 2; keras.optimizers.Nadam. Slots are bit-equal to Keras; powers are rounded from
+float64 (see `adam`). Keras keeps p_t in a variable; here it is a function of t, from a list that grows until p_t no
+longer matters in float32, after about 18 / (1 - beta_1) numbers. momentum_decay: u_t uses 0.96**(t * momentum_decay),
+as in torch.optim.NAdam, whose default is 0.004.
 """
 
 import math
@@ -43,7 +42,7 @@ class Nadam(Rule):
     epsilon: float = number(1e-7, "added to the root of the mean square", above=0)
     weight_decay: float = decay_knob()
     momentum_decay: float = number(
-        1.0, "how fast u_t rises to beta_1: of 0.96**(t * momentum_decay)", above=0
+        1.0, "how fast u_t approaches beta_1: u_t uses 0.96**(t * momentum_decay)", above=0
     )
 
     def scalars(self, rate: np.float32, step: int) -> Scalars:
@@ -70,19 +69,19 @@ class Nadam(Rule):
 
 
 def _schedule(beta_1: float, decay: float, step: int) -> Scalar:
-    """u_t."""
+    """Return u_t."""
     power = np.float32(math.pow(np.float32(0.96), step * decay))
     return np.float32(np.float32(beta_1) * (np.float32(1) - np.float32(0.5) * power))
 
 
 @cache
 def _products(beta_1: float, decay: float) -> list[Scalar]:
-    """p_0, p_1, ... as far as they were asked for and are not negligible."""
+    """Return the list p_0, p_1, ..., which `_product` extends on demand until p is negligible."""
     return [np.float32(1)]
 
 
 def _product(beta_1: float, decay: float, step: int) -> Scalar:
-    """p_t, multiplied up as Keras does: (p * beta_1) * (1 - 0.96**t / 2)."""
+    """Return p_t, multiplied as Keras does: (p * beta_1) * (1 - 0.96**t / 2)."""
     known = _products(beta_1, decay)
     while len(known) <= step and known[-1] >= NEGLIGIBLE:
         power = np.float32(math.pow(np.float32(0.96), len(known) * decay))

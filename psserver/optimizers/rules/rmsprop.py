@@ -9,10 +9,9 @@
 epsilon_outside: ``sqrt(d without epsilon) + epsilon``. rate_outside: the rate is not in m, but multiplies it. Both as
 in torch.optim.RMSprop.
 
-Tieleman & Hinton (2012, lecture 6.5); centered: Graves (2013), equations 38-45;
-keras.optimizers.RMSprop, with epsilon under the root. Bit-equal to Keras,
-with one exception: in the centered form, rounding can make d <= 0 for large
-and nearly constant gradients, and Keras (and torch, where it becomes < 0) then yields NaN; here d becomes epsilon.
+Tieleman & Hinton (2012, lecture 6.5); centered: Graves (2013), equations 38-45; keras.optimizers.RMSprop, with epsilon
+under the root. Bit-equal to Keras, with one exception: in the centered form, rounding can make d <= 0 for large and
+nearly constant gradients. Keras (and torch, for d < 0) then yields NaN; here d becomes epsilon.
 """
 
 from dataclasses import dataclass
@@ -37,8 +36,8 @@ class RMSprop(Rule):
     epsilon: float = number(1e-7, "added to the mean square under the root", above=0)
     weight_decay: float = decay_knob()
     centered: bool = flag(False, "divide by the standard deviation instead of the mean square")
-    epsilon_outside: bool = flag(False, "add epsilon to the root, in place of what is under it")
-    rate_outside: bool = flag(False, "multiply the momentum by the rate, in place of each step")
+    epsilon_outside: bool = flag(False, "add epsilon to the root instead of under it")
+    rate_outside: bool = flag(False, "multiply the momentum by the rate instead of each step")
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from psserver.optimizers.rule import Rule, Values, decay_knob
 
 @dataclass(frozen=True, slots=True)
 class SGD(Rule):
-    """Plain gradient descent; keeps nothing."""
+    """Plain gradient descent, without slots."""
 
     learning_rate: ClassVar[float] = 0.01
     slots: ClassVar[tuple[str, ...]] = ()

@@ -1,12 +1,12 @@
-"""Yogi: Adam whose mean square moves by a part of the new square, so that the size of a step changes slowly.
+"""Yogi: Adam whose mean square changes by a fraction of the new square, so that step sizes change slowly.
 
     m' = m + (g - m) * (1 - beta_1)
     v' = v - sign(v - g*g) * g*g * (1 - beta_2)
     x' = x - rate * m' / (sqrt(v') + epsilon)
 
-Zaheer et al. (NeurIPS 2018), Adaptive Methods for Nonconvex Optimization, algorithm 2. Under a policy whose workers
-contribute local steps it is the server's rule of FedYogi: Reddi et al. (ICLR 2021), algorithm 2. Keras has no Yogi;
-TensorFlow Addons had one with these defaults, which corrects the rate as Adam does, and the papers do not.
+Zaheer et al. (NeurIPS 2018), Adaptive Methods for Nonconvex Optimization, algorithm 2. With a policy whose workers
+contribute local steps it is the server's rule of FedYogi: Reddi et al. (ICLR 2021), algorithm 2. Keras has no Yogi.
+TensorFlow Addons had one with these defaults; it corrects the rate as Adam does, which the papers do not.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from pswire.knobs import number
 
 @dataclass(frozen=True, slots=True)
 class Yogi(Rule):
-    """Adam whose step sizes change slowly: a small gradient takes little from the mean square."""
+    """Adam whose step sizes change slowly: a small gradient changes the mean square little."""
 
     learning_rate: ClassVar[float] = 0.01
     slots: ClassVar[tuple[str, ...]] = ("momentum", "velocity")
@@ -30,10 +30,10 @@ class Yogi(Rule):
 
     beta_1: float = number(0.9, "decay of the running mean of gradients", at_least=0, below=1)
     beta_2: float = number(
-        0.999, "1 less the part of a squared gradient that is added or taken", at_least=0, below=1
+        0.999, "1 less the fraction of a squared gradient added or subtracted", at_least=0, below=1
     )
     epsilon: float = number(1e-3, "added to the root of the mean square", above=0)
-    initial_accumulator_value: float = number(1e-6, "what the mean square starts from", at_least=0)
+    initial_accumulator_value: float = number(1e-6, "initial mean square", at_least=0)
     weight_decay: float = decay_knob()
 
     @property
