@@ -1,4 +1,4 @@
-"""The command ps-server, and ``python -m psserver``."""
+"""Entry point of the command ps-server, and of ``python -m psserver``."""
 
 from pswire.command.process import one_blas_thread, only_newest_tls, quiet_grpc, quietly_interrupted
 

@@ -75,7 +75,7 @@ def announce_text(event: str, fields: Mapping[str, Any]) -> None:
         case "stopped":
             print(f"stopped: {fields['reason']}", flush=True)
             if "out" in fields:
-                # A job that lost a server, say, has none.
+                # Some jobs end without weights, for example after the loss of a server.
                 trained = (Path(fields["out"]) / "weights.safetensors").exists()
                 kept = "log, summary and weights" if trained else "log and summary, no weights"
                 print(f"{kept}: {fields['out']}", flush=True)
@@ -85,7 +85,7 @@ log = logging.getLogger("ps-server")
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
-# What is wrong with the options, the experiment file or this machine.
+# Errors in the options, the experiment file or this machine.
 WRONG = (SettingsError, OptionError, ExperimentError, AddressError, PolicyError, OptimizerError, SegmentError)
 
 
@@ -95,7 +95,7 @@ WRONG = (SettingsError, OptionError, ExperimentError, AddressError, PolicyError,
 @click.option(
     "--task-index",
     metavar="N|auto",
-    help="Which of them this is; 0 is the coordinator too. auto: from TF_CONFIG, SLURM_PROCID, "
+    help="Index of this server; server 0 is also the coordinator. auto: from TF_CONFIG, SLURM_PROCID, "
     "JOB_COMPLETION_INDEX or VC_TASK_INDEX.",
 )
 @section_options(SERVER, Options)
@@ -130,13 +130,13 @@ def main(
       ps-server --ps-hosts localhost:7070,localhost:7071 --task-index 1
     Then start workers with the same --ps-hosts (see ps-worker --help).
 
-    Server 0 decides what becomes of every gradient; policy, optimizer and the
-    other training options matter there only. The servers exit by themselves
-    when all workers are done. Watch them with: ps-lab status HOST:PORT
+    Server 0 decides the fate of every gradient; policy, optimizer and the other
+    training options matter there only. The servers exit by themselves when all
+    workers are done. Watch them with: ps-lab status HOST:PORT
 
     With PS_JOB_SECRET in the environment, the same for all servers of the job,
-    no other process can give a server orders, and one that was lost may come
-    back at another address.
+    no other process can give a server orders, and a lost server may come back
+    at another address.
     """
     set_up("ps-server", log_format)
     keep_large_blocks()
@@ -163,7 +163,7 @@ def main(
 
 
 def nothing_to_do(settings: ServerSettings, resume: str | None, announce: Announce) -> bool:
-    """A server was started again by a supervisor, and its job has succeeded: say so, and leave the folder as it is."""
+    """Return True, and say so, if a supervisor restarted a server whose job has succeeded; change nothing."""
     if resume != AUTO or settings.out is None or settings.process.stay:
         return False
     out = numbered(settings.out, newest(settings.out))
@@ -176,8 +176,10 @@ def nothing_to_do(settings: ServerSettings, resume: str | None, announce: Announ
 
 
 def interrupt(servers: Servers, number: int, frame: FrameType | None) -> None:
-    """A signal handler. Ctrl-C after another signal ends the process at once: no thread is waited for that a disk holds
-    up. What is not written by then is lost as after a kill."""
+    """Handle a signal. Ctrl-C after another signal ends the process at once.
+
+    It does not wait for threads that a disk blocks. What is not written by then is lost, as after a kill.
+    """
     try:
         servers.interrupt(number, frame)
     except SystemExit:
@@ -185,14 +187,13 @@ def interrupt(servers: Servers, number: int, frame: FrameType | None) -> None:
 
 
 def resolved(options: Options) -> ServerSettings:
-    """As `psserver.settings.resolve`. This process does nothing but serve: the search for garbage leaves out what
-    stays."""
+    """Resolve the settings for this process, which only serves: garbage collection skips what stays for good."""
     settings = resolve(options, os.environ.get("TF_CONFIG"))
     return replace(settings, host=replace(settings.host, loaded=spare_what_is_here))
 
 
 def serve(servers: Servers) -> ExitCode:
-    """Until no job follows; what keeps them from serving is one clear message and an exit code."""
+    """Serve until no job follows. An error ends the process with one clear message and its exit code."""
     try:
         return servers.run()
     except BindError as error:
@@ -210,7 +211,7 @@ def serve(servers: Servers) -> ExitCode:
 
 
 def default_folder(job: str) -> Path | None:
-    """A new runs/TIME-JOB, so that no training is for nothing; None, with a warning, where none can be made."""
+    """Return a new folder runs/TIME-JOB; None, with a warning, if none can be made."""
     runs = Path("runs").resolve()
     try:
         runs.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which codecs of gradients a policy and an optimizer cannot work with, and why."""
+"""The combinations of a gradient codec with a policy or an optimizer that are refused, and why."""
 
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy, PolicyError
@@ -6,16 +6,16 @@ from pswire.transport.codecs import Codec
 
 
 def check_codec(codec: Codec, policy: Policy, optimizer: Optimizer | None) -> None:
-    """Raises PolicyError where gradients that travel by `codec` would be wrong. `optimizer`: None where unknown."""
+    """Raise PolicyError if gradients sent by `codec` would be wrong. `optimizer`: None if not known yet."""
     if not codec.remembers:
         return
     name = "sgd" if optimizer is None else optimizer.name
     rule, tensors = policy.local_rule.name, policy.tensors
     why, expected = "", "float32, bfloat16 or float16"
     if policy.cancels:
-        why = f"policy {policy.name} cancels tickets, and a commit that a cancel crosses would be remembered"
+        why = f"policy {policy.name} cancels tickets, and the codec would remember a commit that crosses a cancel"
     elif rule == "elastic":
-        why = "elastic averaging subtracts from the worker's weights what it sends, before it is rounded"
+        why = "elastic averaging subtracts what it sends from the worker's weights, before it is rounded"
     elif codec.sparse and tensors.lists:
         why = f"most elements of a payload are zero, and {tensors.aggregator} of such payloads is zero"
         expected += ", int8 or int4"
@@ -28,7 +28,7 @@ def check_codec(codec: Codec, policy: Policy, optimizer: Optimizer | None) -> No
         why = f"{name} would divide sums of several batches by the size of single ones"
         expected += ', int8 or int4, or optimizer "sgd"'
     elif codec.name != "int8" and "dana-slim" == rule:
-        why = "the rule dana-slim predicts from the gradient that is sent"
+        why = "the rule dana-slim predicts from the gradient that it sends"
         expected += " or int8"
     elif codec.name != "int8" and name == "lamb":
         why = "lamb scales by the norm of the whole update"

@@ -1,16 +1,13 @@
-"""Receipts: how the coordinator knows that every shard holds a payload, without asking.
+"""Receipts: proofs that every shard holds a payload, so that the coordinator need not ask.
 
-A shard answers a complete push with a keyed digest of (job, ticket, shard);
-the key is known to the servers only. A commit carries the receipts of all
-shards, so a worker that skips a push, or reuses another's, is refused before
-anything is decided. The digest need not hold the payload: a shard accepts one
-for a ticket and no other, so that its receipt can mean no other. It says whether
-the payload is an ordinary one (`psserver.shard.payload_checks`), and the sum of the squares of its gradient: facts
-of its content that the coordinator or a policy decides by. So nobody has to be believed.
+A shard answers a complete push with a keyed digest of (job, ticket, shard); only servers know the key. A commit carries
+the receipts of all shards, so a worker that skips a push or reuses another's is refused before anything is decided. The
+digest need not cover the payload: a shard accepts one payload for a ticket and no other, so a receipt can mean no
+other. A receipt also says whether the payload is ordinary (`psserver.shard.payload_checks`), and the sum of the squares
+of its gradient: facts by which the coordinator or a policy decides without having to trust the worker.
 
-Memberships are proved by the same key: what Join gives a worker, every server
-of the job can compute for itself. One proof does for all of them, for they
-have the key anyway; which memberships stand they learn from the log.
+The same key proves memberships: every server can compute the token that Join gives a worker. One token serves for all
+servers, because all have the key; the log says which memberships are current.
 """
 
 import hashlib
@@ -25,7 +22,7 @@ from typing import NamedTuple
 from psserver.shard.payload_checks import norm_of
 
 LENGTH = 16
-# Behind the digest of a receipt.
+# Follows the digest of a receipt.
 _SQUARES = struct.Struct("<d")
 
 
@@ -36,7 +33,7 @@ def new_secret() -> bytes:
 def receipt(
     secret: bytes, job: str, ticket: int, server: int, *, ordinary: bool = True, squares: float = 0.0
 ) -> bytes:
-    """`squares`: the sum of the squares of the gradient in the payload, a finite number."""
+    """Return a shard's receipt. `squares`: the finite sum of the squares of the payload's gradient."""
     return _receipt(secret, job, ticket, server, ordinary, _SQUARES.pack(squares))
 
 
@@ -45,19 +42,19 @@ def _receipt(secret: bytes, job: str, ticket: int, server: int, ordinary: bool, 
     return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest() + squares
 
 
-# Every request of a member proves its membership, to the push and to the read that follows. Few are asked for.
+# Each request of a member proves its membership, so few distinct tokens are computed often.
 @lru_cache(maxsize=4096)
 def membership_token(secret: bytes, job: str, worker: str, incarnation: int) -> bytes:
-    """Given at Join: proves to every server that this worker is a member, for as long as it is.
+    """Return the token of Join: it proves to every server that this worker is a member, while it is one.
 
-    That of the empty name is the coordinator's own, and is given to nobody.
+    The token of the empty name is the coordinator's own, and is given to nobody.
     """
     text = f"member/{job}/{incarnation}/{worker}".encode()
     return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest()
 
 
 class Claim(NamedTuple):
-    """Whose request it is, by its own word: a member's, or with an empty name the coordinator's."""
+    """The identity that a request claims: a member, or (with an empty name) the coordinator."""
 
     job: str
     worker: str
@@ -71,8 +68,11 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What receipts say. `missing`: the servers of which none is valid. `ordinary`: every payload is. `norm`: L2, of
-    the gradient that the servers hold, in six digits."""
+    """The facts in the receipts of a commit.
+
+    `missing`: the servers without a valid one. `ordinary`: all payloads are. `norm`: the L2 norm of the whole gradient,
+    in six digits.
+    """
 
     missing: list[int]
     ordinary: bool
@@ -80,7 +80,7 @@ class Examined:
 
 
 def examine(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequence[bytes]) -> Examined:
-    """`receipts`: in task order."""
+    """Check the receipts of a commit, which are in task order."""
     missing, ordinary, sums = [], True, []
     for server in range(servers):
         got = receipts[server] if server < len(receipts) else b""
@@ -92,20 +92,20 @@ def examine(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequen
         else:
             missing.append(server)
             continue
-        # The server itself has written it.
+        # Trusted: the digest proves that the server wrote it.
         sums.append(_SQUARES.unpack(squares)[0])
     return Examined(missing, ordinary, norm_of(sums))
 
 
 def opening(job_secret: bytes, job: str, server: int, secret: bytes) -> bytes:
-    """Proves to server `server` that the coordinator of `job` holds the secret that all servers of the job share.
+    """Prove to server `server` that the coordinator of `job` has the secret that all servers of the job share.
 
-    Empty without such a secret: servers that were started by hand, without one, trust any process that reaches them.
+    Empty without such a secret: servers started by hand without one trust any process that reaches them.
     """
     if not job_secret:
         return b""
     text = f"open/{job}/{server}/".encode() + secret
-    # Hashed first: a key of this function has at most 64 bytes.
+    # Hashed first: a key of BLAKE2b has at most 64 bytes.
     key = hashlib.blake2b(job_secret).digest()
     return hashlib.blake2b(text, key=key, digest_size=LENGTH).digest()
 
@@ -115,8 +115,7 @@ def opens(job_secret: bytes, job: str, server: int, secret: bytes, proof: bytes)
 
 
 def moving(job_secret: bytes, job: str, server: int, address: str) -> bytes:
-    """Proves to the coordinator of `job` that server `server` is at `address`. Empty without a secret, and then no
-    proof."""
+    """Prove to the coordinator of `job` that server `server` is at `address`. Empty, and no proof, without a secret."""
     if not job_secret:
         return b""
     text = f"move/{job}/{server}/{address}".encode()

@@ -1,4 +1,4 @@
-"""From options, an experiment file and TF_CONFIG to the settings of one server."""
+"""The settings of one server, from options, an experiment file and TF_CONFIG."""
 
 import ipaddress
 import os
@@ -36,62 +36,66 @@ MOST_THREADS = 4
 
 
 class SettingsError(ValueError):
-    """Options that do not make a server; the text says which and what was expected."""
+    """Options that make no valid server. The text names the option and what was expected."""
 
 
 class UntrustedError(ValueError):
-    """A certificate that nobody would believe; the text says why."""
+    """A certificate that peers would reject. The text says why."""
 
 
 class Options(ProcessSection):
-    """The command line as it came in; None where an option was not given."""
+    """The command line as given; None for an option that was not given."""
 
     ps_hosts: str | None = None
     task_index: int | None = None
 
     bind: Annotated[str | None, Flag((SERVER,), metavar="ADDRESS")] = None
-    """interface to listen on; not given: loopback only. Any other needs TLS (`--tls-ca`) or `--insecure`"""
+    """interface to listen on; default: loopback only. Any other needs TLS (`--tls-ca`) or `--insecure`"""
 
     metrics_port: Annotated[int | None, Field(ge=0, le=65535), Flag((SERVER,))] = None
-    """serve /metrics for Prometheus on this port of the `--bind` address; 0: a free one; not given: no metrics"""
+    """serve /metrics for Prometheus on this port of the `--bind` address; 0: a free port; default: no metrics"""
 
     threads: Annotated[int | None, Field(ge=1), Flag((SERVER,))] = None
-    """threads that an update of this server may use; not given: one per core that the process may use, at most 4"""
+    """threads that an update of this server may use; default: one per core available to the process, at most 4"""
 
     memory_limit: Annotated[str | None, Flag((SERVER,), metavar="SIZE")] = None
-    """what the model and its workers may take of this server, e.g. 1GiB; a model that cannot fit is refused. Not given:
-    four fifths of what the machine or its container has"""
+    """memory that the model and its workers may use on this server, e.g. 1GiB; a model that cannot fit is refused;
+    default: four fifths of the memory of the machine or its container"""
 
     out: Annotated[Path | None, Flag((SERVER,))] = None
-    """run folder for the decision log, metrics, summary and weights (task 0), none of a former run; not given: a new
-    folder runs/TIME-JOB in the current directory"""
+    """run folder for the decision log, metrics, summary and weights (task 0); must not hold an earlier run; default: a
+    new folder runs/TIME-JOB in the current directory"""
 
     resume: Annotated[str | None, Flag((SERVER,), metavar="auto|latest|NAME")] = None
-    """go on in `--out` from this checkpoint (task 0), also with another number of servers. auto: from the latest, and
-    begin where there is none; so a server that was killed can be started with the same command"""
+    """continue the run in `--out` from this checkpoint (task 0), also with another number of servers. auto: from the
+    latest, or begin if there is none, so that a killed server can be restarted with the same command"""
 
     log_flush: Annotated[str, Flag((SERVER,), metavar="SECONDS|wake-up|disk")] = "0.2"
-    """when lines of the decision log leave this process (task 0). SECONDS: so often; killed, the process takes the
-    decisions of the last SECONDS with it, of which workers may know. wake-up: before a worker is told, in one write for
-    all that came at once; a killed process takes nothing that a worker knows, a machine that loses power takes what its
-    system had not written yet. disk: on the disk (fsync) before a worker is told; not even that is lost"""
+    """when the decision log is written (task 0). SECONDS: this often; a killed process loses the decisions of the last
+    SECONDS, which workers may know. wake-up: before workers learn of a decision, in one write for all decisions of a
+    moment; a killed process loses nothing that a worker knows, but a loss of power loses what the system had not
+    written
+    yet. disk: on the disk (fsync) before workers learn of a decision; then not even a loss of power loses it"""
 
     no_out: Annotated[bool, Flag((SERVER,))] = False
-    """keep nothing: no log, and no trained model"""
+    """keep no log and no trained model"""
 
     config: Path | None = None
     overrides: Sequence[str] = ()
-    # By key of an experiment, the option that said it.
+    # Experiment key -> the option that set it.
     typed: Mapping[str, str] = Field(default_factory=dict)
-    # From PS_JOB_SECRET: never an option, which every user of the machine could read.
+    # From PS_JOB_SECRET, never from an option, which every user of the machine could read.
     job_secret: str = Field(default="", repr=False)
     security: SecurityOptions = SecurityOptions()
-    # Where PS_TLS_CA, PS_TOKEN and the like may stand.
+    # May contain PS_TLS_CA, PS_TOKEN and the like.
     environment: Annotated[Mapping[str, str], SkipValidation] = Field(default_factory=dict, repr=False)
 
 
 def chosen_options(given: Mapping[str, Any], overrides: Sequence[str], task_index: str | None) -> Options:
-    """From the command line, by parameter, and the environment. Raises SettingsError, OptionError, AddressError."""
+    """Read the options from the command line and the environment.
+
+    Raises SettingsError, OptionError or AddressError.
+    """
     keys = {name: value for name, value in given.items() if name not in Options.model_fields}
     options = read_options(
         Options,
@@ -108,13 +112,16 @@ def chosen_options(given: Mapping[str, Any], overrides: Sequence[str], task_inde
 
 
 def usual_threads() -> int:
-    """Of an update: beyond a few, memory is the limit."""
+    """Return the default number of threads of an update: beyond a few, memory bandwidth is the limit."""
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, MOST_THREADS)
 
 
 def resolve(options: Options, tf_config: str | None) -> ServerSettings:
-    """Raises SettingsError, ExperimentError, AddressError, PolicyError or OptimizerError; UntrustedError for a
-    certificate that is not good."""
+    """Resolve options to the settings of a server.
+
+    Raises SettingsError, ExperimentError, AddressError, PolicyError or OptimizerError; UntrustedError for a bad
+    certificate.
+    """
     hosts, index, workers = _cluster(options, tf_config)
     experiment = _experiment(options, len(hosts), workers)
     cluster, run = experiment.cluster, experiment.run
@@ -183,20 +190,20 @@ def _log_flush(text: str) -> LogFlush:
 
 
 def _optimizer(experiment: Experiment) -> Optimizer | None:
-    """None: the first worker's."""
+    """Return the experiment's optimizer, or None to take the first worker's."""
     section = experiment.optimizer
     if section.name != FROM_JOB:
         return build_optimizer(section.config)
     said = sorted({*section.model_fields_set, *(section.model_extra or {})} - {"name"})
     if said:
         raise SettingsError(
-            f'optimizer "{FROM_JOB}" is the first worker\'s, with its numbers: expected no more, got {said[0]}'
+            f'optimizer "{FROM_JOB}" takes the first worker\'s optimizer and settings: expected no more, got {said[0]}'
         )
     return None
 
 
 def _cluster(options: Options, tf_config: str | None) -> tuple[tuple[Address, ...], int, int | None]:
-    """Addresses of the servers, which one this is, and the number of workers if TF_CONFIG says it."""
+    """Return the addresses of the servers, the index of this one, and the number of workers if TF_CONFIG has it."""
     workers: int | None = None
     index = options.task_index
     if options.ps_hosts is not None:
@@ -238,7 +245,7 @@ def _experiment(options: Options, servers: int, workers: int | None) -> Experime
 
 
 def _metrics_port(asked: int | None, experiment: Experiment) -> int | None:
-    """None: no metrics. A free port where the experiment asks for metrics and nobody for a port."""
+    """Return the metrics port, or None for no metrics; 0 (a free port) if only the experiment asks for metrics."""
     port = 0 if asked is None and experiment.cluster.metrics else asked
     if port is not None and find_spec("prometheus_client") is None:
         raise SettingsError("metrics need prometheus_client: pip install 'paramserver[metrics]'")
@@ -246,7 +253,7 @@ def _metrics_port(asked: int | None, experiment: Experiment) -> int | None:
 
 
 def _recover(asked: float | str, *, taken: bool) -> float:
-    """Nobody comes back to a job that saves nothing."""
+    """Return how long a lost server is awaited; 0 for a job without checkpoints, to which none can return."""
     if not taken:
         return 0.0
     return RECOVER if isinstance(asked, str) else float(asked)
@@ -260,18 +267,18 @@ def _memory_limit(asked: str | None) -> int:
 
 
 def _bind(bind: str | None, own: Address, source: str) -> str:
-    """Loopback unless told otherwise; a server that others cannot reach says so at once. `source` said where it is."""
+    """Return the address to listen on: loopback by default. `source`: where `own` was given, for the error."""
     if bind is not None:
         return bind
     if own.host == "localhost" or _is_loopback(own.host):
         return own.host
     raise SettingsError(
-        f"{source} gives this server the address {own}, but a server listens on loopback unless told otherwise: "
+        f"{source} gives this server the address {own}, but by default a server listens on loopback only: "
         f"add --bind {own.host} (or --bind 0.0.0.0 for every interface), with {PROTECTED}"
     )
 
 
-# What a server needs that listens where others reach it.
+# What a server that other machines reach needs.
 PROTECTED = (
     "--tls-ca, --tls-cert and --tls-key (ps-lab certs makes the files), or with --insecure on a network where you "
     "trust everybody"
@@ -284,7 +291,7 @@ def _credentials(options: Options, experiment: Experiment, index: int, servers: 
             Role.SERVER, options.security, options.environment, experiment.security, name=f"server-{index}"
         )
         if servers > 1:
-            # Any server may have to show its own: server 0 does, to all others.
+            # Each server may have to show its token: server 0 does, to all others. Fail now if there is none.
             _ = found.metadata
     except (SecurityError, TokenError) as error:
         raise SettingsError(str(error)) from error
@@ -294,8 +301,10 @@ def _credentials(options: Options, experiment: Experiment, index: int, servers: 
 
 
 def _exposure(bind: str, credentials: Credentials) -> str | None:
-    """A warning about who can reach a server without TLS; None where that is this machine only. Raises SettingsError
-    for a server that others reach, unless somebody has said that this is meant."""
+    """Return a warning about a server without TLS that other machines can reach; None for loopback.
+
+    Raises SettingsError unless --insecure allows it.
+    """
     if credentials.encrypted or bind == "localhost" or _is_loopback(bind):
         return None
     where = "every interface" if bind in ("0.0.0.0", "::") else bind
@@ -304,8 +313,8 @@ def _exposure(bind: str, credentials: Credentials) -> str | None:
             f"--bind {bind}: other machines reach this address, and nothing protects it: expected {PROTECTED}"
         )
     return (
-        f"listening on {where} without TLS (--insecure): whoever reaches this server can join, read the model and push "
-        "gradients, and whoever sees the network reads all of it"
+        f"listening on {where} without TLS (--insecure): anyone who reaches this server can join, read the model and "
+        "push gradients, and anyone on the network path can read all of it"
     )
 
 

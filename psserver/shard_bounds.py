@@ -1,9 +1,9 @@
-"""Which updates are finite whatever their payloads hold, as long as these are ordinary: without asking a shard.
+"""Proof, without asking a shard, that an update of ordinary payloads is finite.
 
-The coordinator decides an update before the shards compute it. Where bounds on all numbers prove that it is finite, it
-need not ask them first. The bounds move on with every update that is decided, in plain floats: they are a function of
-the log. They only grow, slowly; where they no longer prove anything the shards are asked once, and the answer,
-what they really hold, is what the bounds are from there on.
+The coordinator decides an update before the shards compute it. If bounds on all numbers prove that it is finite, it
+need not ask them first. The bounds advance with every decided update, in plain floats, so they are a function of the
+log. They only grow, slowly. When they no longer prove anything, the shards are asked once, and the magnitudes that they
+report become the new bounds.
 """
 
 import math
@@ -18,21 +18,21 @@ from psserver.policies import TensorParts
 from psserver.shard.payload_checks import ordinary
 from pswire.decisions.entries import Apply
 
-# The least float32 that is not subnormal: what squares are taken for zero below, and a divisor is at least.
+# The least normal float32: compensators treat smaller squares as zero, and divisors are at least this.
 TINY: Final = 2.0**-126
 
 
 class ShardBounds:
-    """A `psserver.coordinator.assurance.Assurance` of the job's shards.
+    """A `psserver.coordinator.assurance.Assurance` for the job's shards.
 
-    `optimizer`: None as long as nobody knows it; it is known before version 0 is.
+    `optimizer`: None until it is known, which is before version 0 exists.
     """
 
     def __init__(self, tensors: TensorParts, optimizer: Optimizer | None = None) -> None:
         self.optimizer = optimizer
         self._tensors = tensors
         self._ordinary = ordinary(tensors)
-        # "x": weights and state; the optimizer's slots; "": what the compensator remembers.
+        # "x": weights and state; the optimizer's slots by name; "": the compensator's memory.
         self._bounds: Mapping[str, float] = {}
 
     def installed(self, ordinary: bool) -> None:
@@ -53,7 +53,7 @@ class ShardBounds:
         try:
             rate = optimizer.rate(update.version - 1, update.lr_scale)
         except OptimizerError:
-            # The shards refuse it, as they always do.
+            # The shards refuse this update, as always.
             return True
         found = self._after(optimizer, update, rate)
         if found is None:
@@ -67,14 +67,14 @@ class ShardBounds:
         gradients: list[float] = []
         for part, factor in zip(update.parts, factors, strict=True):
             strength = part.compensation
-            # Of nearly every part there is nothing to compensate.
+            # Most parts have nothing to compensate.
             gradient = (
                 self._compensated(optimizer, strength, float(rate), bounds) if strength else self._ordinary
             )
             gradients.append(gradient * factor)
         total = sum(gradients) * ROUNDING
         weight = factors[0] if len(factors) == 1 else abs(sum(part.factor for part in update.parts))
-        # The mean change of state; nothing moves where the weights are 0, and nobody knows where they nearly cancel.
+        # The mean change of state: nothing moves where the weights are 0, and it is unknown where they nearly cancel.
         moved = 0.0 if weight == 0 else len(factors) * sum(factors) * self._ordinary / weight
         if weight != 0 and weight < TINY:
             return None
@@ -83,7 +83,7 @@ class ShardBounds:
         ):
             return None
         state = bounds["x"] + moved * ROUNDING
-        # An optimizer with slots for each worker takes a step for each contribution; any other one step for all.
+        # An optimizer with slots for each worker takes one step per contribution; any other takes one step in all.
         steps = [g * scale for g in gradients] if optimizer.per_worker else [total * scale]
         memory = bounds.pop("")
         found: Mapping[str, float] = bounds
@@ -97,7 +97,7 @@ class ShardBounds:
     def _compensated(
         self, optimizer: Optimizer, strength: float, rate: float, bounds: dict[str, float]
     ) -> float:
-        """A bound on one gradient behind the compensator; that on its memory moves on. Formulas: `compensators`."""
+        """Bound one compensated gradient, and advance the bound on the memory. Formulas: `compensators`."""
         g, knobs = self._ordinary, self._tensors.knobs
         if not strength or self._tensors.compensator is None:
             return g
@@ -116,12 +116,15 @@ class ShardBounds:
         return math.inf
 
     def _gap_aware(self, optimizer: Optimizer, g: float, rate: float, bounds: dict[str, float]) -> float:
-        """The gradient only shrinks. Its divisor is a number, if infinite, as long as the size of a usual step is
-        finite: the root of the mean of squares over its weight, which is at least 1 - decay, times the rate."""
+        """Bound a gradient that only shrinks.
+
+        Its divisor is finite or infinite, but a number, as long as the size of a usual step is finite: the rate times
+        the root of the mean of squares over its weight, which is at least 1 - decay.
+        """
         slot = optimizer.rule.step_slot
         square = (g if slot is None else bounds[slot]) ** 2
         bounds[""] = max(bounds[""], square, rate) * ROUNDING
         gain = 1 - self._tensors.knobs["decay"]
         usual = bounds[""] / gain if gain > 2.0**-24 else math.inf
-        # The largest rate so far is among what is bounded.
+        # bounds[""] also bounds the largest rate so far.
         return g if usual <= LIMIT and math.sqrt(usual) * (1 + bounds[""]) <= LIMIT else math.inf

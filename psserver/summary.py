@@ -1,4 +1,4 @@
-"""summary.json: what a run was and what came of it."""
+"""summary.json: the configuration and the result of a run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from psserver.coordinator import Coordinator
 def summarise(
     coordinator: Coordinator, *, metrics: Mapping[str, float], seconds: float, sha256: str | None
 ) -> dict[str, Any]:
-    """Of a job that has stopped. `seconds`: from its first grant to its stop."""
+    """Summarise a job that has stopped. `seconds`: from its first grant to its stop."""
     stopped, terms, policy = coordinator.stopped, coordinator.terms, coordinator.policy
     assert stopped is not None
     tallies = coordinator.roster.tallies

@@ -1,6 +1,6 @@
 """weights.safetensors: a model's variables by name, and the order that their fingerprint needs.
 
-The format keeps no order of its own; it is written into the file's metadata.
+The format keeps no order, so the order is written into the file's metadata.
 """
 
 import json
@@ -18,18 +18,18 @@ ORDER = "order"
 
 
 class WeightsFileError(ValueError):
-    """A file that holds no weights. The text says what is wrong, not where."""
+    """A file that holds no weights. The text says what is wrong, but not where."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a file holds. `order`: the variables' names in the plan's order; None where the file does not say it."""
+    """The contents of a file. `order`: the variables' names in the plan's order; None if the file does not say."""
 
     arrays: Mapping[str, NDArray[np.float32]]
     order: tuple[str, ...] | None
 
     def sha256(self) -> str | None:
-        """The fingerprint of these weights, or None where their order is not known.
+        """Return the fingerprint of these weights, or None if their order is not known.
 
         Raises WeightsFileError when the order does not name the variables.
         """
@@ -42,8 +42,8 @@ class Saved:
 
 
 def pieces(weights: Mapping[str, NDArray[np.float32]]) -> Iterator[memoryview]:
-    """The file, in pieces, of all variables in the plan's order."""
-    # A single number stays one: `ascontiguousarray` would make a vector of it.
+    """Yield the file in pieces, from all variables in the plan's order."""
+    # `ascontiguousarray` would turn a scalar into a vector.
     contiguous = {name: np.asarray(values, np.float32, order="C") for name, values in weights.items()}
     return tensors.pieces(contiguous, {ORDER: json.dumps(list(weights))})
 
@@ -57,7 +57,7 @@ def save(path: Path, weights: Mapping[str, NDArray[np.float32]]) -> None:
 
 def load(path: Path) -> Saved:
     """Read a file that `save`, or an older version of it, wrote. Raises OSError and WeightsFileError."""
-    # Here, because only who reads one needs it.
+    # Imported here, because only readers of a file need it.
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,14 +1,14 @@
-"""Checkpoints: one version on all servers, with everything that goes on from it, in a folder of plain files.
+"""Checkpoints: one version on all servers, with everything needed to continue from it, in a folder of plain files.
 
-    disk       what is asked of a file system: the seam at which tests put their own
-    files      a file that appears whole under its name, with its digest
-    tensors    arrays in the safetensors format, written and read in pieces
-    manifest   what a checkpoint is of; written last, it makes the checkpoint one
-    store      the folder of all of them: list, verify, take the newest, prune
-    contents   the state of a coordinator and its shards, to files and back
-    resumption from a checkpoint to a coordinator and shards that go on
-    rewind     the log up to a checkpoint, and what followed put aside
-    lock       one coordinator to a folder
+    disk        the file system behind an interface, at which tests inject faults
+    files       a file that appears whole under its name, with its digest
+    tensors     arrays in the safetensors format, written and read in pieces
+    manifest    the facts of a checkpoint; written last, it completes the checkpoint
+    store       the folder of all checkpoints: list, verify, take the newest, prune
+    contents    the state of a coordinator and its shards, to files and back
+    resumption  from a checkpoint to a running coordinator and shards
+    rewind      the log up to a checkpoint; the rest is put aside
+    fence       one coordinator per folder, one name per generation
 
 A server writes its own files; the coordinator completes the checkpoint.
 """
@@ -27,9 +27,8 @@ from psserver.checkpoint.contents import (
     slots,
     weights,
 )
-from psserver.checkpoint.disk import Disk
-from psserver.checkpoint.errors import CheckpointError, UnwritableError
-from psserver.checkpoint.lock import FolderLock
+from psserver.checkpoint.disk import CheckpointError, Disk, UnwritableError
+from psserver.checkpoint.fence import FolderLock
 from psserver.checkpoint.manifest import FileFacts, Manifest
 from psserver.checkpoint.resumption import (
     check_same_job,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.disk import CheckpointError
 from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
 from psserver.checkpoint.store import Store
 from psserver.coordinator import CoordinatorState, JobTerms, Record
@@ -21,18 +21,18 @@ Floats = NDArray[np.float32]
 
 COORDINATOR = "coordinator.json"
 
-# The servers whose parts of a checkpoint are of use to whoever reads it.
+# Selects the servers whose parts of a checkpoint a reader needs.
 Wanted = Callable[[Manifest], Collection[int]]
 
 
 def every_part(about: Manifest) -> Collection[int]:
-    """Those of all servers."""
+    """Select the parts of all servers."""
     return range(about.servers)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One version on all servers. `shards`: by server; of those that were wanted."""
+    """One version on all servers. `shards`: the wanted parts, by server."""
 
     manifest: Manifest
     coordinator: CoordinatorState
@@ -42,7 +42,7 @@ class Checkpoint:
 def describe(
     record: Record, clock: float, terms: JobTerms, policy: Policy, plan: Plan, files: Mapping[str, FileFacts]
 ) -> Manifest:
-    """The manifest of the checkpoint that `record` ordered. `clock`: the server's monotonic one at that moment."""
+    """Return the manifest of the checkpoint that `record` ordered. `clock`: the server's monotonic clock then."""
     assert isinstance(record.entry, entries.Checkpoint)
     return Manifest(
         FORMAT,
@@ -64,8 +64,10 @@ def describe(
 
 
 def settled(state: ShardState) -> ShardState:
-    """What of a shard's state is worth keeping once no worker is there: without versions that are still to be read,
-    and payloads that were not committed. Arrays are not copied."""
+    """Return the part of a shard's state that matters once all workers are gone; arrays are not copied.
+
+    Versions that were still to be read and payloads that were not committed are left out.
+    """
     facts = state.facts
     committed = {ticket.ticket for ticket in facts.tickets if ticket.sealed}
     bases = [(ticket, version) for ticket, version in facts.bases if ticket in committed]
@@ -82,7 +84,7 @@ def settled(state: ShardState) -> ShardState:
 
 
 def save_shard(store: Store, name: str, state: ShardState) -> dict[str, FileFacts]:
-    """Write a server's files: their facts for the manifest. Raises CheckpointError."""
+    """Write a server's files, and return their facts for the manifest. Raises CheckpointError."""
     arrays, facts = _files(state.facts.server)
     store.begin(name)
     return {
@@ -92,7 +94,7 @@ def save_shard(store: Store, name: str, state: ShardState) -> dict[str, FileFact
 
 
 def save_coordinator(store: Store, name: str, state: CoordinatorState) -> dict[str, FileFacts]:
-    """As `save_shard`. Raises StateError, too, for a policy whose state is not plain data."""
+    """Write the coordinator's file. Raises CheckpointError, and StateError if a policy's state is not plain data."""
     store.begin(name)
     return {COORDINATOR: store.put_json(name, COORDINATOR, state.to_json())}
 
@@ -102,8 +104,10 @@ def _files(server: int) -> tuple[str, str]:
 
 
 def load(store: Store, name: str, wanted: Wanted = every_part) -> Checkpoint:
-    """Read it, with all digests, one server's part after the other; only what is wanted takes memory. Raises
-    CheckpointError, which names the file."""
+    """Read a checkpoint and check all digests, one server's part after another; only wanted parts take memory.
+
+    Raises CheckpointError, which names the file.
+    """
     about, shards = store.manifest(name), {}
     for server in range(about.servers):
         if server in wanted(about):
@@ -124,7 +128,7 @@ def load(store: Store, name: str, wanted: Wanted = every_part) -> Checkpoint:
 
 
 def weights(store: Store, name: str) -> tuple[Manifest, dict[str, Floats]]:
-    """The variables of its version by name, in the plan's order, and nothing else of it. Raises CheckpointError."""
+    """Read only the variables of a checkpoint's version: by name, in the plan's order. Raises CheckpointError."""
     about = store.manifest(name)
     wanted = f"version/{about.version}"
     flats = [found[wanted] for found in _arrays(store, name, about, (wanted,))]
@@ -137,8 +141,10 @@ def weights(store: Store, name: str) -> tuple[Manifest, dict[str, Floats]]:
 def slots(
     store: Store, name: str, about: Manifest, names: Sequence[str]
 ) -> tuple[list[dict[str, Floats]], float]:
-    """What an optimizer that keeps no workers apart remembers: of each of its slots the trained variables by name. And
-    what multiplies the learning rate that the job began with. Raises CheckpointError."""
+    """Read the slots of an optimizer without slots per worker, and the factor on the initial learning rate.
+
+    Returns, for each slot in `names`, the trained variables by name. Raises CheckpointError.
+    """
     wanted = [f"slot/0/{slot}" for slot in names]
     arrays = _arrays(store, name, about, wanted)
     try:
@@ -155,7 +161,7 @@ def slots(
 
 
 def _arrays(store: Store, name: str, about: Manifest, wanted: Sequence[str]) -> list[dict[str, Floats]]:
-    """Those of every server. Raises CheckpointError where one has not all of them."""
+    """Read these arrays of every server. Raises CheckpointError if one of them is missing."""
     parts = []
     for server in range(about.servers):
         file, _ = _files(server)
@@ -169,9 +175,11 @@ def _arrays(store: Store, name: str, about: Manifest, wanted: Sequence[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What whoever would go on finds under a checkpoint's name. `checkpoint`: None where `reason` says why it is not
-    taken. `about`: None where not even that can be read. `other`: nothing of it was found damaged, and it is none of
-    this run's."""
+    """The result of inspecting a checkpoint.
+
+    `checkpoint`: None if `reason` says why it is not used. `about`: None if even the manifest cannot be read. `other`:
+    the checkpoint is not damaged, but belongs to another run.
+    """
 
     name: str
     about: Manifest | None
@@ -183,7 +191,7 @@ class Look:
 def look(
     store: Store, name: str, fits: Callable[[Manifest], str | None], wanted: Wanted = every_part
 ) -> Look:
-    """Read that checkpoint, unless `fits` says a reason against it."""
+    """Read that checkpoint, unless `fits` returns a reason against it."""
     about = None
     try:
         about = store.manifest(name)
@@ -198,8 +206,11 @@ def look(
 def newest(
     store: Store, fits: Callable[[Manifest], str | None], wanted: Wanted = every_part
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest one that can be read, and of which `fits` says no reason against it; and a sentence for each newer
-    one that was passed over. Raises CheckpointError where the folder itself cannot be read."""
+    """Return the newest usable checkpoint, and a sentence about each newer one that was skipped.
+
+    Usable: it can be read, and `fits` returns no reason against it. Raises CheckpointError if the folder itself cannot
+    be read.
+    """
     passed: list[str] = []
     for name in reversed(store.names()):
         found = look(store, name, fits, wanted)
@@ -210,7 +221,7 @@ def newest(
 
 
 def load_part(store: Store, name: str, about: Manifest, server: int) -> ShardState:
-    """One server's part. Raises CheckpointError."""
+    """Read one server's part. Raises CheckpointError."""
     arrays, facts = _files(server)
     plain, values = (
         store.json(name, facts, _facts(about, facts)),

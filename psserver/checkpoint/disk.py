@@ -1,4 +1,4 @@
-"""What a store asks of a file system. All of it may fail with OSError, and may be cut off at any moment."""
+"""The file system as checkpoints use it, and what can be wrong with a checkpoint on it."""
 
 import errno
 import os
@@ -10,77 +10,88 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 
+class CheckpointError(Exception):
+    """A checkpoint cannot be written, or cannot be used. The text names the file, what was expected and got."""
+
+
+class UnwritableError(CheckpointError):
+    """The folder accepts nothing: the disk is full, read-only or gone. A later attempt may succeed."""
+
+
 class File(Protocol):
-    """A file that is being written."""
+    """A file being written."""
 
     def write(self, data: memoryview) -> int:
-        """Bytes that were taken: perhaps fewer than there are."""
+        """Write data. Return the number of bytes written, which may be fewer than given."""
         ...
 
     def sync(self) -> None:
-        """Returns once what was written would survive a loss of power."""
+        """Return once everything written would survive a loss of power."""
         ...
 
     def close(self) -> None:
-        """The file may be closed already."""
+        """Close the file; it may be closed already."""
         ...
 
 
 class Disk(Protocol):
-    """Paths are absolute, or from the process's directory."""
+    """A file system. Every method may raise OSError, and may be cut off at any moment.
+
+    Paths are absolute, or relative to the process's directory.
+    """
 
     def make_folder(self, path: Path) -> None:
-        """With its parents; it may be there. The names of those that are new would survive a loss of power."""
+        """Make a folder and its parents, unless it exists. New names would survive a loss of power."""
         ...
 
     def names(self, path: Path) -> list[str]:
-        """Of files and folders in a folder; none where there is no such folder, or a file."""
+        """Return the names of files and folders in a folder; empty if the path is no folder."""
         ...
 
     def create(self, path: Path) -> File:
-        """An empty file, also in place of one that is there."""
+        """Create an empty file, replacing one that exists."""
         ...
 
     def open(self, path: Path) -> BinaryIO:
-        """A regular file, for reading, from its beginning."""
+        """Open a regular file for reading, from its beginning."""
         ...
 
     def size(self, path: Path) -> int:
-        """In bytes."""
+        """Return the size in bytes."""
         ...
 
     def free(self, path: Path) -> int:
-        """Bytes that may still be written where that folder is."""
+        """Return the number of bytes that may still be written where that folder is."""
         ...
 
     def rename(self, old: Path, new: Path) -> None:
-        """In one step, in place of what has the new name."""
+        """Rename in one step, replacing what has the new name."""
         ...
 
     def sync_folder(self, path: Path) -> None:
-        """Returns once the names in it would survive a loss of power."""
+        """Return once the names in the folder would survive a loss of power."""
         ...
 
     def remove(self, path: Path) -> None:
-        """A file; it may be gone."""
+        """Remove a file; it may not exist."""
         ...
 
     def is_link(self, path: Path) -> bool:
-        """The name stands for something elsewhere."""
+        """Return True if the name is a symbolic link."""
         ...
 
     def remove_folder(self, path: Path) -> None:
-        """With what is left in it."""
+        """Remove a folder and its contents."""
         ...
 
 
-# Bytes after which what was written goes to the disk: the end has little left to wait for, and the rest of the machine
-# is not held up by gigabytes that the system has to write at once, nor loses what it has cached to them.
+# Flush to the disk after this many bytes. The final sync then has little left to do, and the machine neither stalls on
+# gigabytes written at once nor loses its page cache to them.
 STEADY = 64 << 20
 
 
 class RealFile:
-    """A new `File` of the system, in place of what has its name: nothing is written through a link that lies there."""
+    """A new `File` of the operating system, replacing one of its name; never writes through a symbolic link."""
 
     def __init__(self, path: Path, mode: int = 0o600) -> None:
         self._written = self._steady = 0
@@ -89,7 +100,7 @@ class RealFile:
         self._number: int | None = os.open(path, flags, mode)
 
     def reserve(self, nbytes: int) -> None:
-        """Have the disk keep room for so many bytes. `sync` gives back what was not written. Raises OSError."""
+        """Reserve disk space for this many bytes. `sync` releases what was not written. Raises OSError."""
         assert self._number is not None
         os.posix_fallocate(self._number, 0, nbytes)
 
@@ -115,8 +126,10 @@ class RealFile:
 
 
 class RealDisk:
-    """The system's own. `mode`: of new files. Those of checkpoints are readable by their owner only: saved sessions are
-    what workers prove themselves by."""
+    """The disk of the operating system. `mode`: the permissions of new files.
+
+    Checkpoints are readable by their owner only, because saved sessions contain the workers' proofs of membership.
+    """
 
     def __init__(self, mode: int = 0o600) -> None:
         self._mode = mode
@@ -125,7 +138,7 @@ class RealDisk:
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
         for folder in reversed(new):
-            # A folder of others, in which one may make what is one's own and see nothing.
+            # A foreign folder may allow creating entries without being readable.
             with suppress(PermissionError):
                 self.sync_folder(folder.parent)
 
@@ -139,7 +152,7 @@ class RealDisk:
         return RealFile(path, self._mode)
 
     def open(self, path: Path) -> BinaryIO:
-        # Without waiting for whoever would write to a pipe of that name.
+        # Non-blocking, so that a pipe of that name cannot make this wait for a writer.
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(number).st_mode):
             os.close(number)
@@ -161,7 +174,7 @@ class RealDisk:
             try:
                 os.fsync(number)
             except OSError as error:
-                # Some file systems have no such thing for folders.
+                # Some file systems do not sync folders.
                 if error.errno != errno.EINVAL:
                     raise
 

@@ -1,29 +1,31 @@
-"""A file that appears whole under its name, or not at all; and its digest."""
+"""Files that appear whole under their names or not at all, and their digests."""
 
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from psserver.checkpoint.disk import Disk, File
-from psserver.checkpoint.errors import CheckpointError, UnwritableError
+from psserver.checkpoint.disk import CheckpointError, Disk, File, UnwritableError
 from psserver.checkpoint.manifest import FileFacts
 
-# Of a file under way: whoever looks for checkpoints passes over these.
+# Suffix of a file being written. Those who list checkpoints ignore it.
 PART = ".part"
 Write = Callable[[memoryview], int]
-# Bytes that are hashed, written or read at once.
+# Bytes that are hashed, written or read at a time.
 PIECE = 4 << 20
 
 
 def aside_of(path: Path) -> Path:
-    """Where the file is written before it has its name."""
+    """Return the path under which the file is written before it gets its name."""
     return path.with_name(path.name + PART)
 
 
 def write(disk: Disk, path: Path, pieces: Iterable[memoryview], onto: File | None = None) -> FileFacts:
-    """Aside first, on the disk, then in its place. `onto`: an empty file that `aside_of` the path was made for.
-    Raises UnwritableError; nothing has the name then that had not."""
+    """Write a file aside, sync it, then rename it into place. Return its facts.
+
+    `onto`: an empty file that was created at `aside_of(path)`. Raises UnwritableError, with nothing changed under the
+    name.
+    """
     aside = aside_of(path)
     digest, count = hashlib.sha256(), 0
     try:
@@ -52,7 +54,7 @@ def _write_all(write: Write, piece: memoryview) -> None:
 
 
 def _forget(disk: Disk, path: Path) -> None:
-    """Half a file takes up room on a disk that may be full. What cannot be removed is removed by the next prune."""
+    """Remove an unfinished file, which takes up room on a disk that may be full. If that fails, prune removes it."""
     try:
         disk.remove(path)
     except OSError:
@@ -60,7 +62,7 @@ def _forget(disk: Disk, path: Path) -> None:
 
 
 class Reader:
-    """Reads a file once, from its beginning, and knows the digest of what it has read. Raises CheckpointError."""
+    """Reads a file once, from its beginning, and computes the digest of what it reads. Raises CheckpointError."""
 
     def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
         self.path = path
@@ -69,7 +71,7 @@ class Reader:
         self._digest = hashlib.sha256()
 
     def take(self, count: int) -> bytes:
-        """Exactly so many bytes."""
+        """Read exactly this many bytes."""
         into = bytearray(count) if 0 <= count <= self.left else bytearray()
         if len(into) != count:
             raise CheckpointError(f"{self.path}: expected {count} more bytes, it has {self.left}")
@@ -77,7 +79,7 @@ class Reader:
         return bytes(into)
 
     def fill(self, into: memoryview) -> None:
-        """As many bytes as there is room."""
+        """Fill the buffer."""
         if len(into) > self.left:
             raise CheckpointError(f"{self.path}: expected {len(into)} more bytes, it has {self.left}")
         self.left -= len(into)
@@ -93,7 +95,7 @@ class Reader:
             into = into[len(found) :]
 
     def skip(self, count: int | None = None) -> None:
-        """Read so many bytes, or what is left, for its digest."""
+        """Read this many bytes, or the rest, for the digest alone."""
         count = self.left if count is None else count
         room = bytearray(min(PIECE, count))
         while count:
@@ -102,7 +104,7 @@ class Reader:
             count -= len(piece)
 
     def check(self, facts: FileFacts) -> None:
-        """What was read is what was written."""
+        """Check that the digest of what was read is that of what was written."""
         got = self._digest.hexdigest()
         if got != facts.sha256:
             raise CheckpointError(

@@ -1,23 +1,23 @@
-"""manifest.json: what a checkpoint is of, and the digests of its files. Written last."""
+"""manifest.json: the facts of a checkpoint and the digests of its files. Written last."""
 
 import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.disk import CheckpointError
 from pswire.model.variables import VariableSpec
 from pswire.records import StateError, from_plain, to_plain
 
 NAME = "manifest.json"
 FORMAT = 1
-# A manifest has a few lines per variable and file.
+# A manifest has a few lines for each variable and file.
 LARGEST = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """`sha256`: in hexadecimal digits."""
+    """Size and digest of a file. `sha256`: in hexadecimal digits."""
 
     bytes: int
     sha256: str
@@ -25,11 +25,12 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`entry`: the number of the checkpoint's entry in the decision log of `job`; `t`: its seconds since the job began.
+    """The facts of a checkpoint.
 
-    `clock`: the server's monotonic clock at that moment, which is that of all times in the saved state.
-    `plan`: fingerprint of the layout of `variables` over `servers`. `policy`, `optimizer`, `tensors`:
-    configurations, as in the log's first entry. `files`: every other file of the checkpoint, by name.
+    `entry`: the number of its entry in the decision log of `job`. `t`: seconds since the job began. `clock`: the
+    server's monotonic clock at that moment, to which all times in the saved state refer. `plan`: fingerprint of the
+    layout of `variables` over `servers`. `policy`, `optimizer`, `tensors`: configurations, as in the log's first entry.
+    `files`: every other file of the checkpoint, by name.
     """
 
     format: int
@@ -50,11 +51,11 @@ class Manifest:
 
     @property
     def nbytes(self) -> int:
-        """Of all files, without the manifest itself."""
+        """The size of all files except the manifest itself."""
         return sum(facts.bytes for facts in self.files.values())
 
     def text(self) -> bytes:
-        """The file: readable, with a digest of its own."""
+        """Return the contents of the file: readable JSON with a digest of its own."""
         plain = to_plain(self)
         return (
             json.dumps({"manifest": plain, "sha256": digest_of(plain)}, indent=1, allow_nan=False).encode()
@@ -63,13 +64,13 @@ class Manifest:
 
 
 def digest_of(plain: object) -> str:
-    """Of the manifest as plain data."""
+    """Return the digest of the manifest as plain data."""
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def parse(path: Path, text: bytes) -> Manifest:
-    """Raises CheckpointError for anything that `text` did not write, or another release did."""
+    """Read what `Manifest.text` wrote. Raises CheckpointError for anything else, and for another release's format."""
     try:
         found = json.loads(text)
         plain, recorded = found["manifest"], found["sha256"]

@@ -1,11 +1,11 @@
-"""From a checkpoint to a coordinator and shards that go on, on as many servers as there are now."""
+"""From a checkpoint to a coordinator and shards that continue, on any number of servers."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from psserver.checkpoint.contents import Checkpoint, Wanted, every_part, load, load_part, look, newest
-from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.disk import CheckpointError
 from psserver.checkpoint.manifest import Manifest
 from psserver.checkpoint.rewind import LogIndex, Mark
 from psserver.checkpoint.store import Store
@@ -19,16 +19,16 @@ from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.records import StateError, to_plain
 
 LATEST = "latest"
-# Go on from the newest checkpoint, and begin where there is none.
+# Continue from the newest checkpoint, or begin if there is none.
 AUTO = "auto"
 
 
 def choose(
     store: Store, which: str, fits: Callable[[Manifest], str | None], wanted: Wanted = every_part
 ) -> tuple[Checkpoint, list[str]]:
-    """The checkpoint that `which` names: its folder, or "latest". And a sentence for each that was passed over.
+    """Return the checkpoint that `which` names (its folder, or "latest"), and a sentence about each one skipped.
 
-    `fits` says why one is none of this run's. Raises CheckpointError when none is left.
+    `fits` says why a checkpoint does not belong to this run. Raises CheckpointError if none is left.
     """
     if which == LATEST:
         found, passed = newest(store, fits, wanted)
@@ -49,9 +49,7 @@ def choose(
 def check_same_job(
     about: Manifest, policy: Policy, optimizer: Mapping[str, object], workers: int, seed: int
 ) -> None:
-    """The job that goes on is the one that was saved; only its number of servers may be another.
-
-    Raises CheckpointError."""
+    """Check that the job continues as it was saved; only the number of servers may differ. Raises CheckpointError."""
     for what, saved, now in (
         ("policy", about.policy, to_plain({"name": policy.name, **policy.knobs})),
         ("policy's parts that see tensors", about.tensors, to_plain(policy.tensors.config)),
@@ -67,7 +65,7 @@ def check_same_job(
 
 
 def mark_of(index: LogIndex, checkpoint: Checkpoint) -> Mark:
-    """The checkpoint's place in the log, with what the checkpoint knows better than a log that may be damaged."""
+    """Return the checkpoint's place in the log. Its own facts replace those of a log that may be damaged."""
     about, tickets = checkpoint.manifest, checkpoint.coordinator.tickets
     pending = {each.number: (each.samples, each.loss) for each in tickets if each.state == "pending"}
     mark = index.marks[about.entry]
@@ -78,7 +76,7 @@ def mark_of(index: LogIndex, checkpoint: Checkpoint) -> Mark:
 def coordinator_of(
     checkpoint: Checkpoint, terms: JobTerms, policy: Policy, now: float, assurance: Assurance | None
 ) -> Coordinator:
-    """A coordinator in the saved state; call its `resume` next. Raises CheckpointError."""
+    """Return a coordinator in the saved state; call its `resume` next. Raises CheckpointError."""
     state = replace(reopened(checkpoint.coordinator, policy), servers=terms.servers)
     coordinator = Coordinator(terms, policy, now, assurance)
     try:
@@ -89,7 +87,7 @@ def coordinator_of(
 
 
 def plan_of(checkpoint: Checkpoint, servers: int) -> Plan:
-    """The layout of the saved model over so many servers. Raises CheckpointError."""
+    """Return the layout of the saved model over this many servers. Raises CheckpointError."""
     try:
         return make_plan(checkpoint.manifest.variables, servers)
     except PlanError as error:
@@ -97,13 +95,13 @@ def plan_of(checkpoint: Checkpoint, servers: int) -> Plan:
 
 
 def needed_by(server: int, servers: int) -> Wanted:
-    """What server `server` of so many needs of a checkpoint: its own part, or all where the layout was another."""
+    """Select what a server needs of a checkpoint: its own part, or all parts if the layout differs."""
 
     def wanted(about: Manifest) -> Collection[int]:
         try:
             same = make_plan(about.variables, servers).fingerprint == about.plan
         except PlanError:
-            # Whoever asks for the plan is told.
+            # `plan_of` reports the error.
             same = False
         return (server,) if same else every_part(about)
 
@@ -111,7 +109,7 @@ def needed_by(server: int, servers: int) -> Wanted:
 
 
 def part_of(store: Store, name: str, plan: Plan, server: int) -> ShardState:
-    """The state of one shard of `plan`; of the same plan nothing else is read. Raises CheckpointError."""
+    """Return the state of one shard of `plan`; under the same plan nothing else is read. Raises CheckpointError."""
     about = store.manifest(name)
     if plan.fingerprint == about.plan:
         return load_part(store, name, about, server)
@@ -119,8 +117,10 @@ def part_of(store: Store, name: str, plan: Plan, server: int) -> ShardState:
 
 
 def shards_of(checkpoint: Checkpoint, plan: Plan) -> Mapping[int, ShardState]:
-    """The states of the shards of `plan`, by server: of all, where there were not as many servers; of those that were
-    wanted otherwise. Raises CheckpointError."""
+    """Return the states of the shards of `plan`, by server. Raises CheckpointError.
+
+    Under the same plan these are the wanted ones; under another plan all, resharded.
+    """
     about = checkpoint.manifest
     if plan.fingerprint == about.plan:
         return checkpoint.shards

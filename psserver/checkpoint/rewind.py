@@ -1,9 +1,9 @@
-"""The log of a run that goes on: what of it leads to a checkpoint is kept, what followed is put aside.
+"""The log of a run that continues: kept up to a checkpoint; what follows is put aside.
 
-Of a server that was killed the log may end within a line, or behind its newest checkpoint: what is behind that was
-decided, and is void, for nothing goes on from it. It is kept in a file of its own. A loss of power may leave anything
-behind the newest checkpoint. A line before it that cannot be read any more was damaged later, for no checkpoint is
-complete before the log is on the disk up to it: such a line costs its own proof, and no checkpoint behind it.
+A killed server's log may end within a line, or after its newest checkpoint. The entries after that are void, because
+nothing continues from them; they go to a file of their own. A loss of power may leave anything after the newest
+checkpoint. An unreadable line before it was damaged later, because no checkpoint is complete before the log is on the
+disk up to it. Such a line loses its own evidence, but no checkpoint after it.
 """
 
 import json
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from psserver.checkpoint.errors import UnwritableError
+from psserver.checkpoint.disk import UnwritableError
 from psserver.checkpoint.store import name_of
 from pswire.decisions.counting import Pending
 from pswire.generations import follows
@@ -29,7 +29,7 @@ class RewindError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A checkpoint's entry in the log. `end`: bytes up to the end of its line.
+    """A checkpoint's entry in the log. `end`: the position in bytes of the end of its line.
 
     `pending`: committed tickets without a fate, and what was applied so far, as metrics.jsonl counts.
     """
@@ -39,25 +39,27 @@ class Mark:
     version: int
     end: int
     pending: Pending
-    # Seconds since the job began, of its first grant.
+    # Seconds from the job's beginning to its first grant.
     first_grant: float | None
-    # The line that named the job's generation may be one of those that cannot be read.
+    # The line that named the job's generation may be among the unreadable ones.
     doubtful: bool = False
 
 
-# What comes of reading a line that is no entry.
+# What reading a line that is no entry may raise.
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
-# Behind it the whole log is void.
+# Rewinding to it voids the whole log.
 BEGINNING = Mark(-1, "", -1, 0, Pending(), None)
 
 
 @dataclass
 class LogIndex:
-    """Where a log's checkpoints are. `entries`: up to the last line that can be read; `job`: as the last of them names
-    it, if any does; `damage`: why the first line that cannot be read cannot, unless the log just ends there, and `hole`
-    the number of its entry; `present`: who was a member at the log's end; `done`: the entry by which a worker had no
-    more data. Raises RewindError for a file that cannot be read at all."""
+    """The places of a log's checkpoints. Raises RewindError for a file that cannot be read at all.
+
+    `entries`: the number of entries up to the last readable line. `job`: the name in the last readable entry that has
+    one. `damage`: why the first unreadable line cannot be read, unless the log just ends there; `hole`: the number of
+    its entry. `present`: the members at the log's end. `done`: by worker, the entry after which it had no more data.
+    """
 
     folder: Path
     marks: dict[int, Mark] = field(default_factory=dict)
@@ -70,8 +72,8 @@ class LogIndex:
 
     def __post_init__(self) -> None:
         path, scan = self.folder / DECISIONS, _Scan()
-        # Of the last lines, how many cannot be read; how far the entries' numbers are from those of the lines, which
-        # change where a line's end was damaged.
+        # `lost`: unreadable lines since the last readable one. `shift`: entry numbers minus line numbers, which changes
+        # where the end of a line was damaged.
         lost, shift, end = 0, 0, 0
         try:
             with path.open("rb") as file:
@@ -99,17 +101,20 @@ class LogIndex:
         self.job, self.present, self.done = scan.job, scan.present, scan.done
 
     def expected(self, mark: Mark) -> frozenset[str]:
-        """Whom a job that goes on from there waits for: the members of the log's end, and who was done behind the mark
-        only, and has left. Whoever left before its data ended is not waited for."""
+        """Return the workers that a job which continues from there waits for.
+
+        They are the members at the log's end, and those that finished after the mark and have left. A worker that left
+        before its data ended is not among them.
+        """
         return frozenset(self.present | {worker for worker, entry in self.done.items() if entry > mark.entry})
 
     def names(self, mark: Mark) -> set[str]:
-        """Of the checkpoints up to that one: once the log is rewound to it, a job can go on from no others."""
+        """Return the names of the checkpoints up to the mark: once rewound, a job can continue from no others."""
         own = {name_of(m.entry, m.job) for m in self.marks.values() if m.entry <= mark.entry}
         return own | {name_of(mark.entry, mark.job)}
 
     def lacks(self, entry: int, job: str, version: int) -> str | None:
-        """Why such a checkpoint is none of this log; None if it is."""
+        """Say why such a checkpoint does not belong to this log; None if it does."""
         mark = self.marks.get(entry)
         if mark is not None and mark.version == version:
             if mark.job == job or (mark.doubtful and (not mark.job or follows(job, mark.job))):
@@ -122,8 +127,11 @@ class LogIndex:
         )
 
     def rewind(self, mark: Mark) -> int:
-        """Cut log and metrics behind that checkpoint. Returns how many entries were put aside, for the end of the file
-        `decisions.void-ENTRY.jsonl`. Raises UnwritableError; the log is whole then, cut or not."""
+        """Cut log and metrics after that checkpoint. Return the number of entries that were put aside.
+
+        They are appended to the file `decisions.void-ENTRY.jsonl`. Raises UnwritableError; the log is then whole, cut
+        or not.
+        """
         log, metrics = self.folder / DECISIONS, self.folder / METRICS
         try:
             void = self.entries - mark.entry - 1
@@ -140,9 +148,11 @@ class LogIndex:
         return void
 
     def _put_aside(self, version: int) -> None:
-        """Summary and weights are of a version that will not be the last. Those of the version from which the job goes
-        on are kept under its number. The summary, which says of what version they are, is moved last: whoever is killed
-        on the way does the same again."""
+        """Rename or remove summary and weights, whose version will not be the last.
+
+        Those of the version from which the job continues are kept under its number. The summary, which names the
+        version, is moved last, so that a process killed halfway repeats all of it.
+        """
         summary, weights = self.folder / SUMMARY, self.folder / WEIGHTS
         try:
             found = json.loads(summary.read_bytes())["versions"]
@@ -156,8 +166,11 @@ class LogIndex:
 
 
 class _Scan:
-    """What the run's log writer would know behind each entry. `present`: the members, with those whom a rollback has
-    sent away to come back; `doubtful`: a line was not seen since the last one that named the job."""
+    """What the run's log writer would know after each entry.
+
+    `present`: the members, including those that a rollback has disconnected and that will return. `doubtful`: a line
+    since the last one that named the job was unreadable.
+    """
 
     def __init__(self) -> None:
         self.job = ""
@@ -215,7 +228,7 @@ def _cut(path: Path, end: int) -> None:
 
 
 def _end_of(metrics: Path, version: int) -> int:
-    """The end of the last line about that version or one before it. Lines between that cannot be read stay."""
+    """Return the end of the last line about that version or an earlier one. Unreadable lines before it stay."""
     end = place = 0
     with metrics.open("rb") as file:
         for line in file:

@@ -3,12 +3,12 @@
     checkpoints/
         0000000812-1f0c9a2b7d3e4c55/      the log entry, and the job
             server-0.safetensors          arrays of one server
-            server-0.json                 what else it knows
+            server-0.json                 its other state
             coordinator.json
-            manifest.json                 written last: without it there is no checkpoint
+            manifest.json                 written last: completes the checkpoint
 
 A checkpoint is complete when its manifest is whole, and every file has the size and the digest that the manifest
-says. What is not complete is never used, and never in the way.
+states. An incomplete checkpoint is never used, and never in the way.
 """
 
 import contextlib
@@ -20,33 +20,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.checkpoint import files, manifest, tensors
-from psserver.checkpoint.disk import Disk, RealDisk
-from psserver.checkpoint.errors import CheckpointError, UnwritableError
+from psserver.checkpoint.disk import CheckpointError, Disk, RealDisk, UnwritableError
 from psserver.checkpoint.manifest import FileFacts, Manifest
 
 Floats = NDArray[np.float32]
 
 DIGITS = 10
-# Bytes that a checkpoint takes beside its files' contents: its manifest, blocks that are not full.
+# Bytes that a checkpoint takes besides the contents of its files: the manifest, and blocks that are not full.
 MARGIN = 1 << 20
 
 
 def name_of(entry: int, job: str) -> str:
-    """A checkpoint's folder."""
+    """Return the name of a checkpoint's folder."""
     return f"{entry:0{DIGITS}d}-{job}"
 
 
 def entry_of(name: str) -> int | None:
-    """The number of the log entry; None for what is no checkpoint's folder."""
+    """Return the number of the log entry, or None if the name is not that of a checkpoint's folder."""
     number, dash, job = name.partition("-")
-    # No other name can be said in every message.
+    # Only printable ASCII can appear in every message.
     plain = name.isascii() and name.isprintable()
     return int(number) if plain and dash and job and number.isdecimal() else None
 
 
 class Store:
-    """Files of one checkpoint may be written by several servers, which share the folder; the run's log lies beside it.
-    Raises CheckpointError."""
+    """The checkpoints of a run. Several servers that share the folder may write files of one checkpoint.
+
+    The run's log lies beside the folder. Raises CheckpointError.
+    """
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root
@@ -55,26 +56,26 @@ class Store:
     # Writing
 
     def begin(self, name: str) -> None:
-        """Make its folder. Any server may, any number of times."""
+        """Make a checkpoint's folder. Any server may call this any number of times."""
         try:
             self.disk.make_folder(self.root / name)
         except OSError as error:
             raise CheckpointError(f"{self.root / name} cannot be made: {error.strerror or error}") from error
 
     def put_arrays(self, name: str, file: str, arrays: Mapping[str, Floats]) -> FileFacts:
-        """A file of arrays, by name; they must not change meanwhile."""
+        """Write arrays by name to a file; they must not change meanwhile."""
         return files.write(self.disk, self.root / name / file, tensors.pieces(arrays, {"format": "np"}))
 
     def put_json(self, name: str, file: str, plain: object) -> FileFacts:
-        """A file of plain data, as `pswire.records.to_plain` makes it."""
+        """Write plain data, as `pswire.records.to_plain` makes it, to a file."""
         text = json.dumps(plain, allow_nan=False, separators=(",", ":")).encode()
         return files.write(self.disk, self.root / name / file, _cut(text))
 
     def complete(self, about: Manifest) -> None:
-        """All of its files are there: from now on it is a checkpoint."""
+        """Write the manifest, which completes the checkpoint. All other files must be there."""
         folder = self.root / name_of(about.entry, about.job)
         try:
-            # Names first: a manifest may never be found beside files that a loss of power has taken, nor a complete
+            # Sync names first: after a loss of power, a manifest must never be found without its files, nor a complete
             # checkpoint without the log that leads to it.
             self.disk.sync_folder(self.root.parent)
             self.disk.sync_folder(folder)
@@ -85,8 +86,10 @@ class Store:
             raise CheckpointError(f"{folder} cannot be completed: {error.strerror or error}") from error
 
     def settle(self, name: str) -> None:
-        """What is complete outlasts a loss of power from here on, too: who completed it may have been killed before its
-        folder was on the disk. To be called before a log is cut behind it."""
+        """Make a complete checkpoint survive a loss of power. Call this before a log is cut after it.
+
+        The process that completed it may have been killed before its folder was on the disk.
+        """
         try:
             for folder in (self.root / name, self.root, self.root.parent):
                 self.disk.sync_folder(folder)
@@ -98,7 +101,7 @@ class Store:
     # Reading
 
     def names(self) -> list[str]:
-        """Of checkpoints, complete or not, by log entry, newest last."""
+        """Return the names of checkpoints, complete or not, by log entry, newest last."""
         try:
             found = self.disk.names(self.root)
         except OSError as error:
@@ -107,14 +110,14 @@ class Store:
         return [name for _, name in sorted(numbered)]
 
     def written(self) -> bool:
-        """A checkpoint was written to its end, whatever has become of it since."""
+        """Return True if any checkpoint was ever completed, even if it was damaged since."""
         try:
             return any(manifest.NAME in self.disk.names(self.root / name) for name in self.names())
         except OSError as error:
             raise CheckpointError(f"{self.root} cannot be read: {error.strerror or error}") from error
 
     def manifest(self, name: str) -> Manifest:
-        """Of a checkpoint whose files are there with their sizes; their digests are left to `verify` and reading."""
+        """Read a manifest, and check that its files exist with their sizes; digests are checked by readers."""
         path = self.root / name / manifest.NAME
         try:
             present = set(self.disk.names(self.root / name))
@@ -136,13 +139,13 @@ class Store:
         return about
 
     def verify(self, name: str) -> Manifest:
-        """Read every byte of it, and hold it against the digests."""
+        """Read every byte of a checkpoint and check the digests."""
         about = self.manifest(name)
         self.verify_files(name, about, about.files)
         return about
 
     def verify_files(self, name: str, about: Manifest, wanted: Iterable[str]) -> None:
-        """Read every byte of these."""
+        """Read every byte of these files and check their digests."""
         for file in wanted:
             if file not in about.files:
                 raise CheckpointError(f"the manifest of entry {about.entry} names no {file}: it was edited")
@@ -153,14 +156,14 @@ class Store:
     def arrays(
         self, name: str, file: str, facts: FileFacts, wanted: Callable[[str], bool] = lambda _: True
     ) -> dict[str, Floats]:
-        """What `put_arrays` wrote, as far as its name is `wanted`."""
+        """Read those arrays of a file of `put_arrays` whose names are `wanted`."""
         with self._open(self.root / name / file) as reader:
             found = tensors.read(reader, wanted)
             reader.check(facts)
         return found
 
     def json(self, name: str, file: str, facts: FileFacts) -> object:
-        """What `put_json` wrote."""
+        """Read a file of `put_json`."""
         path = self.root / name / file
         with self._open(path) as reader:
             text = reader.take(reader.left)
@@ -183,23 +186,25 @@ class Store:
     # Removing
 
     def discard(self, name: str) -> None:
-        """What was written of a checkpoint that will not be completed: the next one may need the room. Nothing of one
-        that is complete; what cannot be removed is left to `prune`."""
+        """Remove a checkpoint that will not be completed, to make room for the next one.
+
+        Leaves a complete one alone. What cannot be removed is left to `prune`.
+        """
         with contextlib.suppress(OSError):
             if manifest.NAME not in self.disk.names(self.root / name):
                 self.disk.remove_folder(self.root / name)
 
     def clear(self) -> None:
-        """All of them, for another run. Raises OSError where one cannot be removed."""
+        """Remove all checkpoints, for another run. Raises OSError if one cannot be removed."""
         for name in self.names():
             self._remove(name)
 
     def _remove(self, name: str) -> None:
         if self.disk.is_link(self.root / name):
-            # What somebody keeps elsewhere is theirs: only the name here goes.
+            # The target of a symbolic link belongs to somebody else: remove only the link.
             self.disk.remove(self.root / name)
             return
-        # The manifest first: half a checkpoint is none.
+        # Remove the manifest first: without it the rest is no checkpoint.
         self.disk.remove(self.root / name / manifest.NAME)
         self.disk.sync_folder(self.root / name)
         self.disk.remove_folder(self.root / name)
@@ -210,12 +215,13 @@ class Store:
         busy: frozenset[str] = frozenset(),
         void: Callable[[str], bool] = lambda name: False,
     ) -> list[str]:
-        """Remove all but the newest `keep` complete checkpoints, and those that are older than the newest complete one
-        and either incomplete or `void`: no job can go on from them. Never those in `busy`, which are being written.
-        Returns their names.
+        """Remove old checkpoints, and return their names.
 
-        No complete one is removed while fewer than `keep` are complete. A file that cannot be removed is left for
-        the next time.
+        All but the newest `keep` complete ones are removed, and those older than the newest complete one that are
+        incomplete or `void`: no job can continue from them. Those in `busy`, which are being written, are kept.
+
+        No complete one is removed while fewer than `keep` are complete. A file that cannot be removed is left for the
+        next time.
         """
         complete, useless = self._sorted(void)
         spare = complete[: -max(1, keep)]
@@ -228,8 +234,10 @@ class Store:
         return removed
 
     def make_room(self, void: Callable[[str], bool] = lambda name: False) -> list[str]:
-        """Remove complete checkpoints but the newest, the oldest first, until the disk has room for one more like the
-        newest. Returns their names. A file that cannot be removed is left."""
+        """Remove old complete checkpoints until the disk has room for one more like the newest; return their names.
+
+        The oldest goes first, and the newest stays. A file that cannot be removed is left.
+        """
         complete, _ = self._sorted(void)
         removed = list[str]()
         for name in complete[:-1]:
@@ -241,7 +249,7 @@ class Store:
         return removed
 
     def _sorted(self, void: Callable[[str], bool]) -> tuple[list[str], list[str]]:
-        """Those from which a job can go on, the newest last; and the others."""
+        """Return the checkpoints from which a job can continue, newest last, and the others."""
         complete, useless = list[str](), list[str]()
         for name in self.names():
             try:

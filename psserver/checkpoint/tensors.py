@@ -1,7 +1,8 @@
 """float32 arrays in the safetensors format, which other programs read.
 
-The package safetensors writes it too, but from a copy of all arrays; these may be as large as the memory is.
-A file is 8 bytes (little-endian) with the length of the header, a header in JSON, and the arrays one after the other.
+The safetensors package writes it from a copy of all arrays; this module writes it in pieces, because the arrays may
+fill the memory. A file is 8 bytes (little-endian) with the length of the header, a header in JSON, and the arrays in
+order.
 """
 
 import json
@@ -13,18 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.disk import CheckpointError
 from psserver.checkpoint.files import PIECE, Reader
 
 Floats = NDArray[np.float32]
 
 METADATA = "__metadata__"
-# Of a header: some hundred bytes for each array.
+# The limit of a header, which has about a hundred bytes for each array.
 LARGEST_HEADER = 64 << 20
 
 
 def pieces(arrays: Mapping[str, Floats], metadata: Mapping[str, str]) -> Iterator[memoryview]:
-    """The file, in pieces. Arrays are not copied, so they must not change until the last one is taken."""
+    """Yield the file in pieces. Arrays are not copied, so they must not change until the last piece is taken."""
     header: dict[str, Any] = {METADATA: dict(metadata)}
     offset = 0
     for name, values in arrays.items():
@@ -46,8 +47,10 @@ def pieces(arrays: Mapping[str, Floats], metadata: Mapping[str, str]) -> Iterato
 
 
 def read(reader: Reader, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Floats]:
-    """The arrays of a whole file that `pieces` wrote: those of a `wanted` name. All of it is read, for its digest.
-    Raises CheckpointError."""
+    """Read the `wanted` arrays of a file that `pieces` wrote. The whole file is read, for its digest.
+
+    Raises CheckpointError.
+    """
     length = int.from_bytes(reader.take(8), "little")
     if length > LARGEST_HEADER:
         raise CheckpointError(
@@ -61,7 +64,7 @@ def read(reader: Reader, wanted: Callable[[str], bool] = lambda _: True) -> dict
         try:
             values = np.empty(shape, np.float32)
         except ValueError as error:
-            # Of no bytes, with a length or a number of lengths that no array has.
+            # Empty, but with a dimension or a number of dimensions that no array can have.
             raise CheckpointError(
                 f"{reader.path}: is no safetensors file as a checkpoint has it: {error}"
             ) from error
@@ -73,7 +76,7 @@ def read(reader: Reader, wanted: Callable[[str], bool] = lambda _: True) -> dict
 
 
 def _shapes(path: Path, text: bytes, room: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes, in the order in which the arrays lie there without gaps; they fit into `room` bytes."""
+    """Yield names and shapes, in the order of the arrays, which lie without gaps and fit into `room` bytes."""
     try:
         header = json.loads(text)
         begin = 0

@@ -4,10 +4,9 @@
     backend.prepare([optimizer.variant(), *variants])   # compiles in the background
     optimizer.update(..., backend=backend)
 
-The compiler (numba) is imported by `prepare` only, and until a loop is ready,
-or where there is no compiler, its numpy fallback runs: same bits, less speed.
-This package is the shell around psserver.optimizers and psserver.shard, which
-know neither threads nor a compiler.
+Only `prepare` imports the compiler (numba). Until a loop is compiled, or where there is no compiler, its numpy fallback
+runs: same bits, less speed. This package is the shell around psserver.optimizers and psserver.shard, which know neither
+threads nor a compiler.
 """
 
 from psserver.fast.backend import FastBackend, ParallelRunner

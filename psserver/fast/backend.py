@@ -1,4 +1,4 @@
-"""The backend of a server: compiled loops as soon as they are there, in a runner of threads."""
+"""The backend of a server: compiled loops as soon as they are ready, on several threads."""
 
 import logging
 import threading
@@ -15,18 +15,17 @@ log = logging.getLogger("ps-server")
 
 Variant = tuple[Loop, str]
 
-# Elements. A range of 256 Ki takes some 100 microseconds: well above what it
-# costs to wake a thread, small enough that a thread which the system takes
-# away for a moment holds up little.
+# Elements in a range. 256 Ki take about 100 microseconds: well above the cost of waking a thread, and small enough that
+# a thread which the system suspends for a moment delays the others little.
 GRAIN = 256 * 1024
-# Fewer ranges than these are not shared: to wake the others and to wait for them costs more than they save.
+# Passes over fewer ranges run in the calling thread: waking and joining the others costs more than they save.
 RANGES = 4
 
 
 class ParallelRunner:
-    """`threads` threads, one of which is the caller's. Made when first needed; idle ones wait.
+    """A pool of `threads` threads, including the caller's, that share the ranges of a pass.
 
-    May be used from several threads at once. Close it, or use it as a context manager.
+    Threads start when first needed. Thread-safe. Close it, or use it as a context manager.
     """
 
     def __init__(self, threads: int, grain: int = GRAIN) -> None:
@@ -42,17 +41,17 @@ class ParallelRunner:
             self._pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="runner")
 
     def divides(self, size: int) -> bool:
-        """Whether `share` gives so many elements to more than one thread."""
+        """Return True if `share` divides this many elements among threads."""
         return self._pool is not None and size >= RANGES * self._grain
 
     def share(self, part: Callable[[int, int], bool], size: int) -> bool:
-        """Call ``part(start, stop)`` for disjoint ranges that cover ``range(size)``; are all true?
+        """Call ``part(start, stop)`` for disjoint ranges that cover ``range(size)``; return True if all are true.
 
-        Returns when all are done. An exception in a part is raised here, after that.
+        Returns when all ranges are done, and then raises an exception that a part raised.
         """
         if self._pool is None or not self.divides(size):
             return part(0, size)
-        # One iterator for all: a free thread takes the next range.
+        # All threads draw from one iterator: an idle thread takes the next range.
         starts = iter(range(0, size, self._grain))
 
         def take() -> bool:
@@ -71,7 +70,7 @@ class ParallelRunner:
         return all([good, *(other.result() for other in others)])
 
     def close(self) -> None:
-        """End the threads. A later `share` works alone; none may begin while this runs."""
+        """End the threads. Later calls of `share` run in the caller's thread; none may start meanwhile."""
         self._closed = True
         if self._pool is not None:
             self._pool.shutdown()
@@ -86,14 +85,14 @@ class ParallelRunner:
 class FastBackend:
     """A `psserver.optimizers.Backend` for one process. Close it at the end.
 
-    One thread calls `prepare`, `wait_ready` and `close`; one at a time calls `run`. The compiler's thread alone writes
-    `_compiled`, entry by entry, and `reason`; `close` alone sets `_closing`. Each is read as it is at that moment.
+    One thread calls `prepare`, `wait_ready` and `close`; one thread at a time calls `run`. Only the compiler's thread
+    writes `_compiled` (entry by entry) and `reason`; only `close` sets `_closing`. Readers use the momentary values.
     """
 
     def __init__(
         self, threads: int = 1, grain: int = GRAIN, loaded: Callable[[], object] = lambda: None
     ) -> None:
-        """`loaded`: called by the compiler's thread when all that was asked for is compiled, or nothing can be."""
+        """`loaded`: called by the compiler's thread when compilation has ended or has failed."""
         self._loaded = loaded
         self._runner = ParallelRunner(threads, grain)
         self._compiled: dict[Variant, Callable[..., Any]] = {}

@@ -1,13 +1,12 @@
-"""From a loop to machine code, by numba. The only module that imports the compiler.
+"""Compilation of loops to machine code by numba. The only module that imports the compiler.
 
-Compiled code is kept on disk, where numba keeps it: in `NUMBA_CACHE_DIR` if
-that is set, else beside the source if that folder can be written, else in the
-user's cache folder. It is found again for the same source, compiler and
-processor. Where none of these can be written, every start compiles anew.
+Numba caches compiled code on disk: in `NUMBA_CACHE_DIR` if that is set, else beside the source if that folder is
+writable, else in the user's cache folder. The cache is keyed by source, compiler and processor. If no folder is
+writable, every start compiles again.
 
-No option relaxes arithmetic: without fastmath, LLVM neither reorders sums nor
-contracts a product and a sum into one rounding, so the bits are numpy's. Only in
-a pass that returns a sum (`Loop.sums`) may it reorder that, which takes a fourth of the time.
+No option relaxes arithmetic: without fastmath, LLVM neither reorders sums nor contracts a product and a sum into one
+rounding, so the bits are numpy's. Only in a pass that returns a sum (`Loop.sums`) may it reorder that sum, which takes
+a quarter of the time.
 """
 
 import logging
@@ -24,7 +23,7 @@ log = logging.getLogger("ps-server")
 
 Compiled = Callable[..., Any]
 
-# An array of one's own type, or a writable or aligned one in place of a read-only or unaligned one, is accepted.
+# A compiled loop also accepts a writable array for a read-only one, and an aligned array for an unaligned one.
 _TYPES: dict[str, Any] = {
     "r": types.Array(types.float32, 1, "C", readonly=True),
     "w": types.Array(types.float32, 1, "C"),
@@ -39,12 +38,12 @@ _TYPES: dict[str, Any] = {
 
 
 def compile_loop(loop: Loop, variant: str) -> Compiled:
-    """The loop for arguments as `variant` says (`Loop.variant`). Releases the GIL when called."""
+    """Compile the loop for arguments of this variant (`Loop.variant`). The result releases the GIL when called."""
     signature = tuple(_TYPES[letter] for letter in variant)
     try:
         return _jit(loop, signature, cache=True)
     except RuntimeError as error:
-        # Numba's way to say that no cache folder can be written.
+        # Numba raises this if no cache folder is writable.
         if "cache" not in str(error):
             raise
         log.info("compiled code is not kept: %s", error, extra=event("code_not_kept"))

@@ -1,1 +1,1 @@
-"""What a ps-server shows to Prometheus. Nothing here is imported while metrics are off."""
+"""Prometheus metrics of a ps-server. Not imported while metrics are off."""

@@ -15,8 +15,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from psserver.metrics.counts import CountedRunLog
-from psserver.metrics.snapshot import (
+from psserver.metrics.counts import (
+    CountedRunLog,
     JobNumbers,
     ShardNumbers,
     WorkerNumbers,
@@ -37,7 +37,7 @@ UPDATE_SECONDS = (1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 class ServerCollector(Collector):
-    """Of one server; with the job's numbers on the coordinator, where `job` is given and its run log counts."""
+    """The metrics of one server, and on the coordinator those of the job (`job` given, with a counting run log)."""
 
     def __init__(
         self, host: ShardHost, job: Job | None, credentials: Credentials, authorizer: Authorizer
@@ -69,7 +69,7 @@ class ServerCollector(Collector):
 def registry(
     host: ShardHost, job: Job | None, credentials: Credentials = NO_TLS, authorizer: Authorizer | None = None
 ) -> CollectorRegistry:
-    """Everything that this server shows; times its updates from now on."""
+    """Return a registry with all metrics of this server. Times its updates from now on."""
     found = CollectorRegistry()
     found.register(ServerCollector(host, job, credentials, authorizer or Authorizer()))
     ProcessCollector(registry=found)
@@ -78,7 +78,7 @@ def registry(
 
 
 def security_families(credentials: Credentials, authorizer: Authorizer) -> Iterator[Metric]:
-    """Of a server that speaks TLS."""
+    """Yield the metrics of certificates and refused calls, on a server with TLS."""
     if not credentials.encrypted:
         return
     facts = credentials.identity.facts
@@ -167,7 +167,7 @@ def worker_families(workers: Mapping[str, WorkerNumbers]) -> Iterator[Metric]:
 
 
 def _buckets(staleness: Mapping[int, int]) -> list[tuple[str, float]]:
-    """Cumulative counts, by upper bound."""
+    """Return cumulative counts by upper bound."""
     below = [
         (f"{bound}.0", float(sum(count for age, count in staleness.items() if age <= bound)))
         for bound in STALENESS

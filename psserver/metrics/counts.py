@@ -1,17 +1,26 @@
-"""Counters of a job's decision log, kept while it is written."""
+"""The numbers behind the metrics.
+
+`Counts` are counted while the decision log is written. `job_numbers` and `shard_numbers` are snapshots: copied by the
+thread that owns the numbers, rendered by another.
+"""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from psserver.checkpoint.rewind import Mark
+from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
+from psserver.coordinator.status import holdup, phase
+from psserver.service.job.job import Job
 from psserver.service.job.log_file import Check, always
 from psserver.service.job.run_log import RunLog
+from psserver.service.store.host import ShardHost
 from pswire.decisions import entries
 from pswire.decisions.counting import moments
 
-# Label values are closed sets: a policy of the user's may give any reason.
+# Label values are closed sets, but a user's policy may give any reason.
 REASONS = {
     "stale": "stale",
     "too few": "too_few",
@@ -20,11 +29,14 @@ REASONS = {
     entries.NONFINITE: "nonfinite",
 }
 OTHER = "other"
+# The first workers to join have series of their own; all others share the series `OTHERS`.
+MOST_WORKERS = 64
+OTHERS = "others"
 
 
 @dataclass(slots=True)
 class WorkerCounts:
-    """Of one worker name. `seconds`: by activity; `dropped`: by reason."""
+    """Counters of one worker name. `seconds`: by activity; `dropped`: by reason."""
 
     grants: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -35,11 +47,11 @@ class WorkerCounts:
 
 
 class Counts:
-    """Give it every record of the log in order.
+    """Counters of a decision log; `see` takes every record in order.
 
-    Activities are those of a commit's times (`docs/runs.md`): pull, compute, before (steps without a
-    ticket), send (what is left of grant to commit), wait (for a grant), wasted (under a ticket that came to
-    no contribution), work (grant to commit of a worker that does not say what it did).
+    Activities are those of a commit's times (`docs/runs.md`): pull, compute, before (steps without a ticket), send (the
+    rest from grant to commit), wait (for a grant), wasted (under a ticket without a contribution), work (grant to
+    commit of a worker that reports no times).
     """
 
     def __init__(self) -> None:
@@ -89,7 +101,7 @@ class Counts:
 
     def _committed(self, commit: entries.Commit, t: float) -> None:
         counts = self._of(commit.worker)
-        # Other than the log's null: a float that is not finite differs from itself, or is infinite.
+        # Also true for NaN, for which every comparison is false.
         counts.nonfinite_losses += not abs(commit.loss) < float("inf")
         granted = self._granted.pop(commit.ticket, t)
         since = self._free.get(commit.worker, granted)
@@ -118,7 +130,7 @@ class Counts:
 
 
 class CountedRunLog(RunLog):
-    """A run log whose records are counted once they are taken. The loop's thread owns it, `counts` too."""
+    """A run log that counts its records once they are written. The event loop's thread owns it and `counts`."""
 
     def __init__(
         self,
@@ -133,3 +145,104 @@ class CountedRunLog(RunLog):
     def append(self, record: Record) -> None:
         super().append(record)
         self.counts.see(record)
+
+
+@dataclass(slots=True)
+class WorkerNumbers:
+    """The numbers of one worker, or of all that share the series `OTHERS`."""
+
+    grants: int = 0
+    samples: int = 0
+    applied: int = 0
+    pending: int = 0
+    cancelled: int = 0
+    abandoned: int = 0
+    nonfinite_losses: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    staleness: Counter[int] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobNumbers:
+    """The coordinator's numbers. `held_up`: seconds of the longest present wait. `states`: workers by state."""
+
+    phase: str
+    version: int
+    entries: int
+    held_up: float
+    loss: float | None
+    states: Counter[str]
+    workers: Mapping[str, WorkerNumbers]
+    kinds: Counter[str]
+    lost: int
+    rejoined: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardNumbers:
+    """The numbers of one server's shard. Bytes count float32 values in memory."""
+
+    executed: int
+    received: int
+    served: int
+    staged: int
+    buffers: int
+    payload_bytes: int
+
+
+def job_numbers(job: Job, counts: Counts) -> JobNumbers:
+    return job.look(lambda coordinator, now: numbers_from(coordinator, counts, now))
+
+
+def numbers_from(coordinator: Coordinator, counts: Counts, now: float) -> JobNumbers:
+    held = holdup(coordinator, now)
+    states = Counter("lost" if m.absent_since is not None else m.state for m in coordinator.roster.by_rank())
+    workers: dict[str, WorkerNumbers] = {}
+    for number, name in enumerate(counts.workers):
+        label = name if number < MOST_WORKERS else OTHERS
+        _add(workers.setdefault(label, WorkerNumbers()), coordinator, counts, name)
+    return JobNumbers(
+        phase=phase(coordinator),
+        version=coordinator.version,
+        entries=coordinator.entries,
+        held_up=held[0] if held else 0.0,
+        loss=coordinator.loss,
+        states=states,
+        workers=workers,
+        kinds=counts.kinds.copy(),
+        lost=counts.lost,
+        rejoined=counts.rejoined,
+    )
+
+
+def _add(numbers: WorkerNumbers, coordinator: Coordinator, counts: Counts, name: str) -> None:
+    logged, tally = counts.workers[name], coordinator.roster.tally(name)
+    numbers.grants += logged.grants
+    numbers.samples += tally.samples
+    numbers.applied += tally.applied
+    numbers.pending += tally.pending
+    numbers.cancelled += logged.cancelled
+    numbers.abandoned += logged.abandoned
+    numbers.nonfinite_losses += logged.nonfinite_losses
+    numbers.dropped.update(logged.dropped)
+    numbers.staleness.update(tally.staleness)
+    for activity, seconds in logged.seconds.items():
+        numbers.seconds[activity] = numbers.seconds.get(activity, 0.0) + seconds
+
+
+def shard_numbers(host: ShardHost) -> ShardNumbers:
+    return host.owner.ask(lambda: _shard_numbers(host))
+
+
+def _shard_numbers(host: ShardHost) -> ShardNumbers:
+    state = host.state
+    shard = state.shard
+    return ShardNumbers(
+        executed=state.executed,
+        received=state.received,
+        served=state.served,
+        staged=shard.staging.held if shard else 0,
+        buffers=shard.arena.buffers if shard else 0,
+        payload_bytes=host.nbytes,
+    )

@@ -31,7 +31,7 @@ from pswire.security.names import IdentityError, subject_among
 
 log = logging.getLogger("ps-server")
 
-# Served at once, and of one address. A Prometheus needs one.
+# Limits of concurrent connections: of all peers, and per address. A Prometheus needs one.
 MOST: Final = int(METRICS_CONNECTIONS.value)
 MOST_OF_ONE: Final = int(METRICS_OF_ONE.value)
 # Seconds from the accept to the end of a connection, whatever it sends.
@@ -40,7 +40,7 @@ DEADLINE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """`due`: when it is cut; seconds, monotonic."""
+    """A connection. `due`: when it is cut; monotonic seconds."""
 
     request: socket.socket
     address: str
@@ -49,16 +49,15 @@ class _Served:
 
 
 class ConnectionServer(ThreadingMixIn, HTTPServer):
-    """Serves at most MOST connections at once, of one address MOST_OF_ONE, each for at most `deadline` seconds; further
-    ones are closed at once.
+    """An HTTP server with limited connections: MOST in all, MOST_OF_ONE per address, `deadline` seconds each.
 
-    The thread of `serve_forever` takes, counts and cuts; the threads of connections only serve and close.
-    Raises OSError where the address cannot be had.
+    Connections beyond the limits are closed at once. The thread of `serve_forever` accepts, counts and cuts; the
+    threads of connections only serve and close. Raises OSError if the address is not available.
     """
 
     daemon_threads = True
     allow_reuse_address = False
-    # A flood is taken and closed sooner than it keeps anybody waiting.
+    # Accepting and closing a flood is faster than letting connections wait.
     request_queue_size = 128
 
     def __init__(
@@ -69,11 +68,11 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
         deadline: float = DEADLINE,
         contexts: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """`contexts`: that of TLS for a new connection; None without TLS."""
+        """`contexts`: returns the TLS context of a new connection; None without TLS."""
         self._contexts = contexts
         self._deadline = deadline
         self._served: list[_Served] = []
-        # Nobody shuts down a descriptor that a closing thread has just given back to the system.
+        # Guards against shutting down a descriptor number that another thread has closed and the system reused.
         self._closing = threading.Lock()
         [found, *_] = socket.getaddrinfo(bind, None, type=socket.SOCK_STREAM)
         self.address_family = found[0]
@@ -85,17 +84,17 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
         return len(self._served) < MOST and same < MOST_OF_ONE
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """In the connection's thread. The handshake ends with the connection's own time."""
+        """Serve in the connection's thread. The connection's deadline includes the TLS handshake."""
         if self._contexts is None:
             super().finish_request(request, client_address)
             return
         context = self._contexts()
-        # Cutting closes the plain socket underneath: it keeps its descriptor, and TLS has a copy.
+        # `_cut` shuts down the plain socket, so that one keeps its descriptor and TLS gets a copy.
         with request.dup() as copy, context.wrap_socket(copy, server_side=True) as tls:
             super().finish_request(tls, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Where no thread can be started the caller closes this connection, and goes on."""
+        """Start the connection's thread. If that fails, the caller closes the connection and continues."""
         due = time.monotonic() + self._deadline
         thread = threading.Thread(
             target=self.process_request_thread, args=(request, client_address),
@@ -111,7 +110,7 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
                 self._cut(served.request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Mostly a peer that has gone: nothing that anybody has to do something about."""
+        """Log an error at debug level: mostly a peer that has gone."""
         log.debug("metrics: a connection ended: %r", sys.exception())
 
     def shutdown_request(self, request: Any) -> None:
@@ -119,28 +118,27 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
             super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """After `shutdown`: nobody else looks at deadlines any more."""
+        """Cut all connections. Called after `shutdown`, when deadlines are no longer checked."""
         super().server_close()
         for served in self._served:
             self._cut(served.request)
 
     def _cut(self, request: socket.socket) -> None:
-        """Its thread wakes up, in the middle of a read or a write, and closes it."""
+        """Shut down a socket: its thread wakes up from a read or a write, and closes it."""
         with self._closing, suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
 
 
-# Seconds for which one text answers every scrape: rendering holds the interpreter's lock.
+# Seconds for which a rendered text answers scrapes: rendering holds the GIL.
 AGE = 1.0
 
 
 class Metrics:
-    """Serves one server's metrics from its own threads until it is closed.
+    """The /metrics endpoint of one server, served from its own threads until `close`.
 
-    `port` 0 takes a free one; raises OSError where the address cannot be had. A request must name
-    the host as an IP address, as localhost or as one of `names`: a web page that has made its own name
-    lead here is refused (DNS rebinding). A connection lasts `deadline` seconds at most. Any thread may ask for
-    `text`, whose copy `_rendering` owns.
+    `port` 0 takes a free one; raises OSError if the address is not available. A request must name the host as an IP
+    address, as localhost or as one of `names`; this refuses web pages that point their own name here (DNS rebinding). A
+    connection lasts at most `deadline` seconds. Any thread may call `text`; `_rendering` guards the cached copy.
     """
 
     def __init__(
@@ -154,7 +152,7 @@ class Metrics:
         credentials: Credentials = NO_TLS,
         authorizer: Authorizer | None = None,
     ) -> None:
-        """With TLS in `credentials`, `authorizer` says who asks."""
+        """`authorizer` identifies callers if `credentials` have TLS."""
         authorizer = authorizer or Authorizer()
         self._registry = registry(host, job, credentials, authorizer)
         self._rendering = threading.Lock()
@@ -168,7 +166,7 @@ class Metrics:
         self._thread.start()
 
     def text(self) -> bytes:
-        """Prometheus's text format, at most AGE old."""
+        """Return the metrics in Prometheus's text format, at most AGE seconds old."""
         with self._rendering:
             if time.monotonic() - self._rendered > AGE:
                 self._text = generate_latest(self._registry)
@@ -176,7 +174,7 @@ class Metrics:
             return self._text
 
     def write(self, file: Path) -> None:
-        """The metrics of now, for a run that ends before the next scrape. Raises OSError."""
+        """Write the present metrics to a file, for a run that ends before the next scrape. Raises OSError."""
         write_file(file, generate_latest(self._registry))
 
     def close(self) -> None:
@@ -186,7 +184,7 @@ class Metrics:
 
 
 class Doorkeeper:
-    """Who asks for metrics, and may he? Any thread."""
+    """Access control of the endpoint. Thread-safe."""
 
     def __init__(self, credentials: Credentials, authorizer: Authorizer) -> None:
         self._credentials, self._authorizer = credentials, authorizer
@@ -239,7 +237,7 @@ def _handler(
 
 
 def _known(host: str, names: Collection[str]) -> bool:
-    """`host` is a header: a name or address, perhaps with a port."""
+    """Return True if `host`, a Host header, is an IP address or one of `names`, perhaps with a port."""
     name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
     if name.lower() in names:
         return True

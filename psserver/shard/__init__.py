@@ -1,7 +1,7 @@
-"""One server's part of the model: it holds arrays and obeys orders.
+"""One server's part of the model: a shard holds arrays and executes orders.
 
-Rules of this package: numpy, the plan, saved records, the optimizers and the
-declarations of psserver.policies only; no I/O, no threads, no clock. Same orders, same payloads, same bits.
+This package uses numpy, the plan, saved records, the optimizers and the declarations of psserver.policies only: no I/O,
+no threads, no clock. The same orders and payloads give the same bits.
 """
 
 from psserver.shard.resharding import reshard

@@ -1,4 +1,4 @@
-"""What a shard has of the coming update: a running sum, or the list of its contributions."""
+"""Accumulators of the coming update: a running sum, or a list of contributions."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -15,11 +15,11 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What an accumulator holds, to be saved.
+    """The contents of an accumulator, to be saved.
 
-    `payloads`: float32 of shape (elements,) each, not copied: a list's or per worker's in the order of the
-    log, or one sum. `factors`: of each payload; of a sum the sum of its factors. `workers`: of each payload,
-    where they matter. `pending`: as in `Total`.
+    `payloads`: float32 of shape (elements,) each, not copied: contributions in the order of the log, or one sum.
+    `factors`: of each payload; for a sum, the sum of its factors. `workers`: of each payload, if they matter.
+    `pending`: as in `Total`.
     """
 
     payloads: list[Floats]
@@ -32,8 +32,8 @@ class Added:
 class Total:
     """An update's contributions as one payload: ``values * pending``.
 
-    Its trainable part is the gradient but for the Apply's scale; its state
-    part is the sum of factor * delta, for which `factors` is the sum of the factors.
+    The trainable part is the gradient, before the Apply's scale. The state part is the sum of factor * delta, and
+    `factors` is the sum of the factors.
     """
 
     values: Floats
@@ -46,44 +46,47 @@ class Accumulator(Protocol):
     def empty(self) -> bool: ...
 
     def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
-        """Take in a contribution of `worker`. Its buffer may be overwritten, or be kept (`keeps`)."""
+        """Add a contribution of `worker`. Its buffer may be overwritten or kept (`keeps`)."""
         ...
 
     def keeps(self, payload: Floats) -> bool:
-        """The buffer is needed until `clear`."""
+        """Return True if the buffer is needed until `clear`."""
         ...
 
     @property
     def payloads(self) -> list[Floats]:
-        """Contributions that are kept side by side."""
+        """The contributions that are kept side by side."""
         ...
 
     def total(self) -> Total:
-        """Of all that was added, which must not be nothing; in a buffer that is kept."""
+        """Return the total of all contributions (at least one), in a buffer that is kept."""
         ...
 
     def clear(self) -> list[Floats]:
-        """Begin anew. Returns the buffers that were kept."""
+        """Start the next update. Return the buffers that were kept."""
         ...
 
     def copy(self) -> "Accumulator":
-        """The same, in arrays of its own."""
+        """Return a copy with arrays of its own."""
         ...
 
     def state(self) -> Added:
-        """All that was added since the last `clear`."""
+        """Return everything added since the last `clear`."""
         ...
 
     def restore(self, added: Added) -> None:
-        """Take up what `state` gave, while empty; keeps its payloads. Raises ValueError, with nothing changed."""
+        """Restore what `state` returned, into an empty accumulator; keeps the payloads.
+
+        Raises ValueError, with nothing changed.
+        """
         ...
 
 
 class RunningSum:
     """``sum += factor * payload``, in the order of the calls.
 
-    The first payload's buffer becomes the sum, and its factor is left pending,
-    so that neither a copy nor a pass is spent on it alone.
+    The first payload's buffer becomes the sum and its factor stays pending, so that a lone contribution costs neither a
+    copy nor a pass.
     """
 
     def __init__(self) -> None:
@@ -138,8 +141,8 @@ class RunningSum:
 class GradientList:
     """All contributions of an update, for an aggregator that must see them side by side.
 
-    The aggregator reduces the first `trainable` elements of ``factor * payload``, `state_aggregator` those behind
-    them, the changes of state; the mean of the factors is taken out of these again.
+    The aggregator reduces the first `trainable` elements of ``factor * payload``; `state_aggregator` reduces the rest,
+    the state deltas, and the mean of the factors is later divided out of these.
     """
 
     def __init__(self, aggregator: Aggregator, state_aggregator: Aggregator, trainable: int) -> None:
@@ -191,7 +194,7 @@ class GradientList:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker's part of an update: its gradient is ``values * factor``, but for the Apply's scale."""
+    """One worker's part of an update: its gradient is ``values * factor``, before the Apply's scale."""
 
     values: Floats
     factor: float
@@ -199,7 +202,7 @@ class Share:
 
 
 class PerWorker:
-    """All contributions of an update, each for itself: for an optimizer that keeps slots for each worker."""
+    """All contributions of an update side by side, for an optimizer with slots for each worker."""
 
     def __init__(self, trainable: int) -> None:
         self._end = trainable
@@ -221,7 +224,7 @@ class PerWorker:
         return [share.values for share in self.shares]
 
     def total(self) -> Total:
-        """Of the state part only; gradients are in `shares`."""
+        """Return the total of the state part only; gradients are in `shares`."""
         first, *others = self.shares
         for share in others:
             np.add(first.values[self._end :], share.values[self._end :], out=first.values[self._end :])
@@ -260,7 +263,7 @@ def _check(added: Added, *, workers: bool, most: int | None = None) -> None:
 
 
 def accumulator_for(aggregator: Aggregator | None, *, per_worker: bool, trainable: int) -> Accumulator:
-    """Raises ValueError where an aggregator would mix what the optimizer needs apart."""
+    """Build the accumulator. Raises ValueError if an aggregator would mix gradients that the optimizer needs apart."""
     if aggregator is not None and per_worker:
         raise ValueError("an aggregator and an optimizer with slots for each worker do not go together")
     if per_worker:

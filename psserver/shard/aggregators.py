@@ -1,9 +1,8 @@
-"""Aggregators: one gradient of the K of an update, which lie side by side.
+"""Aggregators: reduce the K gradients of an update, which lie side by side, to one.
 
-The mean is not here: it is a running sum (psserver.shard.accumulator). These
-need all K at once. The order of operations is part of the contract; what goes
-by coordinates gives the same bits on any number of servers. The result is
-written over the first of the K gradients; the others may be overwritten.
+The mean is not here: it is a running sum (psserver.shard.accumulator). These need all K at once. The order of
+operations is part of the contract; coordinate-wise aggregators give the same bits on any number of servers. The result
+overwrites the first of the K gradients; the others may be overwritten too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +18,9 @@ Floats = NDArray[np.float32]
 
 # Numbers that are sorted at once: K rows stay in the cache.
 SORTED = 1 << 17
-# Rows up to which comparing all neighbours beats sorting columns.
+# Up to this many rows, comparing neighbouring rows is faster than sorting columns.
 NETWORK = 16
-# Coordinates of which distances are added at once. It is part of the order of summation.
+# Coordinates in one partial sum of distances. Part of the order of summation.
 BLOCK = 1 << 15
 
 
@@ -32,7 +31,7 @@ class Aggregator(Protocol):
 
 
 class Median:
-    """The middle value of each coordinate; of an even number (lower + upper) / 2 of the two in the middle."""
+    """The middle value of each coordinate; for an even K, half the sum of the two middle values."""
 
     def reduce(self, gradients: Sequence[Floats]) -> None:
         middle = len(gradients) // 2
@@ -46,7 +45,7 @@ class Median:
 
 @dataclass(frozen=True, slots=True)
 class TrimmedMean:
-    """The mean of each coordinate's values without the `trim` least and greatest, added from the least up.
+    """The mean of each coordinate without its `trim` least and greatest values, added from the least up.
 
     Yin et al. 2018, definition 2, with b = `trim` values at either end. Needs K > 2 `trim`.
     """
@@ -67,22 +66,22 @@ class TrimmedMean:
 
 
 def _sorted(gradients: Sequence[Floats]) -> Iterator[tuple[Sequence[Floats], Floats]]:
-    """For each block of coordinates: K rows, the least values first, and where the result goes."""
+    """Yield, for each block of coordinates, K rows with the least values first, and the place of the result."""
     size = gradients[0].size
     step = max(1, SORTED // len(gradients))
     with np.errstate(all="ignore"):
         for start in range(0, size, step):
             rows = np.stack([gradient[start : start + step] for gradient in gradients])
-            # -0 and 0 are equal, so that either might be the middle one: make them one.
+            # -0 and 0 compare equal, so either could be the middle one; adding 0 turns -0 into 0.
             np.add(rows, np.float32(0), out=rows)
             yield _in_order(rows), gradients[0][start : start + step]
 
 
 def _in_order(rows: Floats) -> Sequence[Floats]:
-    """The rows with every column sorted. `rows` is overwritten.
+    """Return the rows with every column sorted. Overwrites `rows`.
 
-    Few rows go through a network of comparisons (odd-even transposition),
-    each of two whole rows: ten times as fast as sorting columns one by one.
+    Few rows go through a network of comparisons (odd-even transposition) of whole rows, which is ten times as fast as
+    sorting columns one by one.
     """
     if len(rows) > NETWORK:
         rows.sort(axis=0)
@@ -101,10 +100,9 @@ def _in_order(rows: Floats) -> Sequence[Floats]:
 class Krum:
     """Krum and Multi-Krum (Blanchard et al. 2017, sections 3 and 4) of n gradients, f = `byzantine` of them bad.
 
-    The score of i is the sum of its n - f - 2 least squared distances
-    |g_i - g_j|^2, j != i, in float64. The `select` lowest scores win (at most
-    n - f - 2; at a tie the one that comes first in the update); several are
-    added in the update's order and divided by their number. Needs n >= 2 f + 3.
+    The score of i is the sum, in float64, of its n - f - 2 least squared distances |g_i - g_j|^2, j != i. The `select`
+    lowest scores win (at most n - f - 2; ties go to the first in the update). Several winners are added in the
+    update's order and divided by their number. Needs n >= 2 f + 3.
     """
 
     byzantine: int
@@ -126,17 +124,17 @@ class Krum:
                 np.divide(out, np.float32(len(chosen)), out=out)
 
     def choose(self, gradients: Sequence[Floats]) -> list[int]:
-        """The numbers of the winners, in the update's order."""
+        """Return the numbers of the winners, in the update's order."""
         nearest = len(gradients) - self.byzantine - 2
         distances = _squared_distances(gradients)
-        # A gradient's distance to itself is 0, and so the first of its row.
+        # A gradient's distance to itself is 0, so it sorts first in its row.
         scores = np.sort(distances, axis=1)[:, 1 : nearest + 1].sum(axis=1)
         order = np.argsort(scores, kind="stable")
         return sorted(int(number) for number in order[: min(self.select, nearest)])
 
 
 def _squared_distances(gradients: Sequence[Floats]) -> NDArray[np.float64]:
-    """|g_i - g_j|^2 for all pairs, shape (K, K): squares of float64 differences, added block by block."""
+    """Return |g_i - g_j|^2 for all pairs, shape (K, K): squares of float64 differences, added block by block."""
     count = len(gradients)
     distances = np.zeros((count, count))
     for start in range(0, gradients[0].size, BLOCK):
@@ -150,16 +148,16 @@ def _squared_distances(gradients: Sequence[Floats]) -> NDArray[np.float64]:
 
 
 def state_aggregator(aggregator: Aggregator) -> Aggregator:
-    """What makes one change of state of an update's K, for an aggregator of its gradients.
+    """Return the aggregator of state deltas for an aggregator of gradients.
 
-    By coordinates that is the same. A choice of whole gradients says nothing about the state that came with
-    them: there it is the median.
+    A coordinate-wise one serves for both. A choice of whole gradients says nothing about the state that came with
+    them, so state uses the median.
     """
     return Median() if isinstance(aggregator, Krum) else aggregator
 
 
 def build_aggregator(parts: TensorParts) -> Aggregator | None:
-    """The one that a policy names; None for the mean."""
+    """Build the aggregator that a policy names; None for the mean."""
     knobs = parts.knobs
     match parts.aggregator:
         case "mean":

@@ -1,4 +1,4 @@
-"""Published versions of a shard's variables: immutable, pinned by readers, recycled afterwards."""
+"""Published versions of a shard's variables: immutable, pinned by readers, then recycled."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-# Gives an array of the given number of elements; its contents are undefined.
+# Returns an uninitialised array with this number of elements.
 Allocate = Callable[[int], Floats]
 
 
@@ -21,19 +21,19 @@ class Version:
 
     number: int
     values: Floats
-    # Reads under way.
+    # Reads in progress.
     readers: int = 0
-    # Left to somebody who may still read it where it lies: never to be written again.
+    # A reader in shared memory may still read the buffer, so it must never be written again.
     left: bool = False
-    # Who began to read it last.
+    # Who started the last read.
     reader: str = ""
 
 
 class Arena:
-    """At most `limit` buffers of `elements` float32, unless bases must be kept.
+    """At most `limit` buffers of `elements` float32, or more if bases must be kept.
 
-    Invariant: every buffer is the newest version, an older one that somebody
-    still may read, free, or taken for the version that is being made.
+    Invariant: every buffer is the newest version, an older one that a reader may still need, free, or taken for the
+    version being made.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Arena:
         # Ticket -> version. A pin ends with the ticket's pull, a base with the ticket.
         self._pins: dict[int, int] = {}
         self._bases: dict[int, int] = {}
-        # Tickets that read their version where it lies: their pins last until they say that they have.
+        # Tickets that read their version in place, in shared memory: their pins last until the worker releases them.
         self._in_place: set[int] = set()
-        # Taken back, and still read: their buffers are more than `limit`.
+        # Evicted versions with reads in progress. Their buffers do not count towards `limit`.
         self._lent: list[Version] = []
         self.newest = -1
 
@@ -61,21 +61,21 @@ class Arena:
 
     @property
     def buffers(self) -> int:
-        """Buffers that exist now."""
+        """The number of buffers now."""
         return len(self._live) + len(self._free) + self._taken
 
     @property
     def lent(self) -> tuple[Version, ...]:
-        """Versions that were taken back while reads were under way, which keep their buffers."""
+        """Versions that were evicted during a read, and keep their buffers until it ends."""
         return tuple(self._lent)
 
     @property
     def beyond(self) -> int:
-        """Buffers beyond `limit`: bases that must be kept, and what is lent."""
+        """The number of buffers beyond `limit`: for bases that must be kept, and lent ones."""
         return max(0, self.buffers - self.limit) + len(self._lent)
 
     def holders_beyond(self) -> list[int]:
-        """For each buffer beyond `limit` that a base keeps, the oldest ticket that needs it."""
+        """Return, for each buffer beyond `limit` that a base keeps, the oldest ticket that needs it."""
         first: dict[int, int] = {}
         for ticket, number in self._bases.items():
             if number != self.newest:
@@ -86,14 +86,14 @@ class Arena:
         return bool(self._free) or self._unlimited or self.buffers < self.limit
 
     def take(self) -> Floats:
-        """A buffer to write the next version into. Requires `can_take`."""
+        """Take a buffer for the next version. Requires `can_take`."""
         assert self.can_take()
         values = self._free.pop() if self._free else self._allocate(self.elements)
         self._taken += 1
         return values
 
     def publish(self, values: Floats) -> int:
-        """Make `values`, which came from `take`, the newest version. Returns its number."""
+        """Make `values`, which came from `take`, the newest version. Return its number."""
         assert self._taken > 0
         self._taken -= 1
         previous = self.newest
@@ -119,25 +119,25 @@ class Arena:
         return self._live[self._bases[ticket]].values
 
     def unpin(self, ticket: int) -> None:
-        """The ticket has read, or lost its lease. Unknown tickets are ignored."""
+        """End the ticket's pin: it has read, or lost its lease. Unknown tickets are ignored."""
         number = self._pins.pop(ticket, None)
         self._in_place.discard(ticket)
         if number is not None:
             self._recycle(number)
 
     def forget(self, ticket: int) -> None:
-        """The ticket is over: neither pin nor base remain."""
+        """Remove the pin and the base of a ticket that is over."""
         self.unpin(ticket)
         base = self._bases.pop(ticket, None)
         if base is not None:
             self._recycle(base)
 
     def pinned(self, ticket: int, number: int) -> bool:
-        """The ticket has pinned that version, and has not read it yet."""
+        """Return True if the ticket has pinned that version and not read it yet."""
         return self._pins.get(ticket) == number
 
     def start_read(self, number: int, reader: str = "") -> Version | None:
-        """None when the version is gone (its lease ran out, or it is too old)."""
+        """Start a read. Return None if the version no longer exists (its lease expired, or it is too old)."""
         version = self._live.get(number)
         if version is not None:
             version.readers, version.reader = version.readers + 1, reader
@@ -148,11 +148,11 @@ class Arena:
         if self._live.get(version.number) is version:
             self._recycle(version.number)
         elif not version.readers:
-            # A list of few; versions are compared by what they are, not by their numbers.
+            # The list is short. Compare by identity, as an evicted number may exist again.
             self._lent = [other for other in self._lent if other is not version]
 
     def read_in_place(self, ticket: int, number: int) -> Version | None:
-        """The version that the ticket has pinned, for reading until `unpin`; None without that pin."""
+        """Return the version that the ticket has pinned, to be read until `unpin`; None without that pin."""
         if not self.pinned(ticket, number):
             return None
         self._in_place.add(ticket)
@@ -160,23 +160,23 @@ class Arena:
 
     @property
     def in_place(self) -> tuple[int, ...]:
-        """Tickets that may be reading in place."""
+        """The tickets that may be reading in place."""
         return tuple(self._in_place)
 
     @property
     def arrays(self) -> tuple[Floats, ...]:
-        """Buffers of all versions, and free ones."""
+        """The buffers of all versions, and free ones."""
         return (*(version.values for version in self._live.values()), *self._free)
 
     def holders(self) -> tuple[int, ...]:
-        """Tickets whose unread pins keep old versions alive."""
+        """Return the tickets whose unread pins keep old versions alive."""
         return tuple(t for t, number in self._pins.items() if number != self.newest)
 
     def evict(self) -> None:
-        """Take old versions from their readers: leases are over.
+        """Evict old versions whose leases have expired.
 
-        A read under way, in place or not, loses its version too: its buffer is
-        left to it and replaced, so that no reader ever sees a version change.
+        A read in progress, in place or not, loses its version too. It keeps the buffer, which is replaced, so that no
+        reader ever sees a version change.
         """
         for ticket in self.holders():
             number = self._pins.pop(ticket)
@@ -191,7 +191,7 @@ class Arena:
                 self._free.append(version.values)
 
     def evict_unpinned(self) -> None:
-        """Take old versions from readers that have no pin of them: nothing waits for those."""
+        """Evict old versions without pins: their readers delay no update."""
         kept = {self.newest, *self._pins.values(), *self._bases.values()}
         for number in [n for n in self._live if n not in kept]:
             version = self._live.pop(number)
@@ -201,9 +201,9 @@ class Arena:
     # State
 
     def state(self) -> tuple[dict[int, Floats], dict[int, int], dict[int, int]]:
-        """Versions that must be kept, by number (not copied), and the pins and bases of tickets.
+        """Return the versions that must be kept, by number (not copied), and the pins and bases of tickets.
 
-        Without those that only a read under way holds.
+        Versions held only by a read in progress are left out.
         """
         kept = {self.newest, *self._pins.values(), *self._bases.values()}
         live = {number: version.values for number, version in self._live.items() if number in kept}
@@ -212,7 +212,7 @@ class Arena:
     def restore(
         self, versions: Mapping[int, Floats], pins: Mapping[int, int], bases: Mapping[int, int]
     ) -> None:
-        """Take up what `state` gave, in a new arena; arrays are copied. All that is pinned must be there."""
+        """Restore what `state` returned, in a new arena; arrays are copied. All pinned versions must be there."""
         assert self.newest < 0 and {*pins.values(), *bases.values()} <= versions.keys()
         for number, values in versions.items():
             own = self._allocate(self.elements)

@@ -1,10 +1,13 @@
 """The arithmetic of contributions, in single passes over memory.
 
-The order of operations is part of the contract: replaying a log must give the
-same bits, so every function here names its formula exactly. Each pass is a
-loop to be compiled and a numpy fallback; both give the same bits (see
-psserver.optimizers.backend). The fallbacks go block by block, so that a block
-stays in cache from one ufunc to the next.
+The order of operations is part of the contract: replaying a log must give the same bits, so every function here states
+its formula exactly. Each pass is a loop to compile and a numpy fallback with the same bits
+(psserver.optimizers.backend). The fallbacks go block by block, so that a block stays in the cache from one ufunc to the
+next.
+
+Loops are compiled without contraction: a product and a sum are rounded one by one, on every processor. Their constants
+are float32, because a Python number would promote to float64. They call no other function of ours, because compiled
+code is cached per file.
 """
 
 from collections.abc import Iterator
@@ -13,29 +16,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend, Loop
-from psserver.shard import loops
+from psserver.optimizers import NUMPY, Backend, Loop, loop
 
 Floats = NDArray[np.float32]
+Scalar = np.float32
 
 BLOCK = 1 << 15
 LARGEST = np.float32(np.finfo(np.float32).max)
 
-# What a server compiles besides its optimizer.
-LOOPS: tuple[Loop, ...] = (
-    loops.fold,
-    loops.compensate,
-    loops.finite,
-    loops.squares,
-    loops.copy_squares,
-    loops.widen_squares,
-    loops.narrow,
-)
-
 
 def fold(total: Floats, kept: float, values: Floats, factor: float, backend: Backend = NUMPY) -> None:
-    """``total = total * kept + values * factor``, the scalars in float32. `values` may be overwritten."""
-    backend.run(loops.fold, _fold, (total, values), (np.float32(kept), np.float32(factor)))
+    """Set ``total = total * kept + values * factor``, with float32 scalars. `values` may be overwritten."""
+    backend.run(fold_loop, _fold, (total, values), (np.float32(kept), np.float32(factor)))
+
+
+@loop("wrff")
+def fold_loop(total: Floats, values: Floats, kept: Scalar, factor: Scalar) -> None:
+    for i in range(total.size):
+        total[i] = total[i] * kept + values[i] * factor
 
 
 def _fold(total: Floats, values: Floats, kept: np.float32, factor: np.float32) -> None:
@@ -47,7 +45,7 @@ def _fold(total: Floats, values: Floats, kept: np.float32, factor: np.float32) -
 
 
 def scale(values: Floats, factor: float | np.float32) -> None:
-    """``values *= float32(factor)``; nothing is done for a factor of 1."""
+    """Set ``values *= float32(factor)``; a factor of 1 costs nothing."""
     if factor != 1.0:
         np.multiply(values, np.float32(factor), out=values)
 
@@ -55,12 +53,18 @@ def scale(values: Floats, factor: float | np.float32) -> None:
 def compensate(
     gradient: Floats, now: Floats, base: Floats, strength: float, backend: Backend = NUMPY
 ) -> None:
-    """``g += (x_now - x_base) * g * g * lambda``, in place, multiplied from left to right.
+    """Set ``g += (x_now - x_base) * g * g * lambda``, multiplied from left to right.
 
-    DC-ASGD: first-order Taylor correction with lambda g*g as the diagonal of
-    the Hessian (Zheng et al. 2017, eq. 10).
+    DC-ASGD: first-order Taylor correction with lambda g*g as the diagonal of the Hessian (Zheng et al. 2017, eq. 10).
     """
-    backend.run(loops.compensate, _compensate, (gradient, now, base), (np.float32(strength),))
+    backend.run(compensate_loop, _compensate, (gradient, now, base), (np.float32(strength),))
+
+
+@loop("wrrf")
+def compensate_loop(gradient: Floats, now: Floats, base: Floats, strength: Scalar) -> None:
+    for i in range(gradient.size):
+        g = gradient[i]
+        gradient[i] = g + (now[i] - base[i]) * g * g * strength
 
 
 def _compensate(gradient: Floats, now: Floats, base: Floats, strength: np.float32) -> None:
@@ -77,13 +81,13 @@ def _compensate(gradient: Floats, now: Floats, base: Floats, strength: np.float3
 
 
 def largest(values: Floats) -> float:
-    """The largest magnitude; NaN or infinite if one is. 0 of nothing."""
+    """Return the largest magnitude; NaN or infinite if any number is; 0 for an empty array."""
     found = [np.max(np.abs(values[part])) for part in _blocks(values.size)]
     return float(np.max(found)) if found else 0.0
 
 
 def add_mean(state: Floats, deltas: Floats, total: float, out: Floats) -> None:
-    """out = state + deltas / float32(total): the weighted mean of deltas; total 0 leaves the state."""
+    """Set out = state + deltas / float32(total), the weighted mean of deltas; a total of 0 leaves the state."""
     if total == 0.0:
         out[...] = state
         return
@@ -92,8 +96,17 @@ def add_mean(state: Floats, deltas: Floats, total: float, out: Floats) -> None:
 
 
 def within(values: Floats, limit: np.float32, backend: Backend = NUMPY) -> bool:
-    """No magnitude is beyond `limit`, which is finite; NaN is."""
-    return backend.run(loops.finite, _within, (values,), (limit,))
+    """Return True if no magnitude exceeds `limit`, which is finite, and none is NaN."""
+    return backend.run(finite_loop, _within, (values,), (limit,))
+
+
+@loop("rf")
+def finite_loop(values: Floats, largest: Scalar) -> bool:
+    """False when there is a NaN or an Inf. No early end: the loop without one is the faster."""
+    good = True
+    for i in range(values.size):
+        good = good & (abs(values[i]) <= largest)
+    return good
 
 
 def _within(values: Floats, limit: np.float32) -> bool:
@@ -101,9 +114,21 @@ def _within(values: Floats, limit: np.float32) -> bool:
 
 
 def squares(values: Floats, limit: np.float32, backend: Backend = NUMPY) -> float | None:
-    """The sum of all squares, in float64, its last bits in no fixed order; None if a magnitude is beyond `limit`, which
-    is finite, or is NaN."""
-    return backend.total(loops.squares, _squares, (values,), (limit,)) if values.size else 0.0
+    """Return the sum of all squares, in float64; None if a magnitude exceeds `limit`, which is finite, or is NaN.
+
+    The order of the sum is not fixed, so its last bits may vary.
+    """
+    return backend.total(squares_loop, _squares, (values,), (limit,)) if values.size else 0.0
+
+
+@loop("rf", sums=True)
+def squares_loop(values: Floats, largest: Scalar) -> float:
+    good, total = True, 0.0
+    for i in range(values.size):
+        value = values[i]
+        good = good & (abs(value) <= largest)
+        total += np.float64(value) * np.float64(value)
+    return total if good else -1.0
 
 
 def _squares(values: Floats, limit: np.float32) -> float:
@@ -113,17 +138,28 @@ def _squares(values: Floats, limit: np.float32) -> float:
 def copy_squares(
     target: Floats, source: NDArray[Any], limit: np.float32, backend: Backend = NUMPY
 ) -> float | None:
-    """Copy, and `squares` of what was copied; `source` need not be aligned.
+    """Copy `source` to `target` and return the `squares` of what was copied. `source` need not be aligned.
 
-    One pass instead of a copy, a check and a norm: for payloads that come in. `source` holds float32, or the bits of
-    bfloat16, which are the upper halves of float32 numbers, as uint16; then `limit` is one of these, too.
+    One pass instead of a copy, a check and a norm, for incoming payloads. `source` holds float32, or as uint16 the bits
+    of bfloat16 (the upper halves of float32 numbers); `limit` is then a bfloat16 number, too.
     """
     if not target.size:
         return 0.0
     if source.dtype == np.float32:
-        return backend.total(loops.copy_squares, _copy_squares, (target, source), (limit,))
+        return backend.total(copy_squares_loop, _copy_squares, (target, source), (limit,))
     bits = np.float32(limit.view(np.uint32) >> np.uint32(16))
-    return backend.total(loops.widen_squares, _widen_squares, (target.view(np.uint32), source), (bits,))
+    return backend.total(widen_squares_loop, _widen_squares, (target.view(np.uint32), source), (bits,))
+
+
+@loop("wuf", sums=True)
+def copy_squares_loop(target: Floats, source: Floats, largest: Scalar) -> float:
+    good, total = True, 0.0
+    for i in range(target.size):
+        value = source[i]
+        target[i] = value
+        good = good & (abs(value) <= largest)
+        total += np.float64(value) * np.float64(value)
+    return total if good else -1.0
 
 
 def _copy_squares(target: Floats, source: Floats, limit: np.float32) -> float:
@@ -133,6 +169,20 @@ def _copy_squares(target: Floats, source: Floats, limit: np.float32) -> float:
             yield target[part]
 
     return _sum_within(copied(), limit)
+
+
+@loop("Whf", sums=True)
+def widen_squares_loop(target: NDArray[np.uint32], source: NDArray[np.uint16], largest: Scalar) -> float:
+    """Without their sign, bfloat16 numbers are in the order of their bits. `largest`: bits, as a whole number."""
+    good, total = True, 0.0
+    for i in range(target.size):
+        bits = source[i]
+        wide = np.uint32(np.uint32(bits) << np.uint32(16))
+        target[i] = wide
+        good = good & bool(np.float32(bits & np.uint16(0x7FFF)) <= largest)
+        value = np.float64(wide.view(np.float32))
+        total += value * value
+    return total if good else -1.0
 
 
 def _widen_squares(target: NDArray[np.uint32], source: NDArray[np.uint16], bits: np.float32) -> float:
@@ -147,7 +197,7 @@ def _widen_squares(target: NDArray[np.uint32], source: NDArray[np.uint16], bits:
 
 
 def _sum_within(blocks: Iterator[Floats], limit: np.float32) -> float:
-    """-1 if a magnitude is beyond the limit, after all blocks."""
+    """Return the sum of squares, or -1 if a magnitude exceeds the limit; consumes all blocks in either case."""
     good, total = True, 0.0
     for block in blocks:
         good = bool((np.abs(block) <= limit).all()) and good
@@ -158,8 +208,8 @@ def _sum_within(blocks: Iterator[Floats], limit: np.float32) -> float:
 
 
 def first_nonfinite(values: Floats, backend: Backend = NUMPY) -> int | None:
-    """Position of the first NaN or Inf, or None."""
-    if backend.run(loops.finite, _finite, (values,), (LARGEST,)):
+    """Return the position of the first NaN or Inf, or None."""
+    if backend.run(finite_loop, _finite, (values,), (LARGEST,)):
         return None
     return int(np.argmin(np.isfinite(values)))
 
@@ -169,8 +219,22 @@ def _finite(values: Floats, largest: np.float32) -> bool:
 
 
 def narrow(target: NDArray[np.uint16], source: Floats, backend: Backend = NUMPY) -> None:
-    """The bits of the nearest bfloat16 numbers, ties to even; a NaN becomes the quiet NaN of its sign."""
-    backend.run(loops.narrow, _narrow, (target, source.view(np.uint32)))
+    """Write the bits of the nearest bfloat16 numbers, ties to even; a NaN becomes the quiet NaN of its sign."""
+    backend.run(narrow_loop, _narrow, (target, source.view(np.uint32)))
+
+
+@loop("Hb")
+def narrow_loop(target: NDArray[np.uint16], source: NDArray[np.uint32]) -> None:
+    """Adding half of the last place kept, and one less where that place is even, rounds ties to even.
+
+    It would carry a NaN's bits over into its sign: a NaN becomes the quiet one of its sign.
+    """
+    for i in range(target.size):
+        bits = source[i]
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        quiet = ((bits >> np.uint32(16)) & np.uint32(0x8000)) | np.uint32(0x7FC0)
+        nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        target[i] = np.uint16(quiet if nan else rounded)
 
 
 def _narrow(target: NDArray[np.uint16], source: NDArray[np.uint32]) -> None:
@@ -184,3 +248,15 @@ def _narrow(target: NDArray[np.uint16], source: NDArray[np.uint32]) -> None:
 
 def _blocks(size: int) -> Iterator[slice]:
     return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))
+
+
+# The loops that every server compiles besides its optimizer's.
+LOOPS: tuple[Loop, ...] = (
+    fold_loop,
+    compensate_loop,
+    finite_loop,
+    squares_loop,
+    copy_squares_loop,
+    widen_squares_loop,
+    narrow_loop,
+)

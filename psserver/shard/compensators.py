@@ -1,11 +1,9 @@
 """Compensators: g' = f(g, x_now, x_base), in place, for one stale contribution at a time.
 
-The order of operations is part of the contract (see psserver.shard.arithmetic).
-What a compensator remembers is a dict of float32 arrays, as an optimizer's
-slots are; it advances with every contribution, in the order of the log.
-Running means start at 0, and so does the sum of their weights, by which they
-are divided where a mean without bias is wanted. Squares below the least normal
-float32 are taken for 0 (why: psserver.optimizers.blocks.clear_subnormals).
+The order of operations is part of the contract (psserver.shard.arithmetic). A compensator's memory is a dict of float32
+arrays, like an optimizer's slots; it advances with every contribution, in the order of the log. Running means start at
+0, and so does the sum of their weights, by which a mean without bias is divided. Squares below the least normal float32
+count as 0 (see psserver.optimizers.blocks.clear_subnormals).
 """
 
 from collections.abc import Iterator
@@ -15,13 +13,14 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend, Loop
+from psserver.optimizers import NUMPY, Backend, Loop, loop
 from psserver.policies import TensorParts
-from psserver.shard import arithmetic, loops
+from psserver.shard import arithmetic
 
 Floats = NDArray[np.float32]
 Memory = dict[str, Floats]
 Variant = tuple[Loop, str]
+Scalar = np.float32
 
 TINY = np.finfo(np.float32).tiny
 ONE = np.float32(1)
@@ -29,10 +28,10 @@ ONE = np.float32(1)
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What a contribution finds: the newest weights, those that it started from, and how fast they move.
+    """The weights that a contribution meets, those it started from, and how fast they move.
 
-    `rate`: the scheduled learning rate of the update that it goes into.
-    `step`: the last step, where the optimizer keeps one.
+    `rate`: the scheduled learning rate of the update that the contribution goes into. `step`: the last step, if the
+    optimizer keeps one.
     """
 
     now: Floats
@@ -44,15 +43,15 @@ class Gap:
 class Compensator(Protocol):
     """Arrays are flat float32 of one length; only the gradient and the memory are written.
 
-    `constants`: names of arrays of its memory that are the same on every server. All others have one
-    number per weight, so that they are divided over servers as the weights are.
+    `constants`: names of memory arrays that are the same on every server. All others have one number per weight and
+    are divided among servers as the weights are.
     """
 
     @property
     def constants(self) -> tuple[str, ...]: ...
 
     def init(self, size: int) -> Memory:
-        """What it remembers before the first contribution, for `size` weights."""
+        """Return the initial memory for `size` weights."""
         ...
 
     def correct(
@@ -62,7 +61,7 @@ class Compensator(Protocol):
         ...
 
     def variants(self, step: Floats | None) -> list[Variant]:
-        """The passes that it makes, beyond those of every server, for a backend that compiles."""
+        """Return the passes beyond those of every server, for a backend that compiles."""
         ...
 
 
@@ -86,11 +85,11 @@ class Taylor:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveTaylor:
-    """DC-ASGD-a (Zheng et al. 2017, section 5): the lambda of each weight by the size of its gradients.
+    """DC-ASGD-a (Zheng et al. 2017, section 5): a lambda for each weight, from the size of its gradients.
 
     ``m' = m decay + g g (1 - decay)``,
     ``g' = g + (x_now - x_base) g g strength / sqrt(m' + epsilon)``,
-    products and quotients from left to right. The paper's m at t holds g at t.
+    products and quotients from left to right. The paper's m at step t includes the gradient of step t.
     """
 
     constants: ClassVar[tuple[str, ...]] = ()
@@ -107,10 +106,30 @@ class AdaptiveTaylor:
         arrays = (gradient, gap.now, gap.base, memory["mean_square"])
         kept, gain = np.float32(self.decay), np.float32(1 - self.decay)
         scalars = (strength, kept, gain, np.float32(self.epsilon), TINY)
-        backend.run(loops.adaptive_taylor, _adaptive_taylor, arrays, scalars)
+        backend.run(adaptive_taylor_loop, _adaptive_taylor, arrays, scalars)
 
     def variants(self, step: Floats | None) -> list[Variant]:
-        return [(loops.adaptive_taylor, loops.adaptive_taylor.letters)]
+        return [(adaptive_taylor_loop, adaptive_taylor_loop.letters)]
+
+
+@loop("wrrwfffff")
+def adaptive_taylor_loop(
+    gradient: Floats,
+    now: Floats,
+    base: Floats,
+    mean: Floats,
+    strength: Scalar,
+    kept: Scalar,
+    gain: Scalar,
+    epsilon: Scalar,
+    tiny: Scalar,
+) -> None:
+    """Formula: AdaptiveTaylor."""
+    for i in range(gradient.size):
+        g = gradient[i]
+        m = mean[i] * kept + g * g * gain
+        mean[i] = np.float32(0) if m < tiny else m
+        gradient[i] = g + (now[i] - base[i]) * g * g * strength / np.sqrt(mean[i] + epsilon)
 
 
 def _adaptive_taylor(
@@ -140,17 +159,16 @@ def _adaptive_taylor(
 
 @dataclass(frozen=True, slots=True)
 class GapAware:
-    """Gap-Aware (Barkai et al. 2020): a gradient counts the less, the more usual steps its weights have moved.
+    """Gap-Aware (Barkai et al. 2020): divides a gradient by how many usual steps its weights have moved.
 
     ``r' = r decay + u u (1 - decay)``, ``w' = w decay + (1 - decay)``,
     ``C = unit sqrt(r' / w') + rate_max epsilon``,
     ``g' = g / (1 + |x_now - x_base| strength / C)``.
 
-    u is the gradient and unit the largest learning rate so far, rate_max; with
-    an optimizer that keeps its last step, u is that step and unit is 1: the
-    paper's momentum times the learning rate, each at the rate that it was taken
-    with. r' / w' is the mean without bias: w' = 1 - decay ** t. While the
-    learning rate has always been 0 nothing has moved, and g stays as it is.
+    u is the gradient and unit the largest learning rate so far, rate_max. With an optimizer that keeps its last step,
+    u is that step and unit is 1: the paper's momentum times the learning rate, with the rate of each step. r' / w' is
+    the mean without bias: w' = 1 - decay ** t. As long as the learning rate has always been 0, nothing has moved, and g
+    stays as it is.
     """
 
     constants: ClassVar[tuple[str, ...]] = ("weight", "rate_max")
@@ -170,15 +188,41 @@ class GapAware:
         weight[0] = weight[0] * kept + gain
         rate_max[0] = max(rate_max[0], gap.rate)
         unit = ONE if gap.step is not None else rate_max[0]
-        # Never 0: a weight that has not moved would give 0 / 0.
+        # Never 0: for a weight that has not moved the quotient would be 0 / 0.
         least = max(rate_max[0] * np.float32(self.epsilon), TINY)
         arrays = (gradient, gap.now, gap.base, memory["mean_square"], gap.step)
         scalars = (strength, kept, gain, weight[0], unit, least, TINY)
-        backend.run(loops.gap_aware, _gap_aware, arrays, scalars)
+        backend.run(gap_aware_loop, _gap_aware, arrays, scalars)
 
     def variants(self, step: Floats | None) -> list[Variant]:
-        letters = loops.gap_aware.letters
-        return [(loops.gap_aware, letters if step is not None else letters[:4] + "-" + letters[5:])]
+        letters = gap_aware_loop.letters
+        return [(gap_aware_loop, letters if step is not None else letters[:4] + "-" + letters[5:])]
+
+
+@loop("wrrwrfffffff")
+def gap_aware_loop(
+    gradient: Floats,
+    now: Floats,
+    base: Floats,
+    mean: Floats,
+    step: Floats | None,
+    strength: Scalar,
+    kept: Scalar,
+    gain: Scalar,
+    weight: Scalar,
+    unit: Scalar,
+    least: Scalar,
+    tiny: Scalar,
+) -> None:
+    """Formula: GapAware; `step` is None where the optimizer keeps none."""
+    for i in range(gradient.size):
+        u = gradient[i]
+        if step is not None:
+            u = step[i]
+        m = mean[i] * kept + u * u * gain
+        mean[i] = np.float32(0) if m < tiny else m
+        size = np.sqrt(mean[i] / weight) * unit + least
+        gradient[i] = gradient[i] / (abs(now[i] - base[i]) * strength / size + np.float32(1))
 
 
 def _gap_aware(
@@ -212,7 +256,7 @@ def _gap_aware(
 
 
 def _blend(mean: Floats, square: Floats, kept: np.float32, gain: np.float32, tiny: np.float32) -> None:
-    """``mean = mean * kept + square * gain``, 0 where that is below `tiny`; `square` is overwritten."""
+    """Set ``mean = mean * kept + square * gain``, or 0 where that is below `tiny`; overwrites `square`."""
     np.multiply(mean, kept, out=mean)
     np.multiply(square, gain, out=square)
     np.add(mean, square, out=mean)
@@ -220,7 +264,7 @@ def _blend(mean: Floats, square: Floats, kept: np.float32, gain: np.float32, tin
 
 
 def _blocks(size: int) -> Iterator[tuple[slice, Floats, Floats]]:
-    """Each block with two arrays of its length to compute in."""
+    """Yield each block with two scratch arrays of its length."""
     one, other = np.empty((2, min(arithmetic.BLOCK, size)), np.float32)
     with np.errstate(all="ignore"):
         for start in range(0, size, arithmetic.BLOCK):
@@ -230,7 +274,7 @@ def _blocks(size: int) -> Iterator[tuple[slice, Floats, Floats]]:
 
 
 def build_compensator(parts: TensorParts) -> Compensator | None:
-    """The one that a policy names, if any."""
+    """Build the compensator that a policy names, if any."""
     knobs = parts.knobs
     match parts.compensator:
         case None:

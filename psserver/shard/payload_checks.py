@@ -1,4 +1,4 @@
-"""Payloads as they come in: copied, decoded and checked in one pass; a bad number is named as its variable has it."""
+"""Checks of incoming payloads: copy, decode and check in one pass, and name a bad number by its variable."""
 
 import math
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ Floats = NDArray[np.float32]
 
 
 class PayloadChecks:
-    """Of one shard. `ordinary`: the largest magnitude in an ordinary payload (`psserver.shard.payload_checks`)."""
+    """The checks of one shard. `ordinary`: the largest magnitude in an ordinary payload (see `ordinary` below)."""
 
     def __init__(self, plan: Plan, server: int, ordinary: float, backend: Backend) -> None:
         self._plan = plan
@@ -26,26 +26,25 @@ class PayloadChecks:
         self._backend = backend
 
     def nonfinite(self, values: Floats, start: int = 0) -> str | None:
-        """Names the first NaN or Inf in `values`, which begins at element `start`; None if all are finite."""
+        """Name the first NaN or Inf in `values`, which begin at element `start`; None if all are finite."""
         found = arithmetic.first_nonfinite(values, self._backend)
         return None if found is None else self._bad(values, found, start)
 
     def measure(self, slot: Slot, start: int, stop: int) -> str | None:
-        """What `copy_in` does, of a piece of a payload that lies in `slot` already."""
+        """Check and measure a piece of a payload that already lies in `slot`, as `copy_in` does."""
         return self._measured(slot, start, stop, None)
 
     def copy_in(self, slot: Slot, source: NDArray[Any], start: int) -> str | None:
-        """Copy a piece of a payload from `source` into `slot`, from element `start` on; in the same pass, name the
-        first NaN or Inf in it (None if there is none), and add its numbers to the payload's norm.
+        """Copy a piece of a payload from `source` into `slot`, at element `start`, and add it to the payload's norm.
 
-        `source` holds float32, or the bits of bfloat16 as uint16.
+        `source` holds float32, or the bits of bfloat16 as uint16. Returns the name of the first NaN or Inf, or None.
         """
         return self._measured(slot, start, start + source.size, source)
 
     def _measured(self, slot: Slot, start: int, stop: int, source: NDArray[Any] | None) -> str | None:
         if stop <= self._layout.trainable:
             return self._piece(slot, start, stop, source)
-        # The norm is that of the gradient; what layers set themselves lies behind it.
+        # The norm is that of the gradient, so the state part, which follows, is measured apart.
         middle = min(max(self._layout.trainable, start), stop)
         for begin, end in ((start, middle), (middle, stop)):
             if begin < end:
@@ -86,27 +85,27 @@ class PayloadChecks:
         return f"{variable.name}[{', '.join(str(int(i)) for i in index)}]"
 
 
-# In which pieces a payload came shows in the last bits of its sum, and must not show in a log.
+# The last bits of a sum depend on the pieces in which a payload arrived; a log must not.
 DIGITS: Final = 6
 
 
 def norm_of(squares: Iterable[float]) -> float:
-    """L2, in six digits. `squares`: of every server, in the order of the servers."""
+    """Return the L2 norm in six digits. `squares`: one sum per server, in the order of the servers."""
     return float(f"{math.sqrt(sum(squares)):.{DIGITS}g}")
 
 
 def same_norm(one: float, other: float) -> bool:
-    """Equal but for the last digit: two sums in other orders may fall on both sides of where it is rounded."""
+    """Compare norms up to the last digit: sums in different orders may be rounded to either side."""
     return math.isclose(one, other, rel_tol=2 * 10.0 ** (1 - DIGITS))
 
 
-# Far above any gradient of a training that goes well. Its square and all that optimizers make of it stay far below the
+# Far above any gradient of a healthy training. Its square, and all that optimizers compute from it, stay far below the
 # largest float32.
 LARGEST: Final = 2.0**20
-# A compensator multiplies weights with the square of a gradient: bounds would soon prove nothing.
+# A compensator multiplies weights by the square of a gradient; with the limit above, bounds would soon prove nothing.
 LARGEST_COMPENSATED: Final = 8.0
 
 
 def ordinary(tensors: TensorParts) -> float:
-    """The largest magnitude in an ordinary payload, in a job with these parts."""
+    """Return the largest magnitude in an ordinary payload, in a job with these parts."""
     return LARGEST if tensors.compensator is None else LARGEST_COMPENSATED

@@ -1,8 +1,8 @@
-"""The state of a job's shards, divided anew over another number of servers.
+"""The states of a job's shards, divided among another number of servers.
 
-Arrays of a payload or of its trainable part are put together by variables and rows, as the old plan has
-them, and cut as the new plan does. Every operation of a shard is elementwise, or was refused on more than
-one server when the job began (`TensorParts.check_servers`), so the new shards go on to the same bits.
+Arrays of a payload or of its trainable part are joined by variables and rows as the old plan lays them out, and cut as
+the new plan does. Every operation of a shard is elementwise, or was refused on more than one server when the job began
+(`TensorParts.check_servers`), so the new shards continue with the same bits.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ Floats = NDArray[np.float32]
 
 
 def reshard(states: Sequence[ShardState], old: Plan, new: Plan) -> list[ShardState]:
-    """States for the shards of `new`, from those of all shards of `old`, in the order of the servers.
+    """Return states for the shards of `new`, from those of all shards of `old`, in the order of the servers.
 
-    All must be of one moment of the log. What servers reached at different times is settled for the least:
-    a payload counts if every server has it (each committed one does), and a version that some server has
-    given up already is given up, with the pins on it: its readers ask for a new grant. Raises StateError for
-    states that are not of one moment, of other variables, or not of `old`.
+    All states must be of one moment of the log. Servers may differ in what they have received or released; the result
+    has what all of them have: a payload counts if every server has it (each committed one does), and a version that any
+    server has released is released, with the pins on it, whose readers ask for a new grant. Raises StateError for
+    states of different moments, of other variables, or not of `old`.
     """
     _check(states, old, new)
     shared = set.intersection(*(set(state.arrays) for state in states))
@@ -63,7 +63,7 @@ def _check(states: Sequence[ShardState], old: Plan, new: Plan) -> None:
 
 
 def _moment(facts: ShardFacts) -> object:
-    """What is equal on all servers that have executed the same entries."""
+    """Return the facts that are equal on all servers that have executed the same entries."""
     return (
         *(
             facts.optimizer,
@@ -79,7 +79,7 @@ def _moment(facts: ShardFacts) -> object:
 
 
 def _common(states: Sequence[ShardState], shared: set[str]) -> ShardFacts:
-    """A pin that has ended on one server may last on another: it lasts while every server has the version."""
+    """Return the common facts. A pin that any server still has lasts while every server has its version."""
     pins = {ticket: version for state in states for ticket, version in state.facts.pins}
     kept = [(ticket, version) for ticket, version in pins.items() if f"version/{version}" in shared]
     tickets: list[OpenTicket] = [replace(ticket) for ticket in states[0].facts.tickets]

@@ -1,4 +1,4 @@
-"""The shard: stages payloads and executes orders, strictly in their order."""
+"""The shard: stages payloads and executes orders, strictly in order."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -37,15 +37,14 @@ Floats = NDArray[np.float32]
 
 
 class Shard:
-    """Arrays of one server: arena versions, staging, and an updater with the coming update.
+    """The arrays of one server: arena versions, staging, and an updater with the coming update.
 
-    A payload is one flat float32 array in the layout of the plan: the
-    trainable part (weights, or a gradient), then the state part (values, or
-    deltas). Not thread-safe; the caller serialises everything but `PendingUpdate.compute`.
+    A payload is one flat float32 array in the layout of the plan: the trainable part (weights or a gradient), then the
+    state part (values or deltas). Not thread-safe; the caller serialises everything but `PendingUpdate.compute`.
 
-    `tensors`: what the policy says about its parts that see tensors.
-    `unchecked`: publish versions that are not finite, too, where only the order of things matters.
-    `keep_bases`: keep the version that an open ticket started from even if they do not need it.
+    `tensors`: the policy's declarations of what shards compute. `unchecked`: also publish versions that are not finite,
+    for callers to whom only the order of events matters. `keep_bases`: keep the version that an open ticket started
+    from even if `tensors` does not need it.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Shard:
         self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend)
         self.checks = PayloadChecks(plan, server, ordinary(tensors), backend)
         self._updates = Updates(self.arena, self.staging, self._updater, self.checks, unchecked=unchecked)
-        # The incarnation of each present member.
+        # Member -> incarnation.
         self.members: dict[str, int] = {}
         # An order is between `prepare` and the end of `finish`.
         self._unfinished = False
@@ -86,33 +85,37 @@ class Shard:
 
     @property
     def variants(self) -> list[tuple[Loop, str]]:
-        """Every pass over arrays that it runs, for a backend that compiles."""
+        """Every pass over arrays that the shard runs, for a backend that compiles."""
         return [*self._updater.variants, *((loop, loop.letters) for loop in arithmetic.LOOPS)]
 
     @property
     def owned(self) -> tuple[list[str], list[str]]:
-        """Whose payloads lie in buffers of this shard: those that are staged or on their way in, and those that wait
-        side by side for the coming update (none where they are summed)."""
+        """The workers whose payloads lie in buffers of this shard: staged or incoming, and waiting side by side.
+
+        The second list is empty if contributions are summed.
+        """
         kept, summed = self._updater.kept, self._updates.summed
         return self.staging.owned, summed[-len(kept) :] if kept else []
 
     def passed(self, order: Order) -> int:
-        """Bytes of payloads that executing `order` passes over, where it has arithmetic: an update of contributions
-        that lie side by side passes over each of them."""
+        """Return the bytes of payloads that executing `order` passes over, if it has arithmetic.
+
+        An update of contributions that lie side by side passes over each of them.
+        """
         apart = len(order.parts) + len(self._updater.kept) if isinstance(order, Apply) else 1
         return self.layout.nbytes * max(1, apart)
 
     @property
     def slots(self) -> dict[str, dict[str, Floats]]:
-        """What the optimizer remembers: by worker, or under "" where it does not keep workers apart."""
+        """The optimizer's slots: by worker, or under "" if all workers share one set."""
         return self._updater.slots
 
     def new_slots(self) -> Floats:
-        """An array for `copy_slots`, of an optimizer that does not keep workers apart: (slots, trainable elements)."""
+        """Return an array for `copy_slots`, of shape (slots, trainable elements). Not for slots by worker."""
         return np.empty((len(self.optimizer.slots), self.layout.trainable), np.float32)
 
     def copy_slots(self, out: Floats) -> int:
-        """Copy what the optimizer remembers, its slots in the order of the rule. Returns the version."""
+        """Copy the optimizer's slots to `out`, in the order of the rule. Return the version."""
         slots = self.slots.get("") or self.optimizer.init(self.layout.trainable)
         for row, slot in zip(out, slots.values(), strict=True):
             row[:] = slot
@@ -121,7 +124,7 @@ class Shard:
     # Payloads
 
     def refusal(self, ticket: int, worker: str | None = None) -> str | None:
-        """Why a payload (of `worker`, if it is known whose) for this ticket cannot be taken; None when it can."""
+        """Say why a payload for this ticket (of `worker`, if known) cannot be accepted; None if it can."""
         opened = self.staging.tickets.get(ticket)
         if opened is None:
             return f"ticket {ticket} is not open here: it was never granted, or is settled or cancelled"
@@ -132,30 +135,30 @@ class Shard:
         return None
 
     def narrow(self, values: Floats) -> NDArray[np.uint16]:
-        """A piece of a version as the bits of bfloat16 numbers."""
+        """Return a piece of a version as the bits of bfloat16 numbers."""
         bits = np.empty(values.size, np.uint16)
         arithmetic.narrow(bits, values, self._backend)
         return bits
 
     def begin(self, ticket: int, cut: Callable[[], object] = lambda: None) -> Slot:
-        """A slot for the payload of an open, admitted ticket; `cut` ends the stream that brings it."""
+        """Reserve a slot for the payload of an open, admitted ticket; `cut` ends the stream that delivers it."""
         return self.staging.begin(ticket, cut)
 
     # Orders
 
     def blocked(self, order: Order) -> bool:
-        """An Apply without a free buffer: readers must end, or `arena.evict`, before it can be executed."""
+        """Return True for an Apply without a free buffer: readers must end, or `arena.evict`, before it can run."""
         return isinstance(order, Apply) and not self.arena.can_take()
 
     def execute(self, order: Order) -> None:
-        """Execute an order that is not `blocked`. Raises ShardError; nothing has changed then."""
+        """Execute an order that is not `blocked`. Raises ShardError, with nothing changed."""
         work = self.prepare(order)
         if work is not None:
             work.compute()
             work.finish()
 
     def prepare(self, order: Order) -> PendingUpdate | None:
-        """The bookkeeping of an order, and what remains to be computed and finished, if anything."""
+        """Do the bookkeeping of an order. Return what remains to compute and finish, if anything."""
         match order:
             case Pin():
                 self._pin(order)
@@ -164,7 +167,7 @@ class Shard:
             case Seal(ticket):
                 if ticket in self.staging.tickets:
                     self.staging.tickets[ticket].sealed = True
-                    # What was read to compute the payload is read.
+                    # The worker has read what it computed the payload from.
                     self.arena.unpin(ticket)
             case Fold():
                 return self._begun(self._updates.fold(order))
@@ -182,7 +185,7 @@ class Shard:
                 self.members.pop(worker, None)
                 self._updates.dismiss(worker, kept=kept)
             case Save() | Note():
-                # Whoever executes a Save asks for `state` behind it.
+                # The server that executes a Save asks for `state` next.
                 pass
             case _:
                 assert_never(order)
@@ -206,9 +209,10 @@ class Shard:
         self.arena.publish(values)
 
     def try_update(self, apply: Apply) -> tuple[bool, float]:
-        """Would everything that this update changes be finite, and what would be the largest magnitude in it?
+        """Return whether everything that this update changes would be finite, and the largest magnitude in it.
 
-        Nothing changes. Raises ShardError as the update would."""
+        Changes nothing. Raises ShardError as the update would.
+        """
         return self._updates.try_update(apply)
 
     def _begun(self, update: PendingUpdate) -> PendingUpdate:
@@ -223,27 +227,27 @@ class Shard:
     # State
 
     def state(self) -> ShardState:
-        """A copy of all that it holds, between two orders: a pass over memory. Raises ShardError within one.
+        """Return a copy of everything the shard holds, between two orders. Raises ShardError within one.
 
-        Payloads that are still on their way in are not part of it, nor are readers: a worker pushes and
-        pulls again what it has no answer to.
+        Incoming payloads and readers are left out: a worker repeats pushes and pulls that were not answered.
         """
         return copied(self.views())
 
     def views(self) -> ShardState:
-        """As `state`, without a copy: the arrays are right until the next order that is `Writing`."""
+        """Return `state` without a copy: the arrays are valid until the next order that is `Writing`."""
         if self._unfinished:
             raise ShardError("an order is under way: expected state() between two orders")
         return save(self._parts)
 
     def check(self, state: ShardState) -> None:
-        """Raises StateError where `restore` would."""
+        """Raise StateError if `restore` would."""
         check(state, self._parts)
 
     def restore(self, state: ShardState) -> None:
-        """Go on from that state, in a new shard of the same plan, server, optimizer and tensors: the same
-        orders and payloads give the same bits then. Arrays are copied. Raises StateError, with nothing
-        changed, for a state that does not fit; for one of another number of servers see `reshard`.
+        """Continue from that state, in a new shard of the same plan, server, optimizer and tensors.
+
+        The same orders and payloads then give the same bits. Arrays are copied. Raises StateError, with nothing
+        changed, for a state that does not fit; for another number of servers see `reshard`.
         """
         take_up(state, self._parts)
 
@@ -264,7 +268,7 @@ class Shard:
 
 
 def split_variables(plan: Plan) -> list[str]:
-    """The names of the trainable variables that lie on several servers."""
+    """Return the names of the trainable variables that lie on several servers."""
     held = Counter(piece.variable for shard in plan.shards for piece in shard.slices)
     named = ((plan.variables[number], count) for number, count in sorted(held.items()))
     return [spec.name for spec, count in named if count > 1 and spec.kind == "trainable"]
@@ -273,7 +277,7 @@ def split_variables(plan: Plan) -> list[str]:
 def _trainable_pieces(
     plan: Plan, server: int
 ) -> tuple[dict[str, tuple[int, ...]], list[tuple[str, int, int]]]:
-    """All trainable variables with their shapes, and (name, start, stop) of each piece in this server's arena."""
+    """Return the shapes of all trainable variables, and (name, start, stop) of each piece in this server's arena."""
     layout = plan.shards[server]
     pieces = [(plan.variables[p.variable].name, p.offset, p.offset + p.size) for p in layout.slices]
     trained = [piece for piece in pieces if piece[1] < layout.trainable]

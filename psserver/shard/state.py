@@ -1,13 +1,13 @@
-"""All that a shard holds, as named arrays and plain data; taken out, checked, and taken up again.
+"""Everything a shard holds, as named arrays and plain data: saved, checked and restored.
 
-Names of arrays (float32 all of them), with n the elements of a payload and m those that are trainable:
+Names of arrays (all float32), where n is the number of elements of a payload and m that of its trainable part:
 
     version/<number>      (n,)  a published version that is the newest, pinned, or the base of an open ticket
     payload/<ticket>      (n,)  a complete payload of an open or committed ticket
-    update/<k>            (n,)  what the coming update has: one sum, or contributions in the order of the log
-    slot/<k>/<name>       (m,)  the optimizer's, for worker number k of `slot_workers`
-    memory/<name>         (m,)  the compensator's, a number per weight
-    constant/<name>        any  the compensator's, the same on every server
+    update/<k>            (n,)  the coming update: one sum, or contributions in the order of the log
+    slot/<k>/<name>       (m,)  a slot of the optimizer, for worker number k of `slot_workers`
+    memory/<name>         (m,)  memory of the compensator, one number per weight
+    constant/<name>        any  memory of the compensator that is the same on every server
 
 An array of (n,) or (m,) is cut as `Plan` cuts variables: see `psserver.shard.resharding`.
 """
@@ -33,13 +33,13 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class ShardParts:
-    """What a shard is made of."""
+    """The parts of a shard."""
 
     plan: Plan
     layout: ShardLayout
     optimizer: Optimizer
     tensors: TensorParts
-    # Changed in place.
+    # `members` and `summed` are changed in place.
     members: dict[str, int]
     summed: list[str]
     arena: Arena
@@ -49,12 +49,11 @@ class ShardParts:
 
 @dataclass(frozen=True, slots=True)
 class ShardFacts:
-    """What is not an array: JSON-able.
+    """The part of a state that is not arrays: JSON-able.
 
-    `plan`: its fingerprint. `optimizer`, `tensors`: their configurations. `version`: the newest; -1 before the
-    first. `members`: (worker, incarnation). `summed`: whose
-    contributions the coming update has. `pins`, `bases`: (ticket, version). `factors`, `workers`, `pending`: of
-    the coming update, as in `Added`.
+    `plan`: its fingerprint. `optimizer`, `tensors`: their configurations. `version`: the newest; -1 before the first.
+    `members`: (worker, incarnation). `summed`: the workers whose contributions the coming update has. `pins`, `bases`:
+    (ticket, version). `factors`, `workers`, `pending`: of the coming update, as in `Added`.
     """
 
     plan: str
@@ -75,37 +74,37 @@ class ShardFacts:
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """`arrays`: by the names above."""
+    """The state of a shard. `arrays`: by the names above."""
 
     facts: ShardFacts
     arrays: Mapping[str, Floats] = field(repr=False)
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays."""
+        """The size of all arrays in bytes."""
         return sum(values.nbytes for values in self.arrays.values())
 
     def to_json(self) -> dict[str, object]:
-        """Everything but the arrays."""
+        """Return everything but the arrays."""
         plain: dict[str, object] = to_plain(self.facts)
         return plain
 
     @classmethod
     def from_json(cls, data: object, arrays: Mapping[str, Floats]) -> "ShardState":
-        """Raises StateError for missing or unknown fields, values of another type, and numbers that are not finite."""
+        """Raise StateError for missing or unknown fields, values of another type, and numbers that are not finite."""
         for name, values in arrays.items():
             if (place := first_nonfinite(values.reshape(-1))) is not None:
                 raise StateError(f"shard state: {name}: element {place} is {values.reshape(-1)[place]}")
         return cls(from_plain(ShardFacts, data, "shard state"), arrays)
 
     def numbered(self, kind: str) -> dict[int, Floats]:
-        """The arrays of "version", "payload" or "update", by number."""
+        """Return the arrays of "version", "payload" or "update", by number."""
         named = (name.split("/") for name in self.arrays if name.startswith(f"{kind}/"))
         return {int(number): self.arrays[f"{kind}/{number}"] for _, number in named}
 
 
 def save(shard: ShardParts) -> ShardState:
-    """All that the shard holds. The arrays are its own: they change with the next order that writes to them."""
+    """Return everything the shard holds, without a copy: the next order that writes changes the arrays."""
     versions, pins, bases = shard.arena.state()
     tickets, payloads = shard.staging.state()
     updater = shard.updater
@@ -145,10 +144,10 @@ def save(shard: ShardParts) -> ShardState:
 
 
 def copied(state: ShardState, spare: Sequence[Floats] = (), piece: int = 1 << 22) -> ShardState:
-    """Its arrays as they are now, copied so many elements at a time: whoever runs beside this gets a turn.
+    """Copy the arrays as they are now, `piece` elements at a time, so that other threads get a turn.
 
-    `spare`: arrays of float32 to copy into, as far as they have the sizes. Memory that the system has yet to find, and
-    to fill with zeros, takes many times as long as the copy.
+    `spare`: float32 arrays to reuse where their sizes match. Fresh memory, which the system has to find and fill with
+    zeros, takes many times as long as the copy.
     """
     left: dict[int, list[Floats]] = {}
     for each in spare:
@@ -167,7 +166,7 @@ def copied(state: ShardState, spare: Sequence[Floats] = (), piece: int = 1 << 22
 
 
 def check(state: ShardState, shard: ShardParts) -> None:
-    """Raises StateError where that new shard cannot take it up."""
+    """Raise StateError if that new shard cannot be restored from the state."""
     if shard.arena.newest >= 0 or shard.staging.tickets:
         raise StateError(f"expected a new shard, this one is at version {shard.arena.newest}")
     _check_kind(state.facts, shard)
@@ -176,7 +175,7 @@ def check(state: ShardState, shard: ShardParts) -> None:
 
 
 def take_up(state: ShardState, shard: ShardParts) -> None:
-    """Give a new shard that state. Raises StateError, with nothing changed."""
+    """Restore a new shard from the state. Raises StateError, with nothing changed."""
     facts, updater = state.facts, shard.updater
     check(state, shard)
     added = [values.copy() for _, values in sorted(state.numbered("update").items())]
@@ -184,7 +183,7 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
         updater.accumulator.restore(Added(added, facts.factors, facts.workers, facts.pending))
     except ValueError as error:
         raise StateError(f"shard state: the coming update: {error}") from error
-    # From here on only memory can run out.
+    # From here on, only memory can run out.
     shard.members.update(facts.members)
     shard.summed.extend(facts.summed)
     shard.arena.restore(state.numbered("version"), dict(facts.pins), dict(facts.bases))
@@ -198,7 +197,7 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
 
 
 def _check_kind(facts: ShardFacts, shard: ShardParts) -> None:
-    """It is the state of such a shard."""
+    """Check that the state is of this kind of shard."""
     for what, expected, got in (
         ("plan", shard.plan.fingerprint, facts.plan),
         ("server", shard.layout.server, facts.server),
@@ -211,7 +210,7 @@ def _check_kind(facts: ShardFacts, shard: ShardParts) -> None:
 
 
 def _check_facts(facts: ShardFacts, state: ShardState, shard: ShardParts) -> None:
-    """Its parts agree with each other."""
+    """Check that the facts agree with each other and with the arrays."""
     versions, payloads = _numbers(state, "version"), _numbers(state, "payload")
     opened = {ticket.ticket for ticket in facts.tickets}
     pinned = [*facts.pins, *facts.bases]
@@ -245,7 +244,7 @@ def _numbers(state: ShardState, kind: str) -> set[int]:
 
 
 def _check_arrays(state: ShardState, shard: ShardParts) -> None:
-    """Every array has its name, type and shape."""
+    """Check every array's name, type and shape."""
     updater, layout = shard.updater, shard.layout
     whole, weights = (layout.elements,), (layout.trainable,)
     kinds = ("version", "payload", "update")

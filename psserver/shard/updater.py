@@ -1,4 +1,4 @@
-"""From contributions to the next version: compensator, accumulator and optimizer, with all that they remember."""
+"""From contributions to the next version: compensator, accumulator, optimizer, and their memory."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -17,10 +17,11 @@ Floats = NDArray[np.float32]
 
 
 class Updater:
-    """Payloads are float32 of shape (elements,): `trainable` of them are a gradient, those behind it state deltas.
+    """Adds contributions and makes the next version.
 
-    `slots`: the optimizer's arrays by name, under the worker's name where it keeps a set for each (made at
-    the worker's first contribution), else under "". `memory`: the compensator's arrays by name.
+    Payloads are float32 of shape (elements,): `trainable` of them are a gradient, the rest state deltas. `slots`: the
+    optimizer's arrays by name, under the worker's name if each worker has a set (made at its first contribution), else
+    under "". `memory`: the compensator's arrays by name.
     """
 
     def __init__(
@@ -40,33 +41,33 @@ class Updater:
 
     @property
     def compensates(self) -> bool:
-        """The job's policy names a compensator."""
+        """True if the job's policy names a compensator."""
         return self._compensator is not None
 
     @property
     def constants(self) -> tuple[str, ...]:
-        """Names of arrays of `memory` that are the same on every server; all others have a number per weight."""
+        """The names of arrays in `memory` that are the same on every server; all others have a number per weight."""
         return self._compensator.constants if self._compensator else ()
 
     @property
     def empty(self) -> bool:
-        """Nothing has been added since the last step."""
+        """True if nothing has been added since the last step."""
         return self.accumulator.empty
 
     @property
     def variants(self) -> list[tuple[Loop, str]]:
-        """The passes over arrays of its parts, for a backend that compiles."""
+        """The passes over arrays, for a backend that compiles."""
         step = self._optimizer.last_step(self._optimizer.init(0))
         own = self._compensator.variants(step) if self._compensator else []
         return [*self._optimizer.variants(), *own]
 
     def gap(self, now: Floats, base: Floats, worker: str, version: int) -> Gap:
-        """What a contribution of `worker` finds, which started from `base`, while `now` is newest."""
+        """Return the gap of a contribution of `worker` that started from `base` while `now` is newest."""
         step = self._optimizer.last_step(self.slots_of(worker))
         return Gap(now[: self._end], base[: self._end], self._optimizer.rate(version), step)
 
     def add(self, payload: Floats, factor: float, worker: str, gap: Gap | None, strength: float) -> None:
-        """Take in a contribution, compensated where there is a gap. Its buffer may be overwritten, or kept."""
+        """Add a contribution, compensated if there is a gap. Its buffer may be overwritten or kept."""
         if gap is not None and self._compensator is not None:
             gradient = payload[: self._end]
             self._compensator.correct(gradient, gap, np.float32(strength), self.memory, self._backend)
@@ -74,25 +75,25 @@ class Updater:
 
     @property
     def kept(self) -> list[Floats]:
-        """Contributions that lie side by side until the next step."""
+        """The contributions that lie side by side until the next step."""
         return self.accumulator.payloads
 
     def keeps(self, payload: Floats) -> bool:
-        """The buffer is needed until `clear`."""
+        """Return True if the buffer is needed until `clear`."""
         return self.accumulator.keeps(payload)
 
     def clear(self) -> list[Floats]:
-        """Begin the next update. Returns the buffers that were kept."""
+        """Start the next update. Return the buffers that were kept."""
         return self.accumulator.clear()
 
     def step(self, now: Floats, out: Floats, version: int, scale: float, lr_scale: float) -> bool:
-        """Write version ``version + 1`` into `out`, from version `version` in `now` and all that was added.
+        """Write version ``version + 1`` into `out`, from version `version` in `now` and everything added.
 
-        False where a number in it, or in what the optimizer remembers, is not finite.
+        Return False if a number in it, or in the optimizer's slots, is not finite.
         """
         total, end, good = self.accumulator.total(), self._end, True
         if end < now.size:
-            # Layers' own state, which most models have none of.
+            # State of layers, which most models do not have.
             arithmetic.scale(total.values[end:], total.pending)
             arithmetic.add_mean(now[end:], total.values[end:], total.factors, out[end:])
             good = arithmetic.first_nonfinite(out[end:], self._backend) is None
@@ -102,10 +103,10 @@ class Updater:
             shares = [Share(total.values, total.pending, "")]
         now, out = now[:end], out[:end]
         spare = np.empty_like(out) if len(shares) > 1 else out
-        # One worker's step after the other's, in the order of the log; the last one ends in `out`.
+        # One worker's step after another, in the order of the log; the last one ends in `out`.
         for left, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):
             target = spare if left % 2 else out
-            # Arrays of the plan's sizes, each with a buffer of its own.
+            # No check: arrays have the plan's sizes and buffers of their own.
             stepped = self._optimizer.advance(
                 now,
                 share.values[:end],
@@ -121,7 +122,7 @@ class Updater:
         return good
 
     def copy(self, workers: Sequence[str]) -> "Updater":
-        """One that computes the same, on copies: for contributions of `workers` besides those that were added."""
+        """Return an updater that computes the same on copies, with room for contributions of `workers`."""
         other = copy(self)
         other.accumulator = self.accumulator.copy()
         other.memory = {name: array.copy() for name, array in self.memory.items()}
@@ -138,17 +139,19 @@ class Updater:
 
     @property
     def arrays(self) -> list[Floats]:
-        """All that is remembered from update to update."""
+        """All arrays that last from update to update."""
         return [array for kept in (*self.slots.values(), self.memory) for array in kept.values()]
 
     def forget(self, worker: str) -> None:
-        """The worker has left: a set of arrays that was kept for it alone goes with it. One that comes back, or of
-        whom a contribution is still to be applied, begins anew."""
+        """Drop the slots of a worker that has left, if it had a set of its own.
+
+        If it returns, or a contribution of it is still to be applied, it gets new slots.
+        """
         if self._optimizer.per_worker:
             self.slots.pop(worker, None)
 
     def slots_of(self, worker: str) -> dict[str, Floats]:
-        """The optimizer's arrays for a gradient of `worker`."""
+        """Return the optimizer's slots for a gradient of `worker`."""
         key = worker if self._optimizer.per_worker else ""
         if key not in self.slots:
             self.slots[key] = self._optimizer.init(self._end)

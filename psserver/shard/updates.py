@@ -1,4 +1,4 @@
-"""Updates of one shard: what is added up for the coming version, and how that is made."""
+"""The coming update of one shard: contributions to add, and the step to the next version."""
 
 import math
 from collections.abc import Callable, Collection
@@ -19,7 +19,7 @@ Floats = NDArray[np.float32]
 
 
 class NonfiniteError(RuntimeError):
-    """The update that an order makes is not finite: it is not published, and the job cannot go on."""
+    """An order would make an update that is not finite: it is not published, and the job cannot continue."""
 
 
 class ShardError(RuntimeError):
@@ -28,22 +28,22 @@ class ShardError(RuntimeError):
 
 @value
 class PendingUpdate:
-    """What remains of a Fold or an Apply: `compute` touches only arrays that nobody else writes, `finish` is quick."""
+    """The rest of a Fold or an Apply: `compute` touches only arrays that nobody else writes, `finish` is quick."""
 
     compute: Callable[[], None]
     finish: Callable[[], None]
 
 
 def need(staging: Staging, ticket: int) -> None:
-    """Raises ShardError where the ticket has no payload here."""
+    """Raise ShardError if the ticket has no payload here."""
     if not staging.holds(ticket):
         raise ShardError(f"the payload of ticket {ticket} is not here")
 
 
 class Updates:
-    """The open sum and whose contributions are in it. As `Shard`: not thread-safe but for `PendingUpdate.compute`.
+    """The open sum and the workers in it. Not thread-safe but for `PendingUpdate.compute`.
 
-    `unchecked`: publish versions that are not finite, too.
+    `unchecked`: also publish versions that are not finite.
     """
 
     def __init__(
@@ -54,22 +54,22 @@ class Updates:
         self._updater = updater
         self._checks = checks
         self._unchecked = unchecked
-        # Whose contributions are in the open sum.
+        # The workers whose contributions are in the open sum.
         self.summed: list[str] = []
-        # Left with a contribution that may still be applied: what is remembered for it goes afterwards. A restored
-        # shard need not know them: whoever comes back begins anew.
+        # Workers that left while a contribution may still be applied; their slots are dropped afterwards. A restored
+        # shard need not know them: a worker that returns starts with new slots.
         self._left: set[str] = set()
 
     # Members
 
     def admit(self, worker: str) -> None:
-        """It has joined. If it was here before, it begins anew."""
+        """Record that a worker has joined. If it was here before, it starts with new slots."""
         if worker in self._left:
             self._left.discard(worker)
             self._updater.forget(worker)
 
     def dismiss(self, worker: str, *, kept: bool) -> None:
-        """It has left. `kept`: it is expected back, and goes on with what is kept for it alone."""
+        """Record that a worker has left. `kept`: it is expected back and keeps its slots."""
         if kept:
             return
         self._updater.forget(worker)
@@ -117,8 +117,10 @@ class Updates:
         return self._updater.gap(now, self._arena.base_of(ticket), worker, self._arena.newest)
 
     def apply(self, apply: Apply) -> PendingUpdate:
-        """Add the last contributions and make the version. Raises ShardError, with nothing changed; its `compute`
-        raises NonfiniteError."""
+        """Add the last contributions and make the version. Raises ShardError, with nothing changed.
+
+        `compute` of the result raises NonfiniteError.
+        """
         self._check_apply(apply)
         folds = [self.fold(part) for part in apply.parts]
         now, base, workers = self._arena.values(self._arena.newest), self._arena.newest, list(self.summed)
@@ -128,7 +130,7 @@ class Updates:
         def compute() -> None:
             for fold in folds:
                 fold.compute()
-            # An overflow is found below.
+            # `step` reports an overflow.
             with np.errstate(all="ignore"):
                 finite = self._updater.step(now, out, base, apply.scale, apply.lr_scale)
             if not (finite or self._unchecked):
@@ -147,25 +149,26 @@ class Updates:
         return PendingUpdate(compute, finish)
 
     def _forget_left(self, workers: Collection[str]) -> None:
-        """An update of `workers` was made: what it made anew for one that has left goes again, and for good with that
-        worker's last payload."""
+        """Drop the slots that an update of `workers` made for workers that have left.
+
+        A worker is forgotten for good with its last payload.
+        """
         held = {opened.worker for opened in self._staging.tickets.values()}
         for worker in self._left.intersection(workers):
             self._updater.forget(worker)
         self._left &= held
 
     def discard(self) -> None:
-        """Begin the coming update anew: what was added is dropped."""
+        """Drop what was added, and start the coming update anew."""
         for values in self._updater.clear():
             self._staging.recycle(values)
         self.summed.clear()
 
     def try_update(self, apply: Apply) -> tuple[bool, float]:
-        """Would everything that this update changes be finite, and what would be the largest magnitude in it?
+        """Return whether everything that this update changes would be finite, and the largest magnitude in it.
 
-        Computed on copies, with the operations of the update itself: nothing changes. It needs memory for the
-        payloads, for what the optimizer and the compensator remember, and for a version. Raises ShardError as
-        the update would.
+        Computes on copies, with the operations of the update itself, and changes nothing. Needs memory for the
+        payloads, for the slots and the compensator's memory, and for a version. Raises ShardError as the update would.
         """
         self._check_apply(apply)
         now = self._arena.values(self._arena.newest)
@@ -188,7 +191,7 @@ class Updates:
         return True, max(found)
 
     def _unfit(self, version: int, values: Floats, workers: list[str]) -> str:
-        """Why a version is not published."""
+        """Say why a version is not published."""
         found = self._checks.nonfinite(values) or "numbers beyond float32 in what the optimizer remembers"
         gradients = ", ".join(dict.fromkeys(workers))
         return (

@@ -212,7 +212,7 @@ def test_a_lock_is_held_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("psserver.checkpoint.lock.os.pwrite", full)
+        patch.setattr("psserver.checkpoint.fence.os.pwrite", full)
         held = FolderLock(tmp_path)
     with pytest.raises(CheckpointError, match="another coordinator"):
         FolderLock(tmp_path)

@@ -2,46 +2,46 @@
 
 from pathlib import Path
 
-from psserver.checkpoint import Store, generations
+from psserver.checkpoint import Store, fence
 
 
 def test_each_one_has_the_next_number(tmp_path: Path) -> None:
     store = Store(tmp_path / "checkpoints")
-    assert generations.begin(store, "1f0c") == "1f0c"
-    assert generations.begin_next(store, "1f0c", "fresh") == "1f0c.1"
+    assert fence.begin(store, "1f0c") == "1f0c"
+    assert fence.begin_next(store, "1f0c", "fresh") == "1f0c.1"
     # Of one that wrote nothing to the log before it died.
-    assert generations.begin_next(store, "1f0c", "fresh") == "1f0c.2"
-    assert generations.begin_next(store, "", "fresh") == "1f0c.3"
+    assert fence.begin_next(store, "1f0c", "fresh") == "1f0c.2"
+    assert fence.begin_next(store, "", "fresh") == "1f0c.3"
     assert store.names() == []
 
 
 def test_the_log_is_enough(tmp_path: Path) -> None:
     """Of a run before there were generations, or of which that file is lost."""
     store = Store(tmp_path / "checkpoints")
-    assert generations.begin_next(store, "1f0c.4", "fresh") == "1f0c.5"
+    assert fence.begin_next(store, "1f0c.4", "fresh") == "1f0c.5"
 
 
 def test_the_log_of_another_job_is_followed(tmp_path: Path) -> None:
     store = Store(tmp_path / "checkpoints")
-    generations.begin(store, "aaaa.7")
-    assert generations.begin_next(store, "bbbb.2", "fresh") == "bbbb.3"
+    fence.begin(store, "aaaa.7")
+    assert fence.begin_next(store, "bbbb.2", "fresh") == "bbbb.3"
 
 
 def test_a_folder_without_a_job_gets_a_new_one(tmp_path: Path) -> None:
-    assert generations.begin_next(Store(tmp_path / "checkpoints"), "", "fresh") == "fresh"
+    assert fence.begin_next(Store(tmp_path / "checkpoints"), "", "fresh") == "fresh"
 
 
 def test_a_damaged_file_is_noticed_and_its_numbers_are_passed_over(tmp_path: Path) -> None:
     """One bit less, and it would be the number of a generation that there was, whose workers may still be there."""
     store = Store(tmp_path / "checkpoints")
-    assert generations.begin_next(store, "1f0c.2", "fresh") == "1f0c.3"
-    path = store.root / generations.FILE
+    assert fence.begin_next(store, "1f0c.2", "fresh") == "1f0c.3"
+    path = store.root / fence.GENERATION
     path.write_bytes(path.read_bytes().replace(b"1f0c.3", b"1f0c.2"))
-    assert generations.begin_next(store, "1f0c.1", "fresh") == f"1f0c.{1 + generations.LEAP}"
+    assert fence.begin_next(store, "1f0c.1", "fresh") == f"1f0c.{1 + fence.LEAP}"
     # Of a folder without a log the checkpoints know which job it is.
     path.write_bytes(b"")
     (store.root / "0000000812-1f0c.7").mkdir()
-    assert generations.begin_next(store, "", "fresh") == f"1f0c.{7 + generations.LEAP}"
+    assert fence.begin_next(store, "", "fresh") == f"1f0c.{7 + fence.LEAP}"
     path.write_bytes(b"1f0c")
     (store.root / "0000000812-1f0c.7").rmdir()
-    assert generations.begin_next(store, "", "fresh") == "fresh"
+    assert fence.begin_next(store, "", "fresh") == "fresh"

@@ -9,7 +9,7 @@ import pytest
 from psserver.checkpoint import CheckpointError, Store
 from psserver.checkpoint import manifest as manifests
 from psserver.checkpoint.disk import RealDisk
-from psserver.checkpoint.generations import FILE, begin_next
+from psserver.checkpoint.fence import GENERATION, begin_next
 from psserver.checkpoint.store import entry_of
 from tests.checkpoint.written import read, write
 from tests.replay.command import ps_lab
@@ -48,14 +48,14 @@ def test_names_that_cannot_be_printed_are_no_checkpoints(store: Store) -> None:
     assert ps_lab("checkpoints", store.root).code == 0
 
 
-@pytest.mark.parametrize("file", ["manifest.json", "server-0.safetensors", FILE])
+@pytest.mark.parametrize("file", ["manifest.json", "server-0.safetensors", GENERATION])
 def test_a_pipe_keeps_nobody_waiting(store: Store, file: str) -> None:
     name = write(store, 10)
-    path = store.root / (name if file != FILE else "") / file
+    path = store.root / (name if file != GENERATION else "") / file
     path.unlink(missing_ok=True)
     os.mkfifo(path)
     with pytest.raises(CheckpointError, match=r"no regular file|it has 0"):
-        begin_next(store, "", "fresh") if file == FILE else store.verify(name)
+        begin_next(store, "", "fresh") if file == GENERATION else store.verify(name)
 
 
 def test_of_a_checkpoint_that_is_kept_elsewhere_only_the_link_goes(store: Store, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from psserver.fast import FastBackend
 from psserver.fast import compiler as jit
 from psserver.optimizers import Loop, build, loop
-from psserver.shard.loops import fold
+from psserver.shard.arithmetic import fold_loop
 from tests.patience import PATIENCE
 from tests.probes import compiled_loops, is_closing
 
@@ -84,7 +84,7 @@ def test_without_any_place_for_a_cache_it_compiles_all_the_same(sealed: Path) ->
 
 
 def test_the_gil_is_released() -> None:
-    assert jit.compile_loop(fold, fold.letters).targetoptions["nogil"] is True  # type: ignore[attr-defined]
+    assert jit.compile_loop(fold_loop, fold_loop.letters).targetoptions["nogil"] is True  # type: ignore[attr-defined]
 
 
 def update(backend: FastBackend) -> np.ndarray:
@@ -107,7 +107,7 @@ def test_numpy_runs_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) 
 
 
 def fold_variant() -> tuple[Loop, str]:
-    return fold, fold.letters
+    return fold_loop, fold_loop.letters
 
 
 @loop("ww")
@@ -154,6 +154,6 @@ def test_starting_up_loads_no_compiler() -> None:
 
 
 def test_a_loop_counts_its_arguments() -> None:
-    assert fold.variant([0, 0, 0, None]) == "wrf-"
-    with pytest.raises(TypeError, match="fold takes 4 arguments, got 3"):
-        fold.variant([0, 0, 0])
+    assert fold_loop.variant([0, 0, 0, None]) == "wrf-"
+    with pytest.raises(TypeError, match="fold_loop takes 4 arguments, got 3"):
+        fold_loop.variant([0, 0, 0])

@@ -10,7 +10,7 @@ from pslab.launch.engines.launcher import Output
 from pslab.observe.trace import write_trace
 from pslab.runs.folder import Run, RunError
 from pslab.runs.making import make_folder, open_folder
-from psserver.checkpoint.errors import UnwritableError
+from psserver.checkpoint.disk import UnwritableError
 from psserver.checkpoint.rewind import BEGINNING, LogIndex
 from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import FolderError, RunLog

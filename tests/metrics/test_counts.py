@@ -11,8 +11,7 @@ from pslab.compare.timeline import timeline
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkFold
 from psserver.metrics import collector
-from psserver.metrics.counts import Counts
-from psserver.metrics.snapshot import MOST_WORKERS, OTHERS, JobNumbers, numbers_from
+from psserver.metrics.counts import MOST_WORKERS, OTHERS, Counts, JobNumbers, numbers_from
 from pswire.config.experiment import parse_experiment
 from tests.replay.simulated import document
 from tests.simulator.lab import Outcome, simulate

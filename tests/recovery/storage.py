@@ -12,7 +12,7 @@ from psserver.checkpoint import (
     Store,
     choose,
     describe,
-    generations,
+    fence,
     name_of,
     save_coordinator,
     save_shard,
@@ -116,7 +116,7 @@ class Folder:
     def name_job(self, logged: str) -> str:
         """The job's name in its next generation. `logged`: as the log has it, or empty."""
         self._fresh += 1
-        name = generations.begin_next(self.store, logged, f"{JOB}{self._fresh}")
+        name = fence.begin_next(self.store, logged, f"{JOB}{self._fresh}")
         self._make_log()
         return name
 

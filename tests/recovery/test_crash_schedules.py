@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from psserver.checkpoint import Store, generations
+from psserver.checkpoint import Store, fence
 from psserver.coordinator import JobTerms
 from psworker.engine import ClientEngine
 from tests.recovery.campaign import fault_of, play_all, shortest
@@ -92,7 +92,7 @@ def pruned_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def generation_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file of the generation is not looked at: the log's name counts."""
-    monkeypatch.setattr(generations, "_read", lambda store: ("", False))
+    monkeypatch.setattr(fence, "_read", lambda store: ("", False))
 
 
 def payloads_lost(monkeypatch: pytest.MonkeyPatch) -> None:

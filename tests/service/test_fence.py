@@ -7,8 +7,8 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from psserver.checkpoint import Store, generations
-from psserver.checkpoint.lock import NAME as LOCK
+from psserver.checkpoint import Store, fence
+from psserver.checkpoint.fence import LOCK
 from psserver.service.job.log_file import Fence, LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
 from pswire.exits import ExitCode
@@ -22,17 +22,17 @@ JOB = "0a1b2c3d4e5f6071"
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     found = Store(tmp_path / "checkpoints")
-    generations.begin(found, JOB)
+    fence.begin(found, JOB)
     return found
 
 
 def test_lines_of_before_are_not_written(tmp_path: Path, store: Store) -> None:
     """Neither at a flush nor at the end; and what the other one has written stays."""
-    log = RunLog(tmp_path, check=Fence(store.root / generations.FILE))
+    log = RunLog(tmp_path, check=Fence(store.root / fence.GENERATION))
     log.metric({"kind": "first"})
     log.flush()
     log.metric({"kind": "late"})
-    generations.begin_next(store, "", JOB)
+    fence.begin_next(store, "", JOB)
     with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as other:
         other.write('{"kind":"next"}\n')
     for write in (
@@ -51,8 +51,8 @@ def test_lines_of_before_are_not_written(tmp_path: Path, store: Store) -> None:
 
 
 def test_a_buffer_that_is_full_is_not_written_either(tmp_path: Path, store: Store) -> None:
-    log = RunLog(tmp_path, check=Fence(store.root / generations.FILE))
-    generations.begin_next(store, "", JOB)
+    log = RunLog(tmp_path, check=Fence(store.root / fence.GENERATION))
+    fence.begin_next(store, "", JOB)
     with pytest.raises(TakenOverError):
         log.metric({"kind": "x" * (1 << 16)})
     assert not (tmp_path / "metrics.jsonl").read_bytes()
@@ -60,8 +60,8 @@ def test_a_buffer_that_is_full_is_not_written_either(tmp_path: Path, store: Stor
 
 def test_without_the_file_nobody_has_taken_over(tmp_path: Path, store: Store) -> None:
     """Somebody has removed checkpoints, to have room: training goes on."""
-    log = RunLog(tmp_path, check=Fence(store.root / generations.FILE))
-    (store.root / generations.FILE).unlink()
+    log = RunLog(tmp_path, check=Fence(store.root / fence.GENERATION))
+    (store.root / fence.GENERATION).unlink()
     log.metric({"kind": "first"})
     log.close()
     assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8") == '{"kind":"first"}\n'

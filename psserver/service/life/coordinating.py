@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from psserver.checkpoint import CheckpointError, FolderLock, Store
-from psserver.checkpoint.generations import FILE as GENERATION
+from psserver.checkpoint.fence import GENERATION
 from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import Mark
 from psserver.receipts import new_secret, opening

@@ -11,7 +11,7 @@ from psserver.checkpoint import (
     Store,
     check_same_job,
     choose,
-    generations,
+    fence,
     mark_of,
     name_of,
     needed_by,
@@ -98,15 +98,13 @@ def name_job(settings: ServerSettings) -> JobTerms:
         return terms
     store = Store(out / FOLDER)
     if settings.resume is None:
-        name = generations.begin(store, terms.job)
+        name = fence.begin(store, terms.job)
     else:
-        if generations.damaged(store):
-            path, told = store.root / generations.FILE, event("generation_damaged")
-            log.warning(
-                "%s is damaged: the job's name goes on %d further", path, generations.LEAP, extra=told
-            )
+        if fence.damaged(store):
+            path, told = store.root / fence.GENERATION, event("generation_damaged")
+            log.warning("%s is damaged: the job's name goes on %d further", path, fence.LEAP, extra=told)
         logged = LogIndex(out).job if (out / DECISIONS).is_file() else ""
-        name = generations.begin_next(store, logged, terms.job)
+        name = fence.begin_next(store, logged, terms.job)
     return replace(terms, job=name, generation=Generation.named(name).number, regather=settings.recover)
 
 
