@@ -1,4 +1,4 @@
-"""Run every check over a log, once, line by line; say what was found, for people and for programs."""
+"""All checks over a log, in one pass; the result for people and for programs."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ LAW = "staleness law"
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What was found. `counts`: violations by check, 0 for a check that passed."""
+    """The result of all checks. `counts`: violations by check, 0 for a check that passed."""
 
     entries: int
     counts: dict[str, int]
@@ -39,7 +39,7 @@ class CheckResult:
 
 
 def log_checks() -> list[LogCheck]:
-    """All checks of a log by itself, in the order in which reports print them."""
+    """Return all checks of a log by itself, in the order in which reports print them."""
     return [
         Indices(),
         Clock(),
@@ -63,9 +63,9 @@ def log_checks() -> list[LogCheck]:
 
 
 def check_run(run: Run) -> CheckResult:
-    """Check a run folder: its log, and that summary, metrics and weights agree.
+    """Check a run folder: its log, and that summary, metrics and weights agree with it.
 
-    Of a run without a summary, which was cut off or goes on: its log up to the last whole line, and a note.
+    A run without a summary was cut off or is still running: its log is checked up to the last whole line, with a note.
     """
     summary: Summary | RunError | None = None
     if run.stopped:
@@ -81,7 +81,7 @@ def check_run(run: Run) -> CheckResult:
 
 
 def check_log(log: Iterable[Line | Malformed], more: Sequence[LogCheck] = ()) -> CheckResult:
-    """Check a decision log. Never stops at the first violation; keeps one ticket record per ticket."""
+    """Check a decision log to its end, whatever it violates. Keeps one record per ticket in memory."""
     checks, state, counter = [*log_checks(), *more], Fold(remember=True), ConservationCounter()
     seeing = [check for check in checks if type(check).see is not LogCheck.see]
     found, unread = list[Violation](), 0
@@ -107,8 +107,8 @@ def check_log(log: Iterable[Line | Malformed], more: Sequence[LogCheck] = ()) ->
     notes = _notes(state, checks)
     if unread:
         notes.append(
-            f"lines of the log that cannot be read: {unread}; they prove nothing, and what is said of entries behind "
-            "them may come from that. The job's checkpoints do not depend on them"
+            f"{unread} lines of the log cannot be read, which may also cause the violations of entries after them. The "
+            "job's checkpoints do not depend on them"
         )
     return CheckResult(state.entries, counts, tuple(found), conservation, tuple(notes))
 
@@ -128,11 +128,12 @@ def _notes(state: Fold, checks: Sequence[LogCheck]) -> list[str]:
     return notes + [remark for check in checks for remark in check.remarks(state)]
 
 
-SHOWN = 20  # violations of one check that are printed; --json lists all
+# Violations of one check that are printed; --json lists all.
+SHOWN = 20
 
 
 def result_lines(name: str, result: CheckResult) -> Iterator[str]:
-    """Lines of rich markup: one per check, the violations below it, the law of conservation, the outcome."""
+    """Yield lines of rich markup: each check with its violations, the staleness law, the notes, the outcome."""
     for check, count in result.counts.items():
         mark = "[green]passed[/green]" if not count else "[red]FAILED[/red]"
         times = f"  {count} {'time' if count == 1 else 'times'}" if count else ""
@@ -153,7 +154,7 @@ def result_lines(name: str, result: CheckResult) -> Iterator[str]:
 
 
 def result_json(name: str, result: CheckResult) -> dict[str, Any]:
-    """Everything, as one JSON object."""
+    """Return the whole result as one JSON object."""
     law = result.conservation
     groups = [asdict(group) | {"expected": group.expected, "holds": group.holds} for group in law.groups]
     return {

@@ -1,18 +1,17 @@
 """The staleness conservation law, as exact integers on a decision log.
 
-Each update makes every other held ticket one version older. Counted at the updates, this ageing must
-come out again as staleness: of what was applied, of what was dropped or given up, of what is still held:
+Each update makes every other held ticket one version older. Counted at the updates, this ageing must equal the
+staleness of the contributions that were applied, dropped or given up, plus the age of what is still held:
 
     sum over updates of (held tickets not in it)
         = staleness applied + dropped + given up + ages in flight
 
-The left side counts tickets, the right side adds up the staleness that the log itself states, so
-a wrong staleness anywhere breaks the law. It holds for any policy, any speeds, any churn.
+The left side counts tickets; the right side adds up the staleness that the log itself states. So a wrong staleness
+anywhere breaks the law. It holds for any policy, any speeds, any churn.
 
-Special form: at an update where n workers hold tickets and w of them wait with what they committed,
-the sum of the right side grows by exactly n - w. So async and K-batch runs (w = 1) have sum of tau +
-ages in flight = (n - 1) T over T such updates, K-async (n - K) T, sync 0.
-Background: a pull renews, an update ages the others; "mean staleness is n - 1 for async" is its average.
+Special form: at an update where n workers hold tickets and w of them hold only committed ones, the right side grows by
+exactly n - w. So over T such updates, the sum of tau plus the ages in flight is (n - 1) T for async and K-batch runs
+(w = 1), (n - K) T for K-async, and 0 for sync. "Mean staleness is n - 1 for async" is its average.
 """
 
 from collections import Counter
@@ -26,12 +25,15 @@ from pswire.decisions import entries as e
 
 @dataclass(frozen=True, slots=True)
 class StalenessGroup:
-    """All updates at which `workers` workers held tickets, `waiting` of them only committed ones."""
+    """All updates at which `workers` workers held tickets, `waiting` of them only committed ones.
+
+    `growth`: of the staleness applied, lost and in flight, as the log states it.
+    """
 
     workers: int
     waiting: int
     updates: int
-    growth: int  # of staleness applied + lost + in flight, from the staleness that the log states
+    growth: int
 
     @property
     def expected(self) -> int:
@@ -52,7 +54,7 @@ class StalenessGroup:
 
 @dataclass(frozen=True, slots=True)
 class Conservation:
-    """Both sides of the law for a whole log; `groups` has the special form, most frequent first."""
+    """Both sides of the law for a whole log; `groups` has the special form, the most frequent group first."""
 
     updates: int
     aged: int
@@ -85,7 +87,7 @@ def _count(number: int, noun: str) -> str:
 
 @dataclass
 class ConservationCounter:
-    """Counts both sides entry by entry. Call `see` before the state records the entry."""
+    """A counter of both sides, entry by entry. Call `see` before the state takes the entry."""
 
     _aged: int = 0
     _applied: int = 0
@@ -113,14 +115,14 @@ class ConservationCounter:
         waiting = {ticket.worker for ticket in parts} - holding
         group = (len(holding | waiting), len(waiting))
         stated = sum(part.staleness for part in update.parts)
-        # Ages before and after differ by one per other ticket, and the parts' ages turn into what is stated.
-        # A version number that jumps ages the others by the whole jump.
+        # An update ages each other ticket by one, and turns the parts' ages into the stated staleness.
+        # If the version number jumps, the others age by the whole jump.
         step = update.version - state.versions
         self._made += 1
         self._aged += len(others)
         self._applied += stated
         if len(others) != len(holding):
-            return  # some worker holds several: a policy that updates from part of what it has
+            return  # a worker holds several tickets: the special form does not apply
         self._updates[group] += 1
         self._growth[group] += len(others) * step + stated - sum(state.age(ticket) for ticket in parts)
 
@@ -136,7 +138,7 @@ class ConservationCounter:
 
 
 def conservation(log: Iterable[Line | Malformed]) -> Conservation:
-    """Both sides of the law for one log; lines that cannot be read are left out."""
+    """Return both sides of the law for one log; unreadable lines are skipped."""
     counter, state = ConservationCounter(), Fold()
     for entry in log:
         if isinstance(entry, Line):

@@ -1,10 +1,10 @@
-"""What every built-in policy guarantees, one entry each: the checker's own knowledge.
+"""What every built-in policy guarantees, one entry each, and the check that chooses the entry by the log's job.
 
-Formulas and defaults stand here a second time, on purpose: a check that shares the code that it checks finds
-nothing. Sources: those that `ps-lab policies NAME` prints. A policy that is missing here is checked by the promises
-that all policies keep, and the report says so.
+Formulas and defaults are repeated here on purpose: a check that shares the code that it checks finds nothing. The
+sources are those that `ps-lab policies NAME` prints. For a policy that is missing here only the properties of all
+policies are checked, and the report says so.
 
-An entry gets the knobs that the log names and the number of workers. It may raise ValueError, TypeError or
+An entry takes the knobs that the log names and the number of workers. It may raise ValueError, TypeError or
 ArithmeticError for knobs that no policy accepts.
 """
 
@@ -48,7 +48,7 @@ def _bounded(knobs: Knobs, workers: int) -> Terms:
     bound, how = int(knobs.get("max_staleness", 4)), str(knobs.get("on_stale", "drop"))
     return Terms(
         int(knobs.get("aggregate", 1)),
-        # Block holds an update back until old work is in, and meanwhile others come.
+        # "block" holds an update back until old work is in; meanwhile it may grow.
         grows=how == "block",
         bound=bound if how in ("drop", "block") else None,
         drops=how == "drop",
@@ -65,7 +65,7 @@ def _softsync(knobs: Knobs, workers: int) -> Terms:
 
 
 def _fading(knobs: Knobs) -> Callable[[int], float]:
-    """The weight families of fedbuff, by name."""
+    """Return the weight by staleness: the families of fedbuff, by name."""
     a, b = float(knobs.get("a", 0.5)), int(knobs.get("b", 4))
     families: dict[str, Callable[[int], float]] = {
         "const": constant,
@@ -94,7 +94,7 @@ def _ringmaster(knobs: Knobs, workers: int) -> Terms:
 
 
 def _dssp(knobs: Knobs, workers: int) -> Terms:
-    # The algorithm as it was printed has no bound.
+    # The algorithm as printed in the paper has no bound.
     lead = math.inf if knobs.get("literal", False) else int(knobs.get("upper", 15))
     return Terms(lead=lead, ahead=False)
 
@@ -165,7 +165,7 @@ KNOWN: dict[str, Callable[[Knobs, int], Terms]] = {
     "delay-adaptive": _delay_adaptive,
     "ringmaster": _ringmaster,
     "dc-asgd": _dc_asgd,
-    # A worker reads what it wrote (Ho et al. 2013, section 3), so it is granted nothing ahead.
+    # A worker reads its own writes (Ho et al. 2013, section 3), so it is granted nothing ahead.
     "ssp": lambda knobs, workers: Terms(lead=int(knobs.get("slack", 3)), ahead=False),
     "dssp": _dssp,
     "dc-asgd-a": _dc_asgd_a,
@@ -173,7 +173,7 @@ KNOWN: dict[str, Callable[[Knobs, int], Terms]] = {
     "median": _median,
     "trimmed-mean": _trimmed_mean,
     "krum": _krum,
-    # What their workers do between pull and push, a log of decisions does not show; gate and trigger it does.
+    # The log shows gate and trigger, but not what the workers do between pull and push.
     "local-sgd": lambda knobs, workers: BARRIER,
     "diloco": lambda knobs, workers: BARRIER,
     "local-async": lambda knobs, workers: Terms(),
@@ -183,7 +183,7 @@ KNOWN: dict[str, Callable[[Knobs, int], Terms]] = {
 
 
 class PolicyGuarantee(LogCheck):
-    """The policy's own guarantee, chosen by the job entry; nothing for a policy that is not known here."""
+    """The guarantee of the job's policy holds. Nothing is checked for a policy that is not known here."""
 
     name = "policy guarantee"
 
@@ -202,7 +202,7 @@ class PolicyGuarantee(LogCheck):
         try:
             terms = KNOWN[str(job.policy.get("name"))](job.policy, job.workers)
         except (ValueError, TypeError, ArithmeticError) as error:
-            yield f"the policy {job.policy} has a knob that makes no sense: {error}"
+            yield f"the policy {job.policy} has an invalid knob: {error}"
             return
         self._checks = terms.checks()
         yield from misdeclared(job, terms)
@@ -210,18 +210,18 @@ class PolicyGuarantee(LogCheck):
     def remarks(self, state: Fold) -> Iterator[str]:
         if not self._known and state.job is not None:
             name = state.job.policy.get("name")
-            yield f"no guarantee is known for policy {name}; the general promises were checked"
+            yield f"no guarantee is known for policy {name}; only the properties of all policies were checked"
 
 
 def misdeclared(job: e.Job, terms: Terms) -> Iterator[str]:
-    """Sentences about tensor parts in the job entry that are not those of its policy; none in a log without parts."""
+    """Yield a sentence for each tensor part of the job entry that its policy does not use. Old logs have no parts."""
     if job.tensors is None:
         return
     name = str(job.policy.get("name"))
     declared = (job.tensors.get("compensator"), job.tensors.get("aggregator"), job.tensors.get("knobs"))
     expected = (terms.compensator, terms.aggregator, dict(terms.numbers))
     if declared != expected:
-        yield f"the shards were told to use {_described(declared)}; {name} uses {_described(expected)}"
+        yield f"the shards use {_described(declared)}; {name} uses {_described(expected)}"
     if terms.undivided and job.servers > 1:
         yield f"{name} compares whole gradients, but the model was divided over {job.servers} servers"
 

@@ -1,4 +1,4 @@
-"""The base class of all checks of a decision log, and what they report."""
+"""The base class of all checks of a decision log, and the violations that they report."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from pslab.runs.log import Line
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that a log should not say: where, and one sentence. `line` counts from 1; 0 is the log as a whole.
+    """Something that a log must not say, as one sentence.
 
-    `check`: the name of the `LogCheck` that found it.
+    `check`: the name of the `LogCheck` that found it. `line` counts from 1; 0 stands for the log as a whole.
     """
 
     check: str
@@ -26,8 +26,7 @@ class Violation:
 
 
 class LogCheck:
-    """One property of every decision log. Receives each entry in order together with the state before it, and
-    yields one sentence per violation.
+    """One property of every decision log. Its methods yield one sentence per violation.
 
     A subclass's `name` is what reports print; its docstring states the property.
     """
@@ -35,13 +34,13 @@ class LogCheck:
     name = "log check"
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
-        """Sentences about this entry; `state` does not contain it yet."""
+        """Check one entry, in order; `state` is the log before it."""
         return iter(())
 
     def finish(self, state: Fold) -> Iterator[str]:
-        """Sentences about the whole log, after its last entry."""
+        """Check the log as a whole, after its last entry."""
         return iter(())
 
     def remarks(self, state: Fold) -> Iterator[str]:
-        """Sentences about what could not be checked, after the last entry. They are no violations."""
+        """Yield sentences about what could not be checked. They are no violations."""
         return iter(())

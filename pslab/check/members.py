@@ -1,27 +1,28 @@
-"""Checks of the workers: who takes part, and what they report of their time and set as learning rate."""
+"""Checks of the workers: who takes part, which times they report, which learning rates they set."""
 
 import math
 from collections.abc import Iterator
 
 from pslab.check.log_check import LogCheck
-from pslab.runs.fold import OPEN, Fold
+from pslab.runs.fold import OPEN, Fold, Ticket
 from pslab.runs.log import Line
 from pswire.decisions import entries as e
 
-# Rules under which a worker's contribution depends on its earlier ones, which no server has.
+# Local rules under which a contribution depends on the worker's earlier ones, which no server has.
 REMEMBERING = frozenset({"dana-slim", "elastic", "local-adamw"})
 
 
 class Members(LogCheck):
-    """Only members that are not done get tickets and commit; a return is a new incarnation, and says what of its
-    memory is lost. A payload is encoded with what the commit before it left behind, or, if that was dropped, the one
-    before."""
+    """Only members that are not done get tickets and commit.
+
+    A worker that returns is a new incarnation, and its join names the memory that is lost. A payload is encoded with
+    the residual of the worker's commit before, or, if that one was dropped, of the commit before that.
+    """
 
     name = "members"
 
     def __init__(self) -> None:
-        # By worker: the last ticket that it committed, the one with whose residual that was encoded, and whether it was
-        # dropped.
+        # Worker -> the last ticket that it committed, the ticket whose residual encoded it, and whether it was dropped.
         self._last: dict[str, tuple[int, int | None, bool]] = {}
         # Workers encode with residuals.
         self._coded = False
@@ -41,27 +42,27 @@ class Members(LogCheck):
             case e.Drop(worker, ticket) if (last := self._last.get(worker)) and last[0] == ticket:
                 self._last[worker] = (ticket, last[1], True)
             case e.Done(worker) | e.Lost(worker) | e.Back(worker):
-                yield from _absent(worker, f"is said to be {entry.kind}", state)
+                yield from _absent(worker, f"has an entry {entry.kind}", state)
             case e.Resume(worker):
                 yield from _absent(worker, "takes part again", state)
                 if (member := state.members.get(worker)) and not member.done:
                     yield f"{worker} takes part again, and was not done"
             case e.Leave(worker):
                 yield from _absent(worker, "leaves", state)
-                for held in state.reading():
-                    if held.worker == worker and held.state == OPEN:
+                for held in state.open_of(worker):
+                    if held.base is not None:
                         yield f"{worker} leaves while ticket {held.number} is open, not cancelled before"
 
     def _residual(self, commit: e.Commit) -> Iterator[str]:
-        worker, found = commit.worker, commit.residual
-        self._coded = self._coded or found is not None
+        worker, residual = commit.worker, commit.residual
+        self._coded = self._coded or residual is not None
         ticket, before, dropped = self._last.get(worker, (None, None, False))
-        if self._coded and found != ticket and not (dropped and found == before):
+        if self._coded and residual != ticket and not (dropped and residual == before):
             yield (
-                f"ticket {commit.ticket} is encoded with what ticket {found} left behind, expected {ticket}, the last "
-                f"that {worker} committed"
+                f"ticket {commit.ticket} is encoded with the residual of ticket {residual}, expected that of {ticket}, "
+                f"the last that {worker} committed"
             )
-        self._last[worker] = (commit.ticket, found, False)
+        self._last[worker] = (commit.ticket, residual, False)
 
     def _join(self, fact: e.Join, state: Fold) -> Iterator[str]:
         before = state.members.get(fact.worker)
@@ -79,7 +80,7 @@ class Members(LogCheck):
 
 
 def _memory(fact: e.Join, state: Fold) -> Iterator[str]:
-    """A worker begins with an empty memory: if it had one, the entry says that it is lost."""
+    """A new process has an empty memory; if the one before had anything in it, the join must say that it is lost."""
     committed = state.committed[fact.worker]
     rule = "" if state.job is None else str((state.job.local or {}).get("name"))
     if fact.forgets and not committed:
@@ -99,47 +100,35 @@ def _absent(worker: str, what: str, state: Fold) -> Iterator[str]:
         yield f"{worker} {what}, but has left"
 
 
-# Five numbers in whole microseconds, each rounded by half of one, and a sum of them.
+# Seconds. Five numbers in whole microseconds and a sum of them, each rounded by half a microsecond.
 ROUNDING = 3e-6
-# Two machines' monotonic clocks: each may be slewed by 500 parts per million while it is set right.
+# The monotonic clocks of two machines: each may be slewed by 500 parts per million while it is adjusted.
 DRIFT = 1e-3
 
 
 class WorkersTimes(LogCheck):
-    """What a worker pulled and computed fits between grant and commit; with what it did before, behind its last grant.
+    """A worker's pull and compute times fit between grant and commit; with `before`, between its last grant and commit.
 
-    A worker's intervals lie within the coordinator's: it receives a grant
-    after the entry, and sends its commit before it. So only rounding and the
-    rates of two clocks may make them longer; on a virtual clock it is rounding.
-    A worker may also report nothing, but not a part.
+    A worker's intervals lie within the coordinator's: it receives a grant after the entry, and sends its commit before
+    it. Only rounding and the rates of two clocks can make them longer; on a virtual clock only rounding. A worker
+    reports all times or none.
     """
 
     name = "workers' times"
 
-    def __init__(self) -> None:
-        # Open tickets: their grants' times, and that of the worker's ticket before.
-        self._granted: dict[int, tuple[float, float | None]] = {}
-        self._last: dict[str, float] = {}
-
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
-        match entry.fact:
-            case e.Grant(worker, number):
-                self._granted[number] = entry.t, self._last.get(worker)
-                self._last[worker] = entry.t
-            case e.Cancel(_, number) | e.Abandon(_, number):
-                self._granted.pop(number, None)
-            case e.Commit() as commit:
-                granted, former = self._granted.pop(commit.ticket, (None, None))
-                yield from _incomplete(commit)
-                if granted is not None:
-                    yield from _fits(commit, entry.t, granted, former)
+        if isinstance(entry.fact, e.Commit):
+            yield from _incomplete(entry.fact)
+            ticket = state.held.get(entry.fact.ticket)
+            if ticket is not None and ticket.state == OPEN and ticket.base is not None:
+                yield from _fits(entry.fact, entry.t, ticket)
 
 
 def _incomplete(commit: e.Commit) -> Iterator[str]:
     reported = {"pull": commit.pull, "compute": commit.compute, "before": commit.before}
     for name, seconds in reported.items():
         if seconds is not None and seconds < 0:
-            yield f"commit of ticket {commit.ticket}: {name} is {seconds:g} s, less than none"
+            yield f"commit of ticket {commit.ticket}: {name} is {seconds:g} s, expected 0 or more"
     if (commit.pull is None) != (commit.compute is None) or (
         commit.before is not None and commit.pull is None
     ):
@@ -147,46 +136,46 @@ def _incomplete(commit: e.Commit) -> Iterator[str]:
         yield f"commit of ticket {commit.ticket} reports {names}, but not the rest"
 
 
-def _fits(commit: e.Commit, now: float, granted: float, former: float | None) -> Iterator[str]:
+def _fits(commit: e.Commit, now: float, ticket: Ticket) -> Iterator[str]:
     held = (commit.pull or 0.0) + (commit.compute or 0.0)
     before = commit.before or 0.0
-    if held > _most(now - granted):
+    if held > _longest(now - ticket.granted):
         yield (
             f"{commit.worker} pulled and computed {held:.6f} s for ticket {commit.ticket}, but committed it "
-            f"{now - granted:.6f} s after its grant"
+            f"{now - ticket.granted:.6f} s after its grant"
         )
-    elif former is not None and held + before > _most(now - former):
+    elif ticket.previous is not None and held + before > _longest(now - ticket.previous):
         yield (
             f"{commit.worker} worked {held + before:.6f} s for ticket {commit.ticket}, {before:.6f} s of it before the "
-            f"grant, but committed it {now - former:.6f} s after the grant of its ticket before"
+            f"grant, but committed it {now - ticket.previous:.6f} s after the grant of its ticket before"
         )
 
 
-def _most(seconds: float) -> float:
+def _longest(seconds: float) -> float:
     return seconds * (1 + DRIFT) + ROUNDING
 
 
-# Policies that tolerate bad workers. They are called what their shards aggregate by.
+# Policies that tolerate bad workers. Each has the name of its aggregator.
 _ROBUST = ("median", "trimmed-mean", "krum")
 
 
 class Rates(LogCheck):
-    """A learning rate is set right behind a commit of the worker that sets it, and its factor is what it says.
+    """A learning rate is set directly after a commit of the same worker, and its factor matches it.
 
-    Where the policy tolerates bad workers none of them sets it.
+    Under a policy that tolerates bad workers, no worker sets the rate.
     """
 
     name = "rates"
 
     def __init__(self) -> None:
-        self._began: object = None
+        self._initial: object = None
         self._aggregator = "mean"
         self._committed: str | None = None
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         fact = entry.fact
         if isinstance(fact, e.Job):
-            self._began = fact.optimizer.get("learning_rate")
+            self._initial = fact.optimizer.get("learning_rate")
             self._aggregator = _aggregator(fact)
         elif isinstance(fact, e.Rate):
             yield from self._rate(fact)
@@ -200,20 +189,20 @@ class Rates(LogCheck):
                 f"{rate.worker} sets the learning rate to {rate.learning_rate:g}: under {self._aggregator}, "
                 "which tolerates bad workers, no worker sets the rate for all"
             )
-        began = self._began
-        if isinstance(began, bool) or not isinstance(began, int | float) or not began > 0:
-            yield f"{rate.worker} sets the learning rate to {rate.learning_rate}, but the job's is {began}"
+        initial = self._initial
+        if isinstance(initial, bool) or not isinstance(initial, int | float) or not initial > 0:
+            yield f"{rate.worker} sets the learning rate to {rate.learning_rate}, but the job's is {initial}"
         elif not rate.learning_rate >= 0 or not math.isclose(
-            rate.scale, rate.learning_rate / began, rel_tol=1e-12
+            rate.scale, rate.learning_rate / initial, rel_tol=1e-12
         ):
             yield (
-                f"learning rate {rate.learning_rate} has factor {rate.scale}, but {rate.learning_rate} / {began} = "
-                f"{rate.learning_rate / began}"
+                f"learning rate {rate.learning_rate} has factor {rate.scale}, but {rate.learning_rate} / {initial} = "
+                f"{rate.learning_rate / initial}"
             )
 
 
 def _aggregator(job: e.Job) -> str:
-    """How the shards make one gradient of many: as they were told, or as the name of the policy says."""
+    """How the shards make one gradient of many: as the job entry declares, or by the policy's name in older logs."""
     if job.tensors is not None:
         return str(job.tensors.get("aggregator", "mean"))
     name = str(job.policy.get("name"))

@@ -19,11 +19,11 @@ class Indices(LogCheck):
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         if entry.i != self._next:
             yield f"index should be {self._next}, got {entry.i}: entries are missing or out of order"
-        # Going on from what was found reports one gap once.
+        # Continue from the index that is there, so that one gap is reported once.
         self._next = entry.i + 1
 
     def skip(self, index: int | None) -> None:
-        """A line could not be read; its own index, where known, keeps the count."""
+        """Count a line that could not be read, by its own index if that is known."""
         self._next = (self._next if index is None else index) + 1
 
 
@@ -42,7 +42,7 @@ class Clock(LogCheck):
 
 
 class Frame(LogCheck):
-    """The job is described once, first; it stops at most once, and nothing is decided afterwards."""
+    """The first entry, and no other, describes the job; it stops at most once, and nothing is decided afterwards."""
 
     name = "first and last"
 
@@ -77,15 +77,15 @@ class Frame(LogCheck):
 
 
 class Resumptions(LogCheck):
-    """Checkpoints are of the present version; a restore follows on one, and all that was held by processes of before is
-    given up before anybody comes."""
+    """A checkpoint is of the current version, and a restore directly follows one. Before the first join after a
+    restore, every member of before has left and every open ticket is over."""
 
     name = "checkpoints"
 
     def __init__(self) -> None:
-        # A job was resumed, and nobody has joined since.
-        self._clearing = False
-        # The number of the entry before, where that is a checkpoint.
+        # The job was restored, and nobody has joined since.
+        self._restored = False
+        # The index of the entry before, if that is a checkpoint.
         self._saved: int | None = None
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
@@ -96,11 +96,11 @@ class Resumptions(LogCheck):
             case e.Restore(_, version):
                 yield from self._version("a restore", version, state)
                 if saved != entry.i - 1:
-                    yield "a restore should follow on the checkpoint that it goes on from"
-                self._clearing = True
-            case e.Join() | e.Grant() | e.Initialise() | e.Stop() if self._clearing:
-                self._clearing = False
-                yield from self._left(entry.kind, state)
+                    yield "a restore should follow directly on the checkpoint that it continues from"
+                self._restored = True
+            case e.Join() | e.Grant() | e.Initialise() | e.Stop() if self._restored:
+                self._restored = False
+                yield from self._leftovers(entry.kind, state)
             case _:
                 pass
 
@@ -110,10 +110,10 @@ class Resumptions(LogCheck):
         elif version != state.version:
             yield f"{what} of version {version}, but {state.version} is current"
 
-    def _left(self, kind: str, state: Fold) -> Iterator[str]:
-        here = sorted(member.worker for member in state.members.values() if not member.gone)
-        if here:
-            yield f"{kind} after a restore, but {here[0]}, a process of before, has not left"
+    def _leftovers(self, kind: str, state: Fold) -> Iterator[str]:
+        present = sorted(member.worker for member in state.members.values() if not member.gone)
+        if present:
+            yield f"{kind} after a restore, but {present[0]}, a process from before it, has not left"
         for ticket in state.reading():
             if ticket.state == OPEN:
-                yield f"{kind} after a restore, but ticket {ticket.number} of a process of before is open"
+                yield f"{kind} after a restore, but ticket {ticket.number} of a process from before it is open"

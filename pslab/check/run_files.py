@@ -1,4 +1,4 @@
-"""What the other files of a run folder say agrees with its log: summary.json, metrics.jsonl, weights.safetensors."""
+"""Checks that the other files of a run folder agree with its log: summary, metrics, final weights."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ class SummaryAgrees(LogCheck):
     name = "summary"
 
     def __init__(self, summary: Summary | RunError | None) -> None:
-        """`summary`: as read, or why it could not be, or None when there is none."""
+        """`summary`: the summary, why it could not be read, or None if there is none."""
         self._summary = summary
 
     def finish(self, state: Fold) -> Iterator[str]:
@@ -44,7 +44,7 @@ class SummaryAgrees(LogCheck):
         pairs = [
             ("versions", summary.versions, state.versions),
             ("samples", summary.samples, state.samples),
-            # More or fewer than the job was started for may have come.
+            # Not the number that the job was started for: more or fewer may have joined.
             ("workers", summary.workers, len(state.members)),
         ]
         if state.job is not None:
@@ -120,7 +120,7 @@ class WeightsAgree(LogCheck):
     name = "final weights"
 
     def __init__(self, path: Path, recorded: str | None) -> None:
-        """`recorded`: None for a job that came to no weights, or looked at time only."""
+        """`recorded`: the summary's fingerprint; None for a job without weights, such as a simulation of time only."""
         self._path, self._recorded = path, recorded
         self._uncertain = False
 

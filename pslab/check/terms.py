@@ -1,4 +1,4 @@
-"""What an update of a policy looks like, as terms, and the checks that compare a log with them."""
+"""A policy's guarantee as terms, and the checks that compare a log with them."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +11,7 @@ from pswire.decisions import entries as e
 
 
 def constant(staleness: int) -> float:
-    """1, however old."""
+    """Return 1 for every staleness."""
     return 1.0
 
 
@@ -19,17 +19,18 @@ def constant(staleness: int) -> float:
 class Terms:
     """A policy's guarantee.
 
-    `size`: contributions of an update; `grows`: it may have more. None: one of each participant but `backup`.
-    `fewest`: least contributions; fewer are dropped as "too few".
-    `distinct`: of different workers, who then wait for the update.
-    `bound`: the largest staleness applied, None: no bound; `drops`: what is beyond is dropped as stale.
-    `samples`: above 0 contributions count by their samples, up to so many, and what has none makes no update.
-    `weight`, `lr_scale`: by staleness. `norm`: "mean", "sum", or "listed": an aggregator scales, nothing is folded.
+    `size`: the number of contributions of an update, or None: one per participant, all but `backup` of them. `grows`:
+    an update may have more. `fewest`: the least number; fewer are dropped as "too few".
+    `distinct`: the contributions of an update are of different workers, which then wait for it.
+    `bound`: the largest staleness that is applied, or None. `drops`: staler contributions are dropped as "stale".
+    `samples`: if above 0, a contribution counts by its samples, up to this number; without samples it is dropped.
+    `weight`, `lr_scale`: functions of staleness. `norm`: how factors are scaled: "mean", "sum", or "listed", where an
+    aggregator scales and nothing is folded.
     `compensation`: of contributions with a staleness above `compensated_beyond`.
-    `cancels`: an update cancels the open tickets that are this number of versions behind it. None: none.
-    `lead`: clocks that a worker which is granted a ticket may be ahead of the slowest.
-    `ahead`: a worker may be granted its next ticket before it has committed the present one.
-    `compensator`, `aggregator`, `numbers`: what the shards were told to use. `undivided`: on one server only.
+    `cancels`: an update cancels the open tickets that are at least this number of versions old. None: no ticket.
+    `lead`: how many clocks a worker that is granted a ticket may be ahead of the slowest.
+    `ahead`: a worker may be granted its next ticket before it commits the current one.
+    `compensator`, `aggregator`, `numbers`: what the shards use. `undivided`: the job has one server.
     """
 
     size: int | None = 1
@@ -54,7 +55,7 @@ class Terms:
     undivided: bool = False
 
     def checks(self) -> list[LogCheck]:
-        """What a log is compared with; no more than these terms need."""
+        """Return the checks that these terms need."""
         found: list[LogCheck] = [Sizes(self), Weighing(self), Cancelling(self)]
         if self.size is None:
             found.append(Barrier(self.backup))
@@ -87,7 +88,7 @@ class Sizes(LogCheck):
             yield f"version {update.version} has {len(workers)} parts; this policy needs {terms.fewest}"
         if terms.size is None:
             return
-        # Fewer are right only when nobody is left who could add one.
+        # Fewer are right only if no other worker could add one.
         there = set(workers) if terms.distinct else set()
         above = len(workers) > terms.size and not terms.grows
         short = len(workers) < terms.size
@@ -97,10 +98,10 @@ class Sizes(LogCheck):
 
 @dataclass
 class Weighing(LogCheck):
-    """Contributions have the staleness, weight and compensation that the policy gives, and updates their scales."""
+    """Contributions have the staleness, weight and compensation of the policy, and updates have its scales."""
 
     terms: Terms
-    # Of the newest rate that a worker has set.
+    # The factor of the newest rate that a worker has set.
     set_scale: float = 1.0
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
@@ -122,7 +123,10 @@ class Weighing(LogCheck):
             case e.Drop(worker, ticket, _, "no samples"):
                 committed = state.tickets.get(ticket)
                 if not self.terms.samples or (committed is not None and committed.samples):
-                    yield f"ticket {ticket} of {worker} is dropped for want of samples, which it has or need not have"
+                    yield (
+                        f"ticket {ticket} of {worker} is dropped for want of samples, but it has some, or the policy "
+                        "does not count them"
+                    )
 
     def _undroppable(self, staleness: int) -> str:
         bound = self.terms.bound
@@ -131,7 +135,7 @@ class Weighing(LogCheck):
         return f"the policy's bound is {bound}" if staleness <= bound else ""
 
     def _counts(self, update: e.Apply, state: Fold) -> list[int]:
-        """What each part counts: one, or the samples that its commit stated."""
+        """Return how much each part counts: one, or the samples of its commit."""
         if not self.terms.samples:
             return [1] * len(update.parts)
         tickets = (state.tickets.get(part.ticket) for part in update.parts)
@@ -153,7 +157,7 @@ class Weighing(LogCheck):
         scale = unit / sum(counts) if self.terms.norm == "mean" else 1.0
         if not math.isclose(update.scale, scale, rel_tol=1e-12):
             if self.terms.norm == "listed":
-                needs = "what is aggregated is scaled already and needs 1"
+                needs = "an aggregator has scaled it already, so it needs 1"
             else:
                 needs = f"a {self.terms.norm} of {len(update.parts)} needs {scale}"
             yield f"version {update.version} has scale {update.scale}; {needs}"
@@ -168,14 +172,14 @@ class Barrier(LogCheck):
 
     def __init__(self, backup: int) -> None:
         self._backup = backup
-        # Who had worked when the round began; who comes later need not be in its update.
+        # The participants when the round began: one that comes later need not be in its update.
         self._roster: set[str] = set()
         self._dropped: set[str] = set()
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Drop(worker, _, _, reason) if reason != e.NONFINITE:
-                # Whose update was refused contributes to the next one.
+                # A worker whose update was refused contributes to the next one.
                 self._dropped.add(worker)
             case e.Apply() as update:
                 yield from self._missing(update, state)
@@ -198,7 +202,7 @@ class Barrier(LogCheck):
 
 @dataclass
 class Listing(LogCheck):
-    """All contributions of an update are side by side, and never given up while there are enough."""
+    """All contributions of an update are aggregated at once, and not dropped while there are enough."""
 
     fewest: int
 
@@ -216,14 +220,14 @@ class Listing(LogCheck):
 
 
 class Turns(LogCheck):
-    """Who has contributed to the coming update waits for it."""
+    """A worker that has contributed to the coming update waits for it."""
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         if not isinstance(entry.fact, e.Grant):
             return
         worker, ticket = entry.fact.worker, entry.fact.ticket
-        for held in state.reading():
-            if held.worker == worker and held.state == COMMITTED:
+        for held in state.held_of[worker]:
+            if held.state == COMMITTED and held.base is not None:
                 yield (
                     f"{worker} is granted ticket {ticket} while its ticket {held.number} waits for an update"
                 )
@@ -241,11 +245,11 @@ class NoneAhead(LogCheck):
 
 
 class Lead(LogCheck):
-    """A worker starts its next unit at most `slack` clocks ahead of the slowest that has data."""
+    """A worker starts at most `slack` clocks ahead of the slowest worker that has data."""
 
     def __init__(self, slack: float) -> None:
         self._slack = slack
-        # Commits of each member that works. A newcomer starts, with its first grant, at the slowest.
+        # Worker -> its commits. A newcomer starts with its first grant, at the clock of the slowest.
         self._clocks: dict[str, int] = {}
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
@@ -265,11 +269,11 @@ class Lead(LogCheck):
 
 
 class Cancelling(LogCheck):
-    """An update cancels the open tickets that are as old as the policy says, and no others."""
+    """An update cancels the open tickets that are as old as the policy says, and nothing else."""
 
     def __init__(self, terms: Terms) -> None:
         self._age = terms.cancels
-        # An update was made, and what it cancels has not been looked at yet.
+        # An update was made, and the cancels after it are not over yet.
         self._updated = False
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
@@ -283,7 +287,7 @@ class Cancelling(LogCheck):
                 yield from self._cancelled(worker, ticket, state)
 
     def _spared(self, state: Fold) -> Iterator[str]:
-        """Open tickets that the last update should have cancelled."""
+        """Yield a sentence for each open ticket that the last update should have cancelled."""
         assert self._age is not None
         for ticket in state.reading():
             if ticket.state == OPEN and state.age(ticket) >= self._age:

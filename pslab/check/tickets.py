@@ -1,4 +1,4 @@
-"""Checks of tickets and contributions: exactly one life each, and nothing lost."""
+"""Checks of tickets, contributions and parts of work units: each has exactly one fate, and nothing is lost."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from pslab.runs.fold import (
 from pslab.runs.log import Line
 from pswire.decisions import entries as e
 
-# entry kind -> the states that a ticket may be in when it happens
+# Kind of entry -> the states in which a ticket may get it.
 LEGAL: dict[str, tuple[str, ...]] = {
     "install": (OPEN,),
     "commit": (OPEN,),
@@ -29,7 +29,7 @@ LEGAL: dict[str, tuple[str, ...]] = {
     "cancel": (OPEN,),
     "abandon": (OPEN,),
 }
-# The words of a violation, by the state that the ticket is in.
+# How a violation describes the ticket's state.
 DESCRIBED = {
     OPEN: "is open and was never committed",
     COMMITTED: "is already committed",
@@ -83,38 +83,26 @@ def _purpose(ticket: Ticket) -> str:
 
 
 class OneAtATime(LogCheck):
-    """A worker has at most one open ticket; two, if the second says "ahead"."""
+    """A worker has at most one open ticket; two, if the second is granted "ahead"."""
 
     name = "one open ticket"
-
-    def __init__(self) -> None:
-        self._open: dict[str, list[int]] = {}
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Initialise(worker, number):
-                yield from self._begin(worker, number, False, state)
+                yield from _granted(worker, number, False, state)
             case e.Grant(worker, number, _, _, ahead):
-                yield from self._begin(worker, number, ahead, state)
-            case e.Commit(worker, number) | e.Cancel(worker, number) | e.Abandon(worker, number):
-                self._end(worker, number)
-            case e.Install(_, number):
-                for worker in list(self._open):
-                    self._end(worker, number)
+                yield from _granted(worker, number, ahead, state)
 
-    def _begin(self, worker: str, number: int, ahead: bool, state: Fold) -> Iterator[str]:
-        held = self._open.setdefault(worker, [])
-        if held and not ahead:
-            yield f"{worker} is granted ticket {number} while it holds ticket {held[-1]}"
-        elif len(held) > 1:
-            yield f"{worker} is granted ticket {number} ahead while it holds tickets {held[0]} and {held[1]}"
-        elif ahead and not held:
-            yield f"{worker} is granted ticket {number} ahead, but it holds none"
-        held.append(number)
 
-    def _end(self, worker: str, number: int) -> None:
-        if number in self._open.get(worker, ()):
-            self._open[worker].remove(number)
+def _granted(worker: str, number: int, ahead: bool, state: Fold) -> Iterator[str]:
+    held = [ticket.number for ticket in state.open_of(worker)]
+    if held and not ahead:
+        yield f"{worker} is granted ticket {number} while it holds ticket {held[-1]}"
+    elif len(held) > 1:
+        yield f"{worker} is granted ticket {number} ahead while it holds tickets {held[0]} and {held[1]}"
+    elif ahead and not held:
+        yield f"{worker} is granted ticket {number} ahead, but it holds none"
 
 
 class Accounting(LogCheck):
@@ -129,7 +117,7 @@ class Accounting(LogCheck):
                 state.applied[worker],
                 state.dropped[worker],
             )
-            pending = sum(t.state == COMMITTED and t.worker == worker for t in state.reading())
+            pending = sum(t.state == COMMITTED and t.base is not None for t in state.held_of[worker])
             if committed != applied + dropped + pending:
                 yield (
                     f"{worker} committed {committed} contributions, but {applied} applied"
@@ -140,7 +128,7 @@ class Accounting(LogCheck):
 
 
 OUT, COUNTED, SKIPPED, ENDED = "out", "counted", "skipped", "beyond its end"
-# How a log says that nothing is left.
+# How the reason of a stop begins when all work is done.
 COMPLETE = "all work units are done"
 
 Place = tuple[int, int, int]
@@ -148,13 +136,13 @@ Place = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Unit:
-    """Its parts that were dealt and did not come back, and how many it has; None: nobody said yet."""
+    """`length`: its number of parts, None while unknown. `parts`: state of each part that was dealt."""
 
     length: int | None
     parts: dict[int, str] = field(default_factory=dict)
 
     def missing(self) -> list[int]:
-        """Parts that were neither counted nor skipped."""
+        """Return the parts that were neither counted nor skipped."""
         return [part for part in range(self.length or 0) if self.parts.get(part, OUT) == OUT]
 
 
@@ -166,7 +154,7 @@ class WorkUnits(LogCheck):
     def __init__(self) -> None:
         self._terms: e.Work | None = None
         self._units: dict[tuple[int, int], Unit] = {}
-        # Of tickets without a fate.
+        # Ticket without a fate -> the part (epoch, unit, part) that it takes.
         self._places: dict[int, Place] = {}
         self._skipped = 0
 
@@ -175,7 +163,7 @@ class WorkUnits(LogCheck):
             case e.Work() as terms:
                 if state.version is not None and any(state.playing()):
                     yield "the job's work units are declared while workers train"
-                # Those of a former phase are over.
+                # The units of the phase before are over.
                 self._units.clear()
                 self._places.clear()
                 self._terms = terms if terms.units else None
@@ -207,7 +195,7 @@ class WorkUnits(LogCheck):
             yield f"ticket {grant.ticket} takes no part of a work unit, and the job deals them"
             return
         if not (epoch < terms.epochs and unit < terms.units and (not terms.length or part < terms.length)):
-            yield f"ticket {grant.ticket} takes {_named(epoch, unit, part)}, which there is not"
+            yield f"ticket {grant.ticket} takes {_named(epoch, unit, part)}, which does not exist"
             return
         early = min((other for other, _, _ in self._places.values()), default=epoch)
         if terms.apart and early < epoch:

@@ -1,4 +1,4 @@
-"""Checks of updates: their versions, staleness and weights, how they are summed, and those that are refused."""
+"""Checks of updates: versions, staleness, weights, the order of their sums, and refused updates."""
 
 import math
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ class Staleness(LogCheck):
 
 
 class Weights(LogCheck):
-    """A part's weight is its factor times the update's scale: nothing else is multiplied in."""
+    """A part's weight is its factor times the update's scale, and nothing else."""
 
     name = "weights"
 
@@ -87,7 +87,7 @@ class Weights(LogCheck):
 
 
 class Folds(LogCheck):
-    """What was folded is exactly the head of the next update: same tickets, order, factors."""
+    """The folds before an update are exactly its first parts: same tickets, order and factors."""
 
     name = "folds"
 
@@ -116,7 +116,7 @@ class Folds(LogCheck):
         if head != folded:
             yield (
                 f"version {version} should begin with the folded tickets {folded} in this order, got {head}:"
-                " the shards have summed something else than the log says"
+                " the shards have summed other contributions than the log says"
             )
             return
         for fold, part in zip(self._open, parts, strict=False):
@@ -132,12 +132,12 @@ class Folds(LogCheck):
 
 
 class Turns(LogCheck):
-    """Contributions with a turn are summed in the order of their turns, in a round without newcomers."""
+    """In a round without newcomers, contributions are summed in the order of their turns."""
 
     name = "turns"
 
     def __init__(self) -> None:
-        # A newcomer may take a turn that lies before one that was folded already.
+        # A newcomer joined the round: its turn may lie before one that is already folded.
         self._newcomer = False
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
@@ -145,7 +145,7 @@ class Turns(LogCheck):
             case e.Grant(worker):
                 member = state.members.get(worker)
                 first = member is not None and not member.granted
-                # The first grants of a job go out together, before anything is committed.
+                # The first workers of a job are no newcomers: their grants come before any commit.
                 self._newcomer |= first and bool(state.committed)
             case e.Apply(version, _, _, parts) | e.Refuse(version, _, _, parts):
                 tickets = [state.tickets.get(part.ticket) for part in parts]
@@ -157,12 +157,12 @@ class Turns(LogCheck):
 
 
 class Refusals(LogCheck):
-    """The contributions of a refused update, and no others, are dropped as "nonfinite update", at once and in order."""
+    """The parts of a refused update, and nothing else, are dropped as "nonfinite update", at once and in order."""
 
     name = "refused updates"
 
     def __init__(self) -> None:
-        # Parts of the last refused update that are still to be dropped.
+        # Parts of the last refused update that are not dropped yet.
         self._left: list[e.Part] = []
         self._version = 0
 

@@ -1,7 +1,7 @@
-"""What a decision log says so far: the one fold over its entries, for everybody who reads logs.
+"""The state of a job after some entries of its decision log: the one fold that every reader of logs uses.
 
-Give it the entries in order, and ask it before or behind each one. It believes the log and never complains: checks
-compare each new entry with it. `pslab.runs.work` adds what workers did with their time.
+Feed it the entries in order, and query it before or after each one. It believes the log and never raises: the checks
+compare each new entry with it. `pslab.runs.work` adds how workers spent their time.
 """
 
 import math
@@ -17,27 +17,34 @@ OPEN, COMMITTED, INSTALLED = "open", "committed", "installed"
 APPLIED, DROPPED, CANCELLED, ABANDONED = "applied", "dropped", "cancelled", "abandoned"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Ticket:
-    """One unit of work. `base` is None for the ticket that brings the initial values; `granted` is in seconds."""
+    """A ticket. Times are in seconds of the log.
+
+    `base`: the version that it was granted; None for the ticket of the initial values. `granted`: when; `previous`:
+    when its worker's ticket before was granted, None for the first. `ended`: when it was committed, cancelled or
+    abandoned, None while it is open. `samples`: as its commit states them.
+    """
 
     number: int
     worker: str
     base: int | None
     turn: int | None
     granted: float
+    previous: float | None = None
     state: str = OPEN
+    ended: float | None = None
     samples: int = 0
 
 
 @dataclass(slots=True)
 class Member:
-    """One incarnation of a worker. Present until it leaves; live until it leaves or is done."""
+    """One incarnation of a worker."""
 
     worker: str
     incarnation: int
     rank: int
-    # Had a ticket of its own to work on; before that the policy need not know it.
+    # It was granted a ticket for a gradient. Before that the policy need not know it.
     granted: bool = False
     done: bool = False
     gone: bool = False
@@ -48,20 +55,22 @@ class Member:
 
 
 def mean_of(histogram: Mapping[int, int]) -> float:
-    """Return the mean staleness of a count by staleness; NaN of nothing."""
+    """Return the mean staleness of counts by staleness; NaN if there are none."""
     count = sum(histogram.values())
     return sum(tau * n for tau, n in histogram.items()) / count if count else math.nan
 
 
 class Fold:
-    """State after the entries seen so far.
+    """The state after the entries so far.
 
-    `job`: as the newest resume names it. `version`: None until the first values are installed. `began`: seconds at the
-    first grant; `seconds`: at the last entry of the job, or at its stop. `members`: by worker, in the order in which
-    they first joined. `held`: tickets without a fate, in the order of their grants. `tickets`: those too, and with
-    `remember` all others. `committed`, `applied`, `dropped`, `cancelled`: contributions, or tickets, by worker.
-    `reasons`: of drops. `staleness`: by worker, of what was applied. `samples`: of all commits.
-    `pending`: what was committed and has no fate, and the newest update.
+    `job`: with the name and servers of the newest restore. `version`: the newest one; None before the initial values.
+    `began`: seconds at the first grant; `seconds`: at the last entry up to the stop.
+    `members`: by worker, in the order of their first joins.
+    `held`: tickets without a fate, in the order of their grants; `held_of`: the same by worker. `tickets`: with
+    `remember` every ticket, otherwise the held ones.
+    `committed`, `applied`, `dropped`, `cancelled`: counts by worker; `reasons`: counts of drops by reason;
+    `staleness`: of applied contributions, by worker. `samples`: of all commits.
+    `pending`: committed contributions without a fate, and the losses of the newest update.
     """
 
     def __init__(self, *, remember: bool = False) -> None:
@@ -73,6 +82,7 @@ class Fold:
         self.seconds = 0.0
         self.members: dict[str, Member] = {}
         self.held: dict[int, Ticket] = {}
+        self.held_of: defaultdict[str, list[Ticket]] = defaultdict(list)
         self.tickets: dict[int, Ticket] = {} if remember else self.held
         self.committed: Counter[str] = Counter()
         self.applied: Counter[str] = Counter()
@@ -82,30 +92,32 @@ class Fold:
         self.staleness: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.samples = 0
         self.pending = Pending()
+        # When each worker was granted its newest ticket, whichever of its incarnations that was.
+        self._granted: dict[str, float] = {}
 
     @classmethod
     def of(cls, log: Iterable[tuple[e.Entry, float]]) -> Self:
-        """Return the state after a whole log."""
-        found = cls()
+        """Return the state after a whole log of (entry, seconds)."""
+        fold = cls()
         for fact, t in log:
-            found.see(fact, t)
-        return found
+            fold.see(fact, t)
+        return fold
 
     def see(self, fact: e.Entry, t: float) -> None:
-        """Take one entry as true, made at `t` seconds."""
+        """Take one entry, made at `t` seconds, as true."""
         self.entries += 1
         if self.stop is None:
-            # What follows on the stop is not part of the job's time.
+            # Entries after the stop do not belong to the job's time.
             self.seconds = t
         take = _TAKE.get(type(fact))
         if take is not None:
             take(self, fact, t)
 
-    # What is asked
+    # Queries
 
     @property
     def versions(self) -> int:
-        """Updates made."""
+        """The number of updates."""
         return self.version or 0
 
     @property
@@ -114,18 +126,22 @@ class Fold:
         return sum(self.staleness.values(), Counter())
 
     def reading(self) -> Iterator[Ticket]:
-        """Tickets that were granted to read a version and have no fate yet, in the order of their grants."""
+        """Iterate over held tickets for gradients, in the order of their grants."""
         return (ticket for ticket in self.held.values() if ticket.base is not None)
 
+    def open_of(self, worker: str) -> list[Ticket]:
+        """Return the worker's tickets that are neither committed nor over, in the order of their grants."""
+        return [ticket for ticket in self.held_of[worker] if ticket.state == OPEN]
+
     def playing(self) -> Iterator[Member]:
-        """Members that surely take part: granted before, not done, not gone."""
+        """Iterate over the members that certainly take part: granted a ticket, not done, not gone."""
         return (member for member in self.members.values() if member.live and member.granted)
 
     def age(self, ticket: Ticket) -> int:
-        """Versions made since the ticket's base; 0 for an initial-values ticket."""
+        """Return the number of versions made since the ticket's base; 0 for the initial values' ticket."""
         return 0 if ticket.base is None or self.version is None else self.version - ticket.base
 
-    # What is seen
+    # One method per kind of entry
 
     def _job(self, fact: e.Job, t: float) -> None:
         self.job = fact
@@ -151,16 +167,20 @@ class Fold:
     def _grant(self, fact: e.Grant, t: float) -> None:
         if self.began is None:
             self.began = t
-        self._open(Ticket(fact.ticket, fact.worker, fact.version, fact.turn, t))
-        if (member := self.members.get(fact.worker)) is not None:
+        worker = fact.worker
+        if (member := self.members.get(worker)) is not None:
             member.granted = True
+            # One string for all tickets of a worker: every line of the log brings another.
+            worker = member.worker
+        self._open(Ticket(fact.ticket, worker, fact.version, fact.turn, t, self._granted.get(worker)))
+        self._granted[worker] = t
 
     def _commit(self, fact: e.Commit, t: float) -> None:
         self.committed[fact.worker] += 1
         self.samples += fact.samples
         self.pending.commit(fact.ticket, fact.samples, fact.loss)
         if (ticket := self.held.get(fact.ticket)) is not None:
-            ticket.state, ticket.samples = COMMITTED, fact.samples
+            ticket.state, ticket.ended, ticket.samples = COMMITTED, t, fact.samples
 
     def _apply(self, fact: e.Apply, t: float) -> None:
         self.version = fact.version
@@ -178,10 +198,10 @@ class Fold:
 
     def _cancel(self, fact: e.Cancel, t: float) -> None:
         self.cancelled[fact.worker] += 1
-        self._close(fact.ticket, CANCELLED)
+        self._close(fact.ticket, CANCELLED, t)
 
     def _abandon(self, fact: e.Abandon, t: float) -> None:
-        self._close(fact.ticket, ABANDONED)
+        self._close(fact.ticket, ABANDONED, t)
 
     def _leave(self, fact: e.Leave, t: float) -> None:
         if (member := self.members.get(fact.worker)) is not None:
@@ -198,13 +218,17 @@ class Fold:
 
     def _open(self, ticket: Ticket) -> None:
         self.tickets[ticket.number] = self.held[ticket.number] = ticket
+        self.held_of[ticket.worker].append(ticket)
 
-    def _close(self, number: int, state: str) -> None:
+    def _close(self, number: int, state: str, t: float | None = None) -> None:
         if (ticket := self.held.pop(number, None)) is not None:
+            self.held_of[ticket.worker].remove(ticket)
             ticket.state = state
+            if t is not None:
+                ticket.ended = t
 
 
-# Of the other kinds nothing is kept. What a refusal does are the drops behind it.
+# The other kinds change nothing here. A refused update takes effect through the drops that follow it.
 _TAKE: Mapping[type[e.Entry], Callable[[Fold, Any, float], None]] = {
     e.Job: Fold._job,
     e.Restore: Fold._restore,

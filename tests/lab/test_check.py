@@ -166,7 +166,7 @@ PLANTED: list[tuple[Callable[[], list[Record]], Edit, str, str]] = [
     (ASYNC, changed("abandon", ticket=1), "tickets", "abandon of ticket 1 by w1, but it was granted to w0"),
     (ASYNC, lose_an_update, "accounting", "contributions of w0 are still pending"),
     (BOUNDED, repeated("drop"), "accounting", "w2 committed 2 contributions, but 1 applied + 2 dropped"),
-    (SYNC, changed("commit", pull=-0.1, compute=0.1), "workers' times", "pull is -0.1 s, less than none"),
+    (SYNC, changed("commit", pull=-0.1, compute=0.1), "workers' times", "pull is -0.1 s"),
     (SYNC, changed("commit", pull=0.1), "workers' times", "reports pull, but not the rest"),
     (SYNC, changed("commit", before=0.1), "workers' times", "reports before, but not the rest"),
     (

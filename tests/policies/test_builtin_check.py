@@ -88,7 +88,7 @@ PLANTED: list[tuple[str, dict[str, object], Breach, str]] = [
     ("k-batch-async", {"aggregate": 2}, claim(aggregate=1), "has 2 parts, the policy takes 1"),
     ("softsync", {"n": 2}, claim(n=4), "has 2 parts, the policy takes 1"),
     ("softsync", {"n": 4}, stale_part(factor=0.1), "has factor 0.1, the policy gives"),
-    ("softsync", {"n": 4}, claim(n=0), "has a knob that makes no sense"),
+    ("softsync", {"n": 4}, claim(n=0), "has an invalid knob"),
     ("fedbuff", {"aggregate": 1}, claim(weight="const"), "the policy gives 1.0"),
     ("fedbuff", {"aggregate": 1}, claim(a=0.25), "the policy gives 0."),
     ("fedbuff", {"aggregate": 2}, claim(norm="sum"), "a sum of 2 needs 1.0"),
@@ -110,7 +110,7 @@ PLANTED: list[tuple[str, dict[str, object], Breach, str]] = [
         "uses compensator adaptive-taylor, aggregator mean, numbers {'decay': 0.5",
     ),
     ("dc-asgd", {}, claim(name="dc-asgd-a", compensation=2.0), "the policy gives 2.0"),
-    ("dc-asgd", {}, claim(name="gap-aware"), "were told to use compensator taylor"),
+    ("dc-asgd", {}, claim(name="gap-aware"), "use compensator taylor"),
     ("gap-aware", {}, stale_part(compensation=0.5), "has compensation 0.5, the policy gives 1.0"),
     ("gap-aware", {}, claim(name="async"), "async uses compensator none"),
     ("async", {}, claim(name="dssp", lower=0, upper=0), "slack is 0"),
@@ -160,7 +160,7 @@ def drop_all(records: list[Record]) -> None:
 
 ROBUST: list[tuple[str, int, dict[str, object], Breach, str]] = [
     ("median", 3, {}, fold_one, "this policy needs all contributions at once"),
-    ("median", 3, {}, changed("apply", scale=0.5), "what is aggregated is scaled already and needs 1"),
+    ("median", 3, {}, changed("apply", scale=0.5), "needs 1"),
     ("median", 3, {}, claim(name="sync"), "a mean of 3 needs"),
     (
         "median",
