@@ -1,14 +1,14 @@
-"""A worker as the coordinator sees it: an honest client over a connection that delays, breaks and repeats.
+"""Workers of a schedule: honest clients over connections that delay, break and repeat; and hostile messages.
 
-`ClientEngine` knows the protocol, as in a real worker; here is a training loop without gradients around it.
+An honest client is a training loop without gradients around a real worker's `ClientEngine`.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pslab.verify.harness import memory_of
 from pslab.verify.invariants import Guard, expect
-from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import Coordinator, Send
 from pswire import protocol
 from psworker.engine import ClientEngine, Commit, Event, Request
@@ -16,30 +16,30 @@ from psworker.engine import ClientEngine, Commit, Event, Request
 
 @dataclass
 class Client:
-    """`up` and `down` are messages on their way. `batch` is the next one; a restarted process goes on from there."""
+    """One worker. `up`, `down`: messages on their way. `batch`: the next one, from which a restarted process goes on.
+
+    `batches`: the end of its current phase. `gone`: it was killed for good. `initialise`: the ticket in hand is for the
+    initial values. `phases`: the batches of each phase, if there are several; `ends`: why it ends the current one for
+    all workers, or empty. `turned_away`: why the job refuses this process, or empty.
+    """
 
     worker: str
-    # Where its present phase ends.
     batches: int
     session: int = 0
     incarnation: int = -1
     alive: bool = True
-    # Killed, and never to come back.
     gone: bool = False
     connected: bool = False
     up: deque[Request] = field(default_factory=deque)
     down: deque[Event] = field(default_factory=deque)
     batch: int = 0
-    # The ticket in hand brings the initial values.
     initialise: bool = False
-    # Batches of each phase, where there are several; why it ends the present one for all, if it does.
     phases: list[int] = field(default_factory=list)
     ends: str = ""
-    # Why this process can never go on: the job would not have it.
     turned_away: str = ""
     engine: ClientEngine = field(default_factory=ClientEngine)
 
-    # The program
+    # The training loop
 
     @property
     def failed(self) -> bool:
@@ -51,13 +51,13 @@ class Client:
 
     @property
     def can_move(self) -> bool:
-        """The training loop has something to do; otherwise it waits for a notice."""
+        """True if the training loop has something to do; otherwise it waits for a notice."""
         over = not self.alive or self.failed or self.engine.stop is not None
         return not over and self.engine.work in ("idle", "working")
 
     @property
     def may_ask_ahead(self) -> bool:
-        """It works on a ticket, will want another one, and has none yet."""
+        """True if it works on a ticket, needs another one after it, and has none yet."""
         held = self.engine.held
         more = self.batch + 1 < self.batches
         return held is not None and self.engine.after(held) is None and not self.initialise and more
@@ -67,7 +67,7 @@ class Client:
         self._send(self.engine.ready_ahead(self.engine.held))
 
     def move(self, *, abandon: bool, ready: bool) -> None:
-        """One step of the training loop. `abandon`: it gives the ticket back; `ready`: it asks with its commit."""
+        """Take one step of the training loop. `abandon`: give the ticket back; `ready`: ask with the commit."""
         engine = self.engine
         ticket = engine.held
         if ticket is None:
@@ -82,7 +82,7 @@ class Client:
         self._go_on()
 
     def _go_on(self) -> None:
-        """A training loop notices at once that its ticket is void, and that another one was granted."""
+        """Give back a cancelled ticket, and take the next grant if there is one."""
         engine = self.engine
         if engine.work == "cancelled":
             assert engine.held is not None
@@ -95,7 +95,7 @@ class Client:
     # The connection
 
     def _send(self, requests: list[Request]) -> None:
-        # Without a connection nothing is lost: `resume` sends what is still owed.
+        # Without a connection nothing is lost: `resume` sends it again.
         if self.connected:
             self.up.extend(requests)
 
@@ -110,17 +110,17 @@ class Client:
         self.down.clear()
 
     def resume(self) -> None:
-        """The connection stands again, as the same incarnation."""
+        """Go on over a new connection, as the same incarnation."""
         self._send(self.engine.owed())
 
     def renew(self) -> None:
-        """The connection stands, as a new incarnation: all that was open is void."""
+        """Go on over a new connection, as a new incarnation: open tickets are void."""
         self.engine.renew("given up")
         self._go_on()
         self.resume()
 
     def restart(self, batch: int) -> None:
-        """Another process takes over where the commits of the former one ended, or this one begins another phase."""
+        """Start another process behind the commits of the former one, or begin another phase."""
         self.session += 1
         self.hang_up()
         self.alive, self.turned_away, self.ends = True, "", ""
@@ -132,7 +132,10 @@ NOBODY = "w9"
 
 @dataclass(frozen=True)
 class Adversary:
-    """Each method sends one such message at `now`, as `choices` say. Raises InvariantViolation."""
+    """A sender of messages that must change nothing: repeated ones, old ones, and false claims.
+
+    Each method sends one at `now`; `pick(n)` chooses from 0 .. n - 1. Raises InvariantViolation.
+    """
 
     coordinator: Coordinator
     pick: Callable[[int], int]
@@ -140,7 +143,7 @@ class Adversary:
     guard: Guard
 
     def join_again(self, worker: str) -> None:
-        """The same process joins once more: nothing changes."""
+        """Join a second time as the same process."""
         coordinator = self.coordinator
         member = coordinator.roster.present.get(worker)
         if member is not None and coordinator.stopped is None:
@@ -152,7 +155,7 @@ class Adversary:
             )
 
     def repeat(self, worker: str) -> None:
-        """A message of the past arrives again: it is answered, and counts for nothing."""
+        """Send an old message again: it is answered, and changes nothing."""
         coordinator = self.coordinator
         settled = coordinator.tickets.recent_of(worker)
         member = coordinator.roster.present.get(worker)
@@ -168,13 +171,13 @@ class Adversary:
         else:
             outputs = coordinator.handle(*who, protocol.Abandon(ticket.number, "late"), now)
             expect(outputs == [], f"{worker} abandons {ticket.number}, which is settled: {outputs}")
-        expect(coordinator.entries == before, "what is settled is decided upon again")
+        expect(coordinator.entries == before, "a settled ticket is decided again")
         self.guard.compare(coordinator)
 
     def lie(self, worker: str, incarnation: int) -> None:
-        """What must be refused is refused, with a sentence, and changes nothing at all.
+        """Send a false claim: it is refused with a sentence, and changes nothing.
 
-        `incarnation`: that of the worker's process, which is another one's if it is not a member.
+        `incarnation`: of the worker's process, if it is not a member.
         """
         coordinator, pick, now = self.coordinator, self.pick, self.now
         member = coordinator.roster.present.get(worker)
@@ -184,7 +187,7 @@ class Adversary:
         worker = (worker, NOBODY)[pick(2)] if member else worker
         if pick(2) or member is None:
             incarnation += 1 + pick(2)
-        before = state(coordinator)
+        before = memory_of(coordinator)
         match pick(4):
             case 0 if worker == NOBODY or member is None or incarnation != member.incarnation:
                 outputs = coordinator.handle(worker, incarnation, protocol.Ready(), now)
@@ -201,14 +204,4 @@ class Adversary:
             len(outputs) == len(refusals) == 1, f"an unknown session is not refused exactly once: {outputs}"
         )
         expect(bool(refusals[0].message), "a refusal says nothing")
-        expect(state(coordinator) == before, "a message of an unknown session changed something")
-
-
-def state(coordinator: Coordinator) -> str:
-    """All that a coordinator remembers, as text, and how often its policy was asked."""
-    c = coordinator
-    people = (c.roster.present, c.roster.tallies, c.roster.unfinished)
-    tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
-    events = c.policy.events if isinstance(c.policy, TimeLimitedPolicy) else None
-    rest = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, events)
-    return repr((people, tickets, rest))
+        expect(memory_of(coordinator) == before, "a message of an unknown session changed something")

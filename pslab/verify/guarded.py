@@ -1,4 +1,4 @@
-"""A shard under the schedule: it executes the log, and stages payloads with as little memory as there may be."""
+"""A schedule played from its acts: every step is checked, and executed by a real shard with the least memory."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,23 +22,22 @@ TIMEOUT = 3.0
 
 
 class StagedShard:
-    """One real shard of two numbers. `staging`: payloads that it holds out of turn; 1 is the hardest for a policy."""
+    """One real shard of two numbers. `staging`: payloads that it stages before their turn; 1 is the hardest."""
 
     def __init__(self, *, workers: int, tensors: TensorParts, staging: int = 1) -> None:
         plan = make_plan([VariableSpec("w", (2,))], 1)
         optimizer = build_optimizer({"name": "sgd", "learning_rate": 0.5})
-        # Readers are no part of it: there are enough versions that nobody waits for one.
-        # Weights may be as large as a policy makes them.
+        # Enough versions that no update waits for readers; weights of any size, because a policy may scale them up.
         self._shard = Shard(
             plan, 0, optimizer, versions=2 * workers + 2, staging=staging, tensors=tensors, unchecked=True
         )
         self._folded: set[int] = set()
 
     def push(self, ticket: int) -> bool:
-        """Stage a payload for the ticket. False: it has to wait for its turn."""
+        """Stage a payload for the ticket. Return False if it has to wait for its turn."""
         shard = self._shard
         if shard.refusal(ticket) is not None:
-            return True  # the coordinator refuses the commit of what is over
+            return True  # the ticket is over: the coordinator will refuse the commit
         if not shard.staging.admits(ticket):
             return False
         slot = shard.begin(ticket)
@@ -47,9 +46,9 @@ class StagedShard:
         return True
 
     def execute(self, entry: Entry) -> None:
-        """Raises InvariantViolation when the shard cannot do what was decided."""
+        """Execute one entry. Raises InvariantViolation if the shard cannot."""
         try:
-            # Weights may be as large as they like: the optimizer decides what comes of them.
+            # Weights may overflow here.
             with np.errstate(all="ignore"):
                 self._shard.execute(entry.order(self._folded))
         except Exception as error:
@@ -58,7 +57,7 @@ class StagedShard:
             ) from error
 
     def somebody_can_move(self, coordinator: Coordinator) -> None:
-        """Raises InvariantViolation when everybody waits, for a grant or for its payload to be let in."""
+        """Raise InvariantViolation if every worker waits, for a grant or for room for its payload."""
         staging = self._shard.staging
         if coordinator.stopped is not None or not staging.tickets:
             return
@@ -71,14 +70,14 @@ class StagedShard:
                 return
         expect(
             not held_back,
-            f"the shards do not let in the payloads of tickets {held_back}: an earlier turn is granted that "
-            "nobody contributes, and all others wait",
+            f"the shards have no room for the payloads of tickets {held_back}: no worker contributes an earlier turn "
+            "that was granted, and all others wait",
         )
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is verified: a policy by its name, or module:Class, and a job for it."""
+    """The policy to verify, by its name or as module:Class, and the job that it runs in."""
 
     policy: str
     knobs: Mapping[str, object] = field(default_factory=dict)
@@ -86,7 +85,7 @@ class Case:
 
     @property
     def head(self) -> list[str]:
-        """As a trace begins."""
+        """The head of a trace."""
         knobs = [f"{name}={_toml(value)}" for name, value in self.knobs.items()]
         return [
             f"policy: {' '.join([self.policy, *knobs])}",
@@ -95,8 +94,11 @@ class Case:
         ]
 
 
-class GuardedHouse(CoordinatorHarness):
-    """Every step is held against the invariants, and executed by a shard. Raises Breach."""
+class GuardedHarness(CoordinatorHarness):
+    """A harness that checks the invariants after every step, and whose log a shard executes.
+
+    Raises InvariantViolation.
+    """
 
     def __init__(self, case: Case, patience: float = PATIENCE) -> None:
         policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
@@ -122,7 +124,7 @@ class GuardedHouse(CoordinatorHarness):
 
     @property
     def fault(self) -> str:
-        """Why the policy is to blame that the job ended; empty while it is not."""
+        """Why the policy made the job fail; empty if it did not."""
         stopped = self.coordinator.stopped
         blamed = stopped is not None and stopped.cause == "policy" and not stopped.success
         return stopped.reason if stopped is not None and blamed else ""
@@ -130,7 +132,7 @@ class GuardedHouse(CoordinatorHarness):
 
 @dataclass(frozen=True)
 class Played:
-    """`acts`: those that were possible, up to the fault, if there is one. `fault`: its sentence, or empty."""
+    """`acts`: those that were possible, up to the fault. `fault`: its sentence; empty if there was none."""
 
     acts: list[str]
     fault: str
@@ -139,7 +141,7 @@ class Played:
 
 def play(case: Case, acts: Iterable[str], patience: float = PATIENCE) -> Played:
     """Play the acts in a new harness, until the first fault. Raises PolicyError when the policy cannot be built."""
-    harness = GuardedHouse(case, patience)
+    harness = GuardedHarness(case, patience)
     played: list[str] = []
     for line in acts:
         if not possible(harness, line):
@@ -155,8 +157,8 @@ def play(case: Case, acts: Iterable[str], patience: float = PATIENCE) -> Played:
     return Played(played, harness.fault or harness.guard.complaint, decisions(harness.log))
 
 
-def possible(harness: GuardedHouse, line: str) -> bool:
-    """An honest worker can do that now. A payload is staged beforehand, as it is in life."""
+def possible(harness: GuardedHarness, line: str) -> bool:
+    """Return True if an honest worker can do that now. A commit's payload is staged first, as by a real worker."""
     who, verb, *rest = line.split()
     member = harness.coordinator.roster.present.get(who)
     if verb in ("seconds", "joins"):
@@ -177,7 +179,7 @@ def possible(harness: GuardedHouse, line: str) -> bool:
 
 
 def decisions(log: Iterable[Record]) -> list[Entry]:
-    """What the policy decided."""
+    """Return the policy's decisions."""
     kinds = Grant | Fold | Apply | Drop | Cancel
     return [record.entry for record in log if isinstance(record.entry, kinds)]
 

@@ -1,4 +1,4 @@
-"""A coordinator with a clock of its own: verbs for what workers do, and all that came of it."""
+"""A coordinator with a clock of its own: a verb for each thing that workers do, and all outputs."""
 
 import io
 import json
@@ -23,23 +23,24 @@ N = TypeVar("N")
 
 @dataclass
 class CoordinatorHarness:
-    """Time stands still until `passes`. Workers are named w0, w1, ... and have that rank."""
+    """A coordinator whose time stands still until `passes`. Workers are w0, w1, ... with that rank.
+
+    `work`: of a job that deals work units. `outputs`: everything in order; `log`, `told` and `trials`: the same by
+    kind: log entries, messages to workers, questions to shards. `generation`: how often the servers have crashed;
+    `saved`: the newest checkpoint.
+    """
 
     policy: str | Policy = "async"
     knobs: Mapping[str, object] = field(default_factory=dict)
     workers: int = 2
     terms: Mapping[str, Any] = field(default_factory=dict)
     now: float = 100.0
-    # Of a job that deals work units.
     work: WorkTerms | None = None
-    # Everything in order, and the same sorted into what is logged and what workers are told.
     outputs: list[Output] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
     told: list[Send] = field(default_factory=list)
-    # What shards were asked, in order.
     trials: list[Trial] = field(default_factory=list)
     coordinator: Coordinator = field(init=False)
-    # How often the servers have gone back, and the newest state to which they would.
     generation: int = 0
     saved: CoordinatorState | None = None
 
@@ -71,10 +72,10 @@ class CoordinatorHarness:
             self.saved = self.coordinator.state()
         return outputs
 
-    # What becomes of servers
+    # Servers
 
     def servers_crash(self, expected: Sequence[str] = ()) -> list[Output]:
-        """All begin again from the newest checkpoint, which has to be the newest entry of some input."""
+        """Restart all servers from the newest checkpoint, which must have been the last output of some input."""
         assert self.saved is not None, "nothing is saved"
         kept, self.generation = self.saved.entries, self.generation + 1
         void, self.log = len(self.log) - kept, self.log[:kept]
@@ -82,7 +83,7 @@ class CoordinatorHarness:
         self.coordinator.restore(reopened(self.saved, self._policy()))
         return self.take(self.coordinator.resume(void, self.now, expected))
 
-    # What workers do
+    # Workers
 
     def joins(
         self,
@@ -119,7 +120,7 @@ class CoordinatorHarness:
         return outputs
 
     def commits(self, worker: str, ticket: int | None = None, **facts: Any) -> list[Output]:
-        """What it holds, unless told which ticket; asks for more unless told `ready=False`."""
+        """Commit `ticket`, or the one that it holds. Ask for more unless `ready=False` is among the facts."""
         ready = facts.pop("ready", True)
         facts = {"samples": 8, "loss": 0.5} | facts
         found = {"ordinary": facts.pop("ordinary", True), "norm": facts.pop("norm", 1.0)}
@@ -130,7 +131,7 @@ class CoordinatorHarness:
         return self.take(self.coordinator.handle(*who, commit, now, **found))
 
     def shards_answer(self, *, finite: bool, largest: float = 1.0) -> list[Output]:
-        """To what they were asked last."""
+        """Answer the newest question to the shards."""
         return self.take(self.coordinator.tried(self.trials[-1].number, finite, largest, self.now))
 
     def abandons(
@@ -150,15 +151,15 @@ class CoordinatorHarness:
         self.now += seconds
         return self.take(self.coordinator.tick(self.now))
 
-    # Whole scenes
+    # Several steps at once
 
     def gathers(self, *workers: str) -> None:
-        """Everybody joins."""
+        """Have these workers join, or all."""
         for worker in workers or [f"w{rank}" for rank in range(self.workers)]:
             self.joins(worker)
 
     def starts(self, *workers: str) -> "CoordinatorHarness":
-        """Everybody joins, the first installs its values, everybody asks: the first grants are out."""
+        """Have these workers join, or all; the first installs its values; all ask. The first grants are out."""
         names = workers or tuple(f"w{rank}" for rank in range(self.workers))
         self.gathers(*names)
         self.ready(names[0])
@@ -166,7 +167,7 @@ class CoordinatorHarness:
         self.ready(*names)
         return self
 
-    # What came of it
+    # Results
 
     def incarnation(self, worker: str) -> int:
         member = self.coordinator.roster.present.get(worker)
@@ -192,32 +193,37 @@ class CoordinatorHarness:
 
     @property
     def stopped(self) -> str:
-        """ "done: all workers are done", say; empty while the job goes on."""
+        """Cause and reason of the stop ("done: all workers are done"); empty while the job runs."""
         stopped = self.coordinator.stopped
         return f"{stopped.cause}: {stopped.reason}" if stopped else ""
 
     def lines(self) -> list[str]:
-        """The decision log as it is written to disk."""
+        """Return the decision log as it is written to disk."""
         return [
             json.dumps({"i": r.index, "t": r.t, **r.entry.to_json()}, allow_nan=False) + "\n"
             for r in self.log
         ]
 
     def verdict(self) -> CheckResult:
-        """The second opinion: what `ps-lab check` says about the log."""
+        """Return the result of `ps-lab check` for the log."""
         return check_log(read_log(io.StringIO("".join(self.lines()))))
 
     def state(self) -> str:
-        """All that a coordinator knows, as text: equal before and after whatever must change nothing."""
-        c = self.coordinator
-        known = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, c.folded)
-        people = (c.roster.present, c.roster.tallies, c.roster.unfinished)
-        tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
-        return repr((known, people, tickets, c.work, vars(c.policy)))
+        """See `memory_of`."""
+        return memory_of(self.coordinator)
+
+
+def memory_of(coordinator: Coordinator) -> str:
+    """Return all that a coordinator remembers, as text: equal before and after a message that must change nothing."""
+    c = coordinator
+    known = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, c.folded)
+    people = (c.roster.present, c.roster.tallies, c.roster.unfinished)
+    tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
+    return repr((known, people, tickets, c.work, vars(c.policy)))
 
 
 def notices(outputs: list[Output], kind: type[N]) -> list[N]:
-    """The notices of one kind among outputs."""
+    """Return the notices of one kind among outputs."""
     return [o.notice for o in outputs if isinstance(o, Send) and isinstance(o.notice, kind)]
 
 

@@ -1,9 +1,9 @@
-"""What must hold after every single step, whatever the schedule; of a built-in policy its own `Facts`, too."""
+"""Invariants that hold after every step of every schedule, and the `Facts` of a built-in policy."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+from pslab.runs.fold import COMMITTED, OPEN, Fold, Ticket
 from psserver.coordinator import Coordinator, Record
 from psserver.policies import facts
 from pswire.decisions import entries
@@ -21,7 +21,7 @@ def expect(holds: bool, sentence: str) -> None:
 
 
 class FactsCheck:
-    """Of the policy `name` with these knobs in a job of `workers`; a policy of one's own makes none.
+    """The facts of policy `name` with these knobs, in a job of `workers`. A policy that is not built in has none.
 
     Methods raise InvariantViolation.
     """
@@ -32,11 +32,11 @@ class FactsCheck:
 
     @property
     def explained(self) -> bool:
-        """It names who can end a wait; of others it is enough that they say what is waited for."""
+        """True if the policy must name who can end a wait; a policy without facts need only say what it waits for."""
         return self._facts is not None
 
     def applied(self, parts: Sequence[Part]) -> None:
-        """The contributions of one update."""
+        """Check the contributions of one update."""
         if self._facts is None:
             return
         name, known = self._name, self._facts
@@ -54,17 +54,19 @@ class FactsCheck:
             expect(max(staleness) <= bound, f"{name} applies staleness {staleness}, bound {bound}")
 
     def dropped(self, staleness: int, reason: str, pending: int) -> None:
-        """`pending`: contributions that are committed and undecided, without this one."""
+        """Check a drop. `pending`: committed contributions without a fate, not counting this one."""
         if self._facts is None or reason in ("stopped", NONFINITE):
             return
         name, known = self._name, self._facts
         if reason == "too few":
-            # Those before it, too: they are dropped together.
+            # Dropped together with the others that are pending.
             enough = pending + 1 >= known.fewest
             expect(staleness == 0 and not enough, f"{name} drops {pending + 1} as too few")
             return
         if reason == "no samples":
-            expect(known.by_samples, f"{name} drops a gradient for want of samples, which it does not count")
+            expect(
+                known.by_samples, f"{name} drops a gradient for want of samples, but does not count samples"
+            )
             return
         bound = known.max_staleness
         expect(
@@ -73,129 +75,113 @@ class FactsCheck:
         )
 
     def started(self, worker: str, ahead: int) -> None:
-        """`ahead`: clocks between the worker, which is granted a ticket, and the slowest."""
+        """Check a grant. `ahead`: clocks between the worker and the slowest one."""
         if self._facts is None or self._facts.max_lead is None:
             return
         slack = self._facts.max_lead
         expect(ahead <= slack, f"{worker} starts {ahead} clocks ahead of the slowest, slack {slack}")
 
 
-@dataclass
 class Guard:
-    """Reads the decision log as it grows and keeps books of its own; raises Breach.
+    """Reads the decision log as it grows, and compares each entry and the coordinator with its own fold of the log.
 
-    `policy`: as it was asked for. A built-in policy is held to its own facts besides.
+    `policy`: the name that was asked for. A built-in policy must also keep its own facts. Methods raise
+    InvariantViolation.
     """
 
-    policy: str
-    knobs: Mapping[str, object]
-    workers: int
-    index: int = 0
-    version: int = 0
-    time: float = 0.0
-    stopped: bool = False
-    # Tickets that were granted ahead.
-    ahead: int = 0
-    # ticket -> (worker, base); committed ones with their worker; tickets that were ever granted
-    open: dict[int, tuple[str, int]] = field(default_factory=dict)
-    pending: dict[int, tuple[str, int]] = field(default_factory=dict)
-    seen: set[int] = field(default_factory=set)
-    committed: Counter[str] = field(default_factory=Counter)
-    applied: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    # Units completed by each worker that plays, as the policy counts them.
-    clocks: dict[str, int] = field(default_factory=dict)
-    # Grants taken back since anything else became of one.
-    wasted_grants: int = 0
-    # The first explanation that the coordinator refused. For a policy that is not built in this is no violation
-    # yet: what it hides may follow, and says more.
-    complaint: str = ""
-    facts_check: FactsCheck = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.facts_check = FactsCheck(self.policy, self.knobs, self.workers)
+    def __init__(self, policy: str, knobs: Mapping[str, object], workers: int) -> None:
+        self.log = Fold(remember=True)
+        self.facts_check = FactsCheck(policy, knobs, workers)
+        # The number of tickets that were granted ahead.
+        self.ahead = 0
+        # Commits of each worker that takes part, as the policy counts them.
+        self.clocks: dict[str, int] = {}
+        # Cancels since a worker last committed, joined, left or gave something up.
+        self.wasted_grants = 0
+        # The first explanation of a wait that was not acceptable. For a policy that is not built in it is reported
+        # only at the end: a fault that says more may follow.
+        self.complaint = ""
+        self._time = 0.0
 
     def read(self, record: Record) -> None:
-        expect(record.index == self.index, f"entry {record.index} follows {self.index - 1}")
-        expect(record.t >= self.time, f"time goes back from {self.time} to {record.t}")
-        self.index, self.time = record.index + 1, record.t
+        """Check the next entry of the log."""
+        log = self.log
+        expect(record.index == log.entries, f"entry {record.index} follows {log.entries - 1}")
+        expect(record.t >= self._time, f"time goes back from {self._time} to {record.t}")
+        self._time = record.t
         self._entry(record.entry)
+        log.see(record.entry, record.t)
 
     def _entry(self, entry: Entry) -> None:
+        log, stopped, current = self.log, self.log.stop is not None, self.log.versions
         if isinstance(entry, entries.Commit | entries.Leave | entries.Done | entries.Abandon | entries.Join):
             self.wasted_grants = 0
         match entry:
             case entries.Grant(worker, ticket, version, ahead=ahead):
-                expect(not self.stopped, f"ticket {ticket} is granted after the stop")
-                expect(version == self.version, f"ticket {ticket} is granted version {version}")
-                self._open(worker, ticket, ahead=bool(ahead))
+                expect(not stopped, f"ticket {ticket} is granted after the stop")
+                expect(version == current, f"ticket {ticket} is granted version {version}")
+                self._check_grant(worker, ticket, ahead=bool(ahead))
                 self.ahead += bool(ahead)
-                self._clock(worker)
+                slowest = min(self.clocks.values(), default=0)
+                self.facts_check.started(worker, self.clocks.setdefault(worker, slowest) - slowest)
             case entries.Initialise(worker, ticket):
-                self._open(worker, ticket)
-            case entries.Install(worker, ticket):
-                self._close(worker, ticket)
+                self._check_grant(worker, ticket, ahead=False)
+            case entries.Install(worker, ticket) | entries.Abandon(worker, ticket):
+                self._check_open(worker, ticket)
             case entries.Commit(worker, ticket):
-                expect(not self.stopped, f"ticket {ticket} is committed after the stop")
-                self.pending[ticket] = self._close(worker, ticket)
-                self.committed[worker] += 1
+                expect(not stopped, f"ticket {ticket} is committed after the stop")
+                self._check_open(worker, ticket)
                 if worker in self.clocks:
                     self.clocks[worker] += 1
             case entries.Apply(version, _, _, parts):
-                self._apply(version, parts)
+                expect(not stopped and version == current + 1, f"version {version} after {current}")
+                self._check_parts(parts)
             case entries.Refuse(version):
-                expect(version == self.version + 1, f"version {version} is refused after {self.version}")
+                expect(version == current + 1, f"version {version} is refused after {current}")
             case entries.Drop(worker, ticket, staleness, reason):
-                self._drop(worker, ticket, staleness, reason)
+                self._check_pending(worker, ticket, current - staleness)
+                others = sum(held.state == COMMITTED for held in log.held.values()) - 1
+                self.facts_check.dropped(staleness, reason, others)
             case entries.Cancel(worker, ticket, _):
-                self._close(worker, ticket)
+                self._check_open(worker, ticket)
                 self._cancelled(worker)
-            case entries.Abandon(worker, ticket):
-                self._close(worker, ticket)
             case entries.Leave(worker) | entries.Done(worker):
-                held = [ticket for ticket, (owner, _) in self.open.items() if owner == worker]
+                held = [ticket.number for ticket in log.open_of(worker)]
                 expect(not held, f"{worker} is gone or done, and holds ticket {held}")
                 self.clocks.pop(worker, None)
             case entries.Stop(_, version, _):
-                expect(not self.stopped and version == self.version, f"a second stop, or one at {version}")
-                expect(not self.open and not self.pending, f"left undecided: {self.open or self.pending}")
-                self.stopped = True
+                expect(not stopped and version == current, f"a second stop, or one at {version}")
+                expect(not log.held, f"left undecided: {list(log.held)}")
 
-    def _open(self, worker: str, ticket: int, *, ahead: bool = False) -> None:
-        expect(ticket not in self.seen, f"ticket {ticket} is granted a second time")
-        held = [number for number, (owner, _) in self.open.items() if owner == worker]
+    def _check_grant(self, worker: str, ticket: int, *, ahead: bool) -> None:
+        expect(ticket not in self.log.tickets, f"ticket {ticket} is granted a second time")
+        held = [ticket.number for ticket in self.log.open_of(worker)]
         expect(len(held) == ahead, f"{worker} is granted ticket {ticket} and holds {held}")
-        self.seen.add(ticket)
-        self.open[ticket] = (worker, self.version)
 
-    def _close(self, worker: str, ticket: int) -> tuple[str, int]:
-        found = self.open.pop(ticket, None)
-        if found is None or found[0] != worker:
-            raise InvariantViolation(f"ticket {ticket} of {worker} is not open: {found}")
-        return found
+    def _check_open(self, worker: str, number: int) -> None:
+        ticket = self._held(worker, number)
+        if ticket is None or ticket.state != OPEN:
+            raise InvariantViolation(f"ticket {number} of {worker} is not open: {ticket}")
 
-    def _settle(self, worker: str, ticket: int, base: int) -> None:
-        found = self.pending.pop(ticket, None)
-        expect(
-            found == (worker, base), f"ticket {ticket} of {worker} from version {base} is settled: {found}"
-        )
+    def _check_pending(self, worker: str, number: int, base: int) -> None:
+        ticket = self._held(worker, number)
+        pending = ticket is not None and ticket.state == COMMITTED and ticket.base == base
+        expect(pending, f"ticket {number} of {worker} from version {base} is settled: {ticket}")
 
-    def _apply(self, version: int, parts: tuple[entries.Part, ...]) -> None:
-        expect(not self.stopped and version == self.version + 1, f"version {version} after {self.version}")
+    def _held(self, worker: str, number: int) -> Ticket | None:
+        ticket = self.log.held.get(number)
+        return ticket if ticket is not None and ticket.worker == worker else None
+
+    def _check_parts(self, parts: tuple[Part, ...]) -> None:
+        tickets = [part.ticket for part in parts]
+        expect(len({*tickets}) == len(tickets), f"an update has a ticket twice: {tickets}")
         for part in parts:
-            self._settle(part.worker, part.ticket, part.base)
-            expect(part.staleness == self.version - part.base, f"wrong staleness: {part}")
-            self.applied[part.worker] += 1
-        self.version = version
+            self._check_pending(part.worker, part.ticket, part.base)
+            expect(part.staleness == self.log.versions - part.base, f"wrong staleness: {part}")
         self.facts_check.applied(parts)
 
-    def _drop(self, worker: str, ticket: int, staleness: int, reason: str) -> None:
-        self._settle(worker, ticket, self.version - staleness)
-        self.dropped[worker] += 1
-        self.facts_check.dropped(staleness, reason, len(self.pending))
-
     def _cancelled(self, worker: str) -> None:
-        """A policy may take grants back, one of each worker at a time; going on like that is getting nowhere."""
+        """A policy may cancel one grant of each worker at a time; more than that is no progress."""
         self.wasted_grants += 1
         expect(
             self.wasted_grants <= 2 * max(1, len(self.clocks)),
@@ -203,27 +189,22 @@ class Guard:
             "and nobody has committed, joined, left or given up anything meanwhile",
         )
 
-    def _clock(self, worker: str) -> None:
-        slowest = min(self.clocks.values(), default=0)
-        clock = self.clocks.setdefault(worker, slowest)
-        self.facts_check.started(worker, clock - slowest)
-
-    # Between the log and the coordinator's own memory
+    # The log and the coordinator's own state
 
     def compare(self, coordinator: Coordinator) -> None:
-        expect(coordinator.version == self.version, "the coordinator counts other versions")
-        expect(coordinator.entries == self.index, "the coordinator counts other entries")
+        """Check the coordinator's state after a step, once its entries were read."""
+        log = self.log
+        expect(coordinator.version == log.versions, "the coordinator counts other versions")
+        expect(coordinator.entries == log.entries, "the coordinator counts other entries")
         live = coordinator.tickets.live
-        if live.keys() != self.open.keys() | self.pending.keys():
-            raise InvariantViolation(
-                f"a ticket is lost: {[*live]} are live, {[*self.open, *self.pending]} should be"
-            )
-        waiting = Counter(worker for worker, _ in self.pending.values())
+        if live.keys() != log.held.keys():
+            raise InvariantViolation(f"a ticket is lost: {[*live]} are live, {[*log.held]} should be")
+        waiting = Counter(ticket.worker for ticket in log.held.values() if ticket.state == COMMITTED)
         for worker, tally in coordinator.roster.tallies.items():
             if not (
-                tally.committed == self.committed[worker]
-                and tally.applied == self.applied[worker] == tally.staleness.total()
-                and tally.dropped == self.dropped[worker]
+                tally.committed == log.committed[worker]
+                and tally.applied == log.applied[worker] == tally.staleness.total()
+                and tally.dropped == log.dropped[worker]
                 and tally.committed == tally.applied + tally.dropped + waiting[worker]
             ):
                 raise InvariantViolation(
@@ -232,7 +213,7 @@ class Guard:
         self._nobody_waits_without_reason(coordinator)
 
     def _nobody_waits_without_reason(self, coordinator: Coordinator) -> None:
-        """Who waits is told why, and among those who can end it is one who does not wait itself."""
+        """Every wait has a reason, and at least one worker that can end it does not wait itself."""
         if not coordinator.started or coordinator.stopped is not None:
             return
         present = coordinator.roster.present
@@ -250,7 +231,7 @@ class Guard:
             self.complaint = self.complaint or complaint
 
     def _unexplained(self, coordinator: Coordinator, who: str) -> str:
-        """What is wrong with the policy's explanation; empty when it is good."""
+        """Return what is wrong with the policy's explanation; empty if nothing is."""
         present = coordinator.roster.present
         try:
             waiting = coordinator.policy.explain(who)

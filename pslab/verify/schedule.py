@@ -1,8 +1,8 @@
-"""Random schedules against the real coordinator: delay, repetition, broken connections, deaths, returns,
-unknown sessions.
+"""Random schedules against the real coordinator: delays, repetitions, broken connections, deaths, returns, unknown
+sessions.
 
-Choices are drawn from a `ChoiceSource`, so that a seeded generator and a search for
-the smallest failing schedule drive the same scenes.
+Choices are drawn from a `ChoiceSource`, so that a seeded generator and a search for the smallest failing schedule can
+play the same scenes.
 """
 
 import math
@@ -24,13 +24,15 @@ from psworker.engine import Abandon, Commit, Done, Ready, Request
 
 
 class ChoiceSource(Protocol):
+    """Where the choices of a schedule come from."""
+
     def pick(self, n: int) -> int:
-        """One of 0 .. n - 1."""
+        """Return one of 0 .. n - 1."""
         ...
 
 
 class Seeded:
-    """The same choices for the same seed, on every machine."""
+    """A generator that makes the same choices for the same seed, on every machine."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -41,7 +43,7 @@ class Seeded:
 
 
 class ListedChoices:
-    """Choices from a list; when it ends, always the first: the calmest."""
+    """Choices from a list, and after its end always 0, the calmest."""
 
     def __init__(self, choices: list[int]) -> None:
         self._choices = iter(choices)
@@ -51,10 +53,10 @@ class ListedChoices:
 
 
 class Schedule:
-    """One job from its first worker to its stop. `log` are its records, `acts` what the policy's world did.
+    """One job from its first worker to its stop. `log`: its records; `acts`: what happened, as lines of a golden trace.
 
-    Acts are lines of a golden trace; messages that the coordinator answers without hearing the policy are not
-    among them. With `servers` a shard executes the log, and payloads wait for their turn.
+    Messages that the coordinator answers without asking the policy are no acts. With `servers` a shard executes the
+    log, and payloads wait for their turn.
     """
 
     def __init__(
@@ -68,9 +70,8 @@ class Schedule:
         eager: bool = False,
         phases: int = 1,
     ) -> None:
-        """`phases`: of each worker's process; of more than one, it stays."""
+        """`eager`: workers ask ahead. `phases`: of each worker's process, which stays if there are several."""
         self.choices = choices
-        # Workers ask ahead.
         self.eager = eager
         self.now = 0.0
         terms = JobTerms(job="j", optimizer={"name": "sgd"}, workers=workers, worker_timeout=TIMEOUT)
@@ -90,7 +91,7 @@ class Schedule:
         self.names = list(self.clients)
 
     def take(self, outputs: list[Output]) -> list[Output]:
-        """Outputs take effect: the log is guarded, notices are on their way."""
+        """Check and execute the log's new entries, and send the notices on their way."""
         for output in outputs:
             if isinstance(output, Record):
                 self.log.append(output)
@@ -109,7 +110,7 @@ class Schedule:
     # Scenes
 
     def run(self, steps: int) -> None:
-        """`steps` random scenes, then no more faults: everything must come to its end."""
+        """Play `steps` random scenes, then no more faults: the job must come to its end."""
         pick = self.choices.pick
         for _ in range(steps):
             self.scene(self.clients[self.names[pick(len(self.names))]], pick(64))
@@ -141,7 +142,7 @@ class Schedule:
         return Adversary(self.coordinator, self.choices.pick, self.now, self.guard)
 
     def proceed(self, client: Client) -> None:
-        """Whatever comes next for this worker: a message arrives, a notice arrives, or it computes."""
+        """Do what comes next for this worker: a message arrives, a notice arrives, or it computes."""
         if not client.alive or not client.connected:
             if not client.gone and not client.failed:
                 self.connect(client)
@@ -160,7 +161,7 @@ class Schedule:
             client.move(abandon=self.choices.pick(16) == 15, ready=self.choices.pick(4) != 3)
 
     def deliver(self, client: Client, request: Request) -> bool:
-        """The coordinator receives a request. False: it is a commit whose payload waits to be let in, for later."""
+        """Hand a request to the coordinator. Return False if it is a commit whose payload has to wait for its turn."""
         if isinstance(request, Commit):
             if self.servers is not None and not self.servers.push(request.ticket):
                 client.up.appendleft(request)
@@ -170,7 +171,7 @@ class Schedule:
         self._note(client, request)
         outputs = self.coordinator.handle(client.worker, client.incarnation, request, self.now, norm=1.0)
         refused = [o for o in outputs if isinstance(o, Send) and isinstance(o.notice, protocol.Refusal)]
-        # A connection that was superseded or given up may still carry a message; an honest one is never refused.
+        # Only messages of a connection that was superseded or given up may be refused.
         present = self.coordinator.roster.present.get(client.worker)
         honest = present is not None and present.incarnation == client.incarnation
         expect(not (refused and honest), f"{client.worker} is refused: {refused}")
@@ -178,7 +179,7 @@ class Schedule:
         return True
 
     def _note(self, client: Client, request: Request) -> None:
-        """Those requests that the policy hears of are acts."""
+        """Add the request to the acts if the policy sees it."""
         match request:
             case Ready(0):
                 self._act(client, "ready")
@@ -191,18 +192,18 @@ class Schedule:
                 self._act(client, verb, self._named(client, ticket), "loss=nan" if math.isnan(loss) else "")
 
     def _named(self, client: Client, ticket: int) -> str:
-        """Nothing for the ticket that it holds: a trace says "commits" and means that one."""
+        """Return the ticket as a word of an act; empty for the one that the worker holds."""
         held = [opened.number for opened in self.coordinator.tickets.open_of(client.worker)]
         return "" if held == [ticket] else str(ticket)
 
     def _act(self, client: Client, *words: str) -> None:
         member = self.coordinator.roster.present.get(client.worker)
-        # What another incarnation still says is refused, and no part of the trace.
+        # A message of a former incarnation is refused, and not part of the trace.
         if words[0] == "joins" or (member is not None and member.incarnation == client.incarnation):
             self.acts.append(" ".join([client.worker, *filter(None, words)]))
 
     def connect(self, client: Client) -> None:
-        """Join and open a line: as a new process, after a broken line, or after having been given up."""
+        """Join and open a connection: as a new process, after a broken connection, or after being given up."""
         coordinator = self.coordinator
         if not client.alive:
             client.restart(coordinator.roster.tally(client.worker).next_batch)
@@ -210,7 +211,7 @@ class Schedule:
         try:
             member, outputs = coordinator.join(client.worker, session, rank, self.now, stays=self.phases > 1)
         except JoinRefused:
-            # Only a process of which the job knows nothing is sent away.
+            # Only a process that the job does not know may be refused, and only after the stop.
             present = coordinator.roster.present.get(client.worker)
             known = present is not None and present.session == session
             expect(coordinator.stopped is not None and not known, f"{client.worker} may not join")
@@ -231,7 +232,7 @@ class Schedule:
         client.renew()
 
     def _place(self, client: Client) -> None:
-        """A process passes over the phases that are over, as its script does when it is started again."""
+        """Skip the phases that are over, as a script does that is started again."""
         phase = self.coordinator.phase
         if self.phases > 1 and client.engine.stop is None and not client.engine.exhausted:
             first = self.coordinator.roster.tally(client.worker).phase_batch
@@ -239,7 +240,7 @@ class Schedule:
             client.ends = "a callback" if self.coordinator.version and self.choices.pick(16) == 15 else ""
 
     def go_on(self, client: Client) -> None:
-        """A phase is over for this worker: its process begins the next one, or ends."""
+        """End a phase for this worker: its process begins the next one, or ends."""
         if self.coordinator.stopped is not None:
             return
         if self.coordinator.phase < self.phases:
@@ -249,7 +250,7 @@ class Schedule:
             self._finishes(client)
 
     def _finishes(self, client: Client) -> None:
-        """There is no other phase for its process, which ends."""
+        """End the process after its last phase."""
         present = self.coordinator.roster.present.get(client.worker)
         if present is not None and present.incarnation == client.incarnation:
             client.hang_up()
@@ -262,16 +263,16 @@ class Schedule:
             )
 
     def cut(self, client: Client) -> None:
-        """The line breaks; the process does not notice at once."""
+        """Break the connection; the process does not notice at once."""
         if client.connected:
             client.hang_up()
             self._act(client, "disconnects")
             self.take(self.coordinator.disconnect(client.worker, client.incarnation, self.now))
 
     def kill(self, client: Client) -> None:
-        """The process dies. Its line may take a while to break. Somebody always survives."""
+        """Kill the process. Its connection may take a while to break. At least one worker always survives."""
         client.alive = False
-        # One that never joined is waited for: the start is for all.
+        # A worker that never joined must come back: the start waits for all.
         others = sum(not c.gone for c in self.clients.values()) > 1
         client.gone = self.choices.pick(3) == 2 and others and client.incarnation >= 0
         if client.gone or self.choices.pick(2):
@@ -293,7 +294,7 @@ class Schedule:
     # The end
 
     def run_to_completion(self) -> None:
-        """Nothing goes wrong any more. All but the lost come back and work on: the job must end in success."""
+        """Play on without faults: all workers but the lost ones come back, and the job must end in success."""
         for client in self.clients.values():
             client.turned_away = ""
             if client.failed:
@@ -308,7 +309,7 @@ class Schedule:
         self.ended()
 
     def settle(self, client: Client) -> None:
-        """Everything that this worker can do now, without delay."""
+        """Do everything that this worker can do now."""
         if not (client.alive and client.connected):
             self.connect(client)
         while client.up or client.down or client.can_move:
@@ -317,7 +318,7 @@ class Schedule:
             if client.up:
                 if not self.deliver(client, client.up.popleft()):
                     if not client.down:
-                        return  # others are before it
+                        return  # other payloads come before it
                     client.receive()
             elif client.down:
                 client.receive()
@@ -331,25 +332,26 @@ class Schedule:
         if stopped is None:
             raise InvariantViolation("the job does not end, though all workers are here and do what they can")
         if not (stopped.cause == "policy" and stopped.success):
-            # Otherwise all that had any data were lost before they could bring a model.
+            # Without initial values, all workers that had data were lost before they could bring any.
             wanted = (True, "done") if self.coordinator.initialised else (False, "empty")
             expect((stopped.success, stopped.cause) == wanted, stopped.reason)
         expect(not self.guard.complaint, self.guard.complaint)
         expect(self.coordinator.phase <= self.phases, f"{self.coordinator.phase} phases of {self.phases}")
-        expect(self.guard.stopped, "the log does not tell of the stop")
+        expect(self.guard.log.stop is not None, "the log has no stop entry")
         for client in self.clients.values():
             if not client.gone and not client.failed:
                 self.settle(client)
                 notified = client.engine.stop is not None or client.failed
-                expect(notified, f"{client.worker} is never notified of the end")
+                expect(notified, f"{client.worker} does not receive the stop")
         for name, tally in self.coordinator.roster.tallies.items():
             expect(tally.pending == 0, f"{tally.pending} contributions of {name} are left without a fate")
         picture = report(self.coordinator, self.now)
         expect(
-            (picture.pending, picture.applied) == (0, self.guard.applied.total()), f"status says {picture}"
+            (picture.pending, picture.applied) == (0, self.guard.log.applied.total()),
+            f"status says {picture}",
         )
 
 
 def name_of(session: int) -> str:
-    """A, B, C, ... as traces call the processes of one worker."""
+    """Return A, B, C, ...: the names of one worker's processes in traces."""
     return chr(ord("A") + session) if session < 26 else f"A{session}"

@@ -1,4 +1,4 @@
-"""Look for a schedule under which a policy breaks the contract, and cut it down to the shortest that shows it."""
+"""A search for a schedule under which a policy breaks the contract, and for the shortest that shows the fault."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,18 +9,18 @@ from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.invariants import InvariantViolation
 from pslab.verify.schedule import Schedule, Seeded
 from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy, timed
-from pslab.verify.trace_format import tell
+from pslab.verify.trace_format import write_trace
 from psserver.policies import PolicyError, build
 
-# The acts that were played up to the fault, or None when they do not show it.
+# From a case and acts to the acts played up to the fault, or None if they do not show it.
 Shows = Callable[[Case, Sequence[str]], list[str] | None]
 
 
 def shrink(case: Case, acts: Sequence[str], shows: Shows) -> tuple[Case, list[str]]:
-    """Fewer workers, then fewer acts, then plainer ones, until nothing of it works any more.
+    """Try fewer workers, then fewer acts, then plainer acts, until none of it works any more.
 
     Delta debugging (Zeller and Hildebrandt 2002, Simplifying and Isolating Failure-Inducing Input), greedy and
-    without chance: the same schedule gives the same answer. No single act of it can be left out.
+    deterministic. No single act of the result can be left out.
     """
     best = list(acts)
     while True:
@@ -33,7 +33,7 @@ def shrink(case: Case, acts: Sequence[str], shows: Shows) -> tuple[Case, list[st
 
 
 def signature(fault: str) -> str:
-    """A fault's sentence without numbers, names and lists: two schedules show the same when these are equal."""
+    """Return a fault's sentence without numbers, names and lists: equal for two schedules that show the same fault."""
     text = re.sub(r"failed on (\w+)\(.*?\): ", r"failed on \1: ", fault)
     text = re.sub(r"\[.*\]|\(.*\)|'.*?'", "..", text)
     text = re.sub(r"\b\w*\d[\w.]*", "#", text)
@@ -41,7 +41,7 @@ def signature(fault: str) -> str:
 
 
 def _fewer_workers(case: Case, acts: list[str], shows: Shows) -> tuple[Case, list[str]]:
-    """Without one of them, or with its acts done by another."""
+    """Leave one worker out, or give its acts to another."""
     rank = case.workers - 1
     while rank >= 0 and case.workers > 1:
         smaller = replace(case, workers=case.workers - 1)
@@ -50,7 +50,7 @@ def _fewer_workers(case: Case, acts: list[str], shows: Shows) -> tuple[Case, lis
             try:
                 played = shows(smaller, _renamed(acts, given))
             except PolicyError:
-                return case, acts  # its knobs need that many
+                return case, acts  # the knobs need this many workers
             if played is not None:
                 case, acts = smaller, played
                 break
@@ -59,7 +59,7 @@ def _fewer_workers(case: Case, acts: list[str], shows: Shows) -> tuple[Case, lis
 
 
 def _renamed(acts: Sequence[str], ranks: Mapping[int, int]) -> list[str]:
-    """The same with other ranks; the acts of whom `ranks` does not name are left out."""
+    """Return the acts with other ranks, without those of workers that `ranks` does not name."""
     found = []
     for line in acts:
         who, _, rest = line.partition(" ")
@@ -99,7 +99,7 @@ def _plainer_acts(case: Case, acts: list[str], shows: Shows) -> list[str]:
 
 
 def _plainer(line: str) -> list[str]:
-    """A leave rather than a loss, the first process of a worker, the ticket that it holds, an ordinary loss."""
+    """Return plainer acts: leave instead of disconnect, the first process, the ticket in hand, an ordinary loss."""
     who, verb, *rest = line.split()
     if verb == "disconnects":
         return [f"{who} leaves"]
@@ -111,7 +111,7 @@ def _plainer(line: str) -> list[str]:
 
 
 def _in_order(case: Case, acts: list[str], shows: Shows) -> list[str]:
-    """w0 for who comes first, w1 for the next."""
+    """Rename workers in the order of their first acts: w0, w1, ..."""
     ranks: list[int] = []
     for line in acts:
         who = line.partition(" ")[0]
@@ -123,19 +123,19 @@ def _in_order(case: Case, acts: list[str], shows: Shows) -> list[str]:
     return acts if played is None or len(played) > len(acts) else played
 
 
-# Schedules after which the policy is asked a second time: the same events, the same decisions.
+# Every fifth schedule is played twice: the same events must lead to the same decisions.
 TWICE = 5
-# A step that was found to hang is given up sooner while its schedule is cut down. CPU seconds.
+# CPU seconds after which a step that hangs is stopped while its schedule is shrunk.
 IMPATIENCE = 0.05
 OTHERWISE = "the same events led to other decisions the second time"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault. `acts` is the shortest schedule found for it, `found` the length of the first; `case` is its job.
+    """A fault. `acts`: the shortest schedule that shows it, in the job `case`; `found`: the length of the first one.
 
-    `schedule` is the number of the schedule that found it, counted from 1, and `seed` its seed.
-    `trace` is a golden trace; empty when the fault cannot be told as one.
+    `schedule`: the number of the schedule that found it, from 1, and `seed` its seed. `trace`: a golden trace; empty
+    if the fault cannot be reproduced.
     """
 
     fault: str
@@ -149,7 +149,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """`schedules` were played, `events` heard by the policy, until a fault was found, if one was."""
+    """The result: how many schedules were played, how many events the policy got, and the fault if there was one."""
 
     case: Case
     schedules: int
@@ -162,8 +162,8 @@ def verify(
 ) -> Report:
     """Play `schedules` random schedules, each with a seed of its own, up to the first that shows a fault.
 
-    `watch` is told what is being done ("schedules" or "shrinking") and how far it is. Raises PolicyError when
-    the policy cannot be built.
+    `watch` is called with the stage ("schedules" or "shrinking") and its progress. Raises PolicyError if the policy
+    cannot be built.
     """
     with timed():
         _self_description(case)
@@ -184,7 +184,7 @@ def verify(
 
 
 def _self_description(case: Case) -> None:
-    """Raises PolicyError unless the policy's knobs build it again, as the log promises."""
+    """Raise PolicyError unless the knobs that the log gets build the policy again."""
     knobs = build(case.policy, case.knobs, case.workers).knobs
     try:
         build(case.policy, knobs, case.workers)
@@ -220,7 +220,7 @@ def _finding(
     acts = schedule.acts
     patience = IMPATIENCE if "does not end" in fault else PATIENCE
     if fault != OTHERWISE and signature(play(case, acts, patience).fault) != signature(fault):
-        # It cannot be had again: chance, or something that only the first one saw.
+        # It cannot be reproduced: the policy is random, or the schedule saw something that acts do not show.
         if play(case, acts, patience).decisions != decisions(schedule.log):
             fault = f"{OTHERWISE}; the first time: {fault}"
         return Finding(fault, number + 1, seed + number, len(acts), case, tuple(acts), "")
@@ -235,20 +235,21 @@ def _finding(
         return first.acts if first.fault and signature(first.fault) == signature(fault) else None
 
     smallest, shortest = shrink(case, acts, shows)
-    told = fault if fault == OTHERWISE else play(smallest, shortest, patience).fault
+    if fault != OTHERWISE:
+        fault = play(smallest, shortest, patience).fault
     return Finding(
-        told,
+        fault,
         number + 1,
         seed + number,
         len(acts),
         smallest,
         tuple(shortest),
-        _story(smallest, shortest, told, patience),
+        _trace_of(smallest, shortest, fault, patience),
     )
 
 
-def _story(case: Case, acts: Sequence[str], fault: str, patience: float) -> str:
-    # No guard: what breaks a promise is to be seen.
+def _trace_of(case: Case, acts: Sequence[str], fault: str, patience: float) -> str:
+    # Without checks, so that the trace shows the fault.
     policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
     harness = CoordinatorHarness(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
-    return tell([f"# {' '.join(fault.split())}", *case.head], acts, harness)
+    return write_trace([f"# {' '.join(fault.split())}", *case.head], acts, harness)

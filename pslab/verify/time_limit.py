@@ -1,4 +1,4 @@
-"""A policy under a time limit: a step that never ends is a fault like others, not the end of the search."""
+"""A policy under a time limit: a step that never ends is reported as a fault, and does not hang the search."""
 
 import signal
 import threading
@@ -11,20 +11,20 @@ from psserver.policies import Decision, Event, Policy, PolicyError, Waiting
 
 T = TypeVar("T")
 
-# CPU seconds that one step may take. A step of a built-in policy takes microseconds; a first one may import a library.
+# CPU seconds that one step may take. A built-in policy takes microseconds; a first step may import a library.
 PATIENCE = 1.0
-# More decisions in answer to one event than any policy of so few workers has reason for.
-MOST = 10_000
+# The most decisions in answer to one event; no policy of a few workers needs so many.
+DECISIONS_LIMIT = 10_000
 
 
 class _TooLong(BaseException):
-    """Not an Exception: a policy that catches those must not catch this."""
+    """Not an Exception, so that a policy that catches exceptions does not catch it."""
 
 
 class TimeLimitedPolicy(Policy):
-    """The policy itself, but that a step which takes longer than `patience` CPU seconds raises PolicyError.
+    """A policy whose steps raise PolicyError when they take longer than `patience` CPU seconds.
 
-    The limit holds inside of `timed()` only. `events` counts those it was asked about.
+    The limit holds only inside `timed()`. `events` counts the steps.
     """
 
     def __init__(self, policy: Policy, patience: float = PATIENCE) -> None:
@@ -48,9 +48,9 @@ class TimeLimitedPolicy(Policy):
 
     def _listed(self, event: Event) -> list[Decision]:
         decisions = self.policy.step(event)
-        # What is no list the coordinator refuses; it does not begin to look into it.
-        if isinstance(decisions, list) and len(decisions) > MOST:
-            raise PolicyError(f"more than {MOST} decisions in one step")
+        # The coordinator refuses anything but a list.
+        if isinstance(decisions, list) and len(decisions) > DECISIONS_LIMIT:
+            raise PolicyError(f"more than {DECISIONS_LIMIT} decisions in one step")
         return decisions
 
     def _within(self, work: Callable[[], T], what: str) -> T:
@@ -59,7 +59,7 @@ class TimeLimitedPolicy(Policy):
         except SystemExit as error:
             raise PolicyError(f"{what} wants to exit: {error}") from error
         except _TooLong:
-            raise PolicyError(f"{what} does not end: it was given up after some time") from None
+            raise PolicyError(f"{what} does not end: it was stopped after some time") from None
 
     def _timed(self, work: Callable[[], T]) -> T:
         signal.setitimer(signal.ITIMER_VIRTUAL, self.patience)
@@ -74,7 +74,7 @@ _armed = False
 
 @contextmanager
 def timed() -> Iterator[None]:
-    """Policies have a time limit in here. Without effect off the main thread, which alone hears signals."""
+    """Apply the time limit of policies. Has no effect outside the main thread, which alone receives signals."""
     global _armed
     if _armed or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,15 +1,16 @@
-"""Golden traces: texts that a student can read, replayed through the real coordinator.
+"""Golden traces: readable texts of what happened, replayed through the real coordinator.
 
-A file has a head ("policy: sync backup=1", "workers: 3", further job terms), then
-what happens, one line each at the margin, and indented below it what follows:
-numbered log entries, and "-> w0: ..." for what a worker is told. "#" begins a
-comment. Only the head and the lines at the margin are read when it is replayed.
-"w0 commits" what it holds and asks for more, "commits-its-last" asks for no more;
-"w0 commits 7 loss=nan" names a ticket and a loss; "w0 commits large" says that its payload is no ordinary one, so that
-the shards are asked about the update ("-> shards"), which "shards answer finite" or "shards answer nonfinite" ends.
-"work: units=3 epochs=2 batches=4" in the head: the job deals work units; "w0 commits ends" and "w0 abandons ends" say
-that the unit has no more.
-"servers crash": all begin again from the newest checkpoint, and the log behind it is void; workers join anew.
+A file has a head ("policy: sync backup=1", "workers: 3", further job terms) and then acts, one per line. The indented
+lines below an act are its consequences: numbered log entries, and "-> w0: ..." for messages to a worker. "#" begins a
+comment. A replay reads only the head and the acts:
+
+    w0 commits              its ticket, and asks for more; "commits-its-last" does not ask
+    w0 commits 7 loss=nan   this ticket, with this loss
+    w0 commits large        an extraordinary payload: the shards are asked about the update ("-> shards")
+    shards answer finite    or nonfinite: the answer to that
+    w0 commits ends         and "w0 abandons ends": the work unit has no more parts; the head then has
+                            "work: units=3 epochs=2 batches=4"
+    servers crash           all restart from the newest checkpoint; the log after it is void, and workers join again
 """
 
 import re
@@ -28,26 +29,26 @@ from pswire.decisions.entries import Entry, Part
 INDENT = "    "
 
 
-def tell(head: list[str], acts: Iterable[str], harness: CoordinatorHarness) -> str:
-    """The golden trace of these acts in the form of its file; `harness` is new, and made as `head` says."""
-    told = [*head, ""]
+def write_trace(head: list[str], acts: Iterable[str], harness: CoordinatorHarness) -> str:
+    """Return the golden trace of these acts; `harness` is new, and made as `head` says."""
+    text = [*head, ""]
     for line in acts:
-        told.append(line)
-        told += [INDENT + text for text in act(harness, line)]
-    return "\n".join(told) + "\n"
+        text.append(line)
+        text += [INDENT + consequence for consequence in act(harness, line)]
+    return "\n".join(text) + "\n"
 
 
 def replay(path: Path) -> tuple[str, CoordinatorHarness]:
-    """The trace written anew, in the form of its file."""
+    """Return the trace as it replays now, and the harness that played it."""
     lines = path.read_text().splitlines()
     acts = [line for line in lines if not line.startswith(INDENT)]
     harness = _harness([line for line in acts if re.match(r"\w+: ", line)])
-    told = []
+    text = []
     for line in acts:
-        told.append(line)
+        text.append(line)
         if line and line[0] != "#" and not re.match(r"\w+: ", line):
-            told += [INDENT + text for text in act(harness, line)]
-    return "\n".join(told) + "\n", harness
+            text += [INDENT + consequence for consequence in act(harness, line)]
+    return "\n".join(text) + "\n", harness
 
 
 def _harness(head: list[str]) -> CoordinatorHarness:
@@ -55,9 +56,10 @@ def _harness(head: list[str]) -> CoordinatorHarness:
     name, *knobs = terms.pop("policy").split()
     values: dict[str, Any] = {key: _value(text) for key, text in (knob.split("=") for knob in knobs)}
     workers = int(terms.pop("workers"))
-    said = [pair.split("=") for pair in terms.pop("work", "").split()]
-    numbers: dict[str, Any] = {key: int(number) for key, number in said}
-    work = WorkTerms(**numbers) if said else None
+    numbers: dict[str, Any] = {
+        key: int(number) for key, number in (pair.split("=") for pair in terms.pop("work", "").split())
+    }
+    work = WorkTerms(**numbers) if numbers else None
     settings = {key: _value(text) for key, text in terms.items()}
     return CoordinatorHarness(name, values, workers, settings, now=0.0, work=work)
 
@@ -70,7 +72,7 @@ def _value(text: str) -> Any:
 
 
 def act(harness: CoordinatorHarness, line: str) -> Iterator[str]:
-    """One line at the margin, and the texts that follow from it."""
+    """Play one act, and yield its consequences as texts."""
     before = len(harness.outputs)
     yield from _do(harness, line)
     yield from map(_written, harness.outputs[before:])
@@ -89,8 +91,8 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
         case "commits" | "commits-its-last", [*facts]:
             ticket = next((int(fact) for fact in facts if fact.isdigit()), None)
             loss = next((float(fact[5:]) for fact in facts if fact.startswith("loss=")), 0.5)
-            told = {"unit_ends": "ends" in facts, "ordinary": "large" not in facts}
-            harness.commits(who, ticket, loss=loss, ready=verb == "commits", **told)
+            about = {"unit_ends": "ends" in facts, "ordinary": "large" not in facts}
+            harness.commits(who, ticket, loss=loss, ready=verb == "commits", **about)
         case "answer", ["finite" | "nonfinite" as answer]:
             harness.shards_answer(finite=answer == "finite")
         case "abandons", ["ends"]:
@@ -112,7 +114,7 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
         case "waits", ["why?"]:
             yield explain(harness.coordinator, harness.member(who), harness.now)[0]
         case _:
-            raise ValueError(f"nobody knows how to play {line!r}")
+            raise ValueError(f"expected an act of a golden trace, got {line!r}")
 
 
 def _written(output: Output) -> str:

@@ -97,4 +97,4 @@ def test_a_line_that_breaks(setting: Setting) -> None:
             schedule.run_to_completion()
             assert client.incarnation == 0
             if "backup" not in setting.knobs:
-                assert schedule.guard.committed[victim] == client.batches, (point, victim)
+                assert schedule.guard.log.committed[victim] == client.batches, (point, victim)
