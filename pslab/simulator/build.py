@@ -11,7 +11,7 @@ from pslab.simulator.cluster import Cluster
 from pslab.simulator.faults import schedule_faults
 from pslab.simulator.network import EventQueue, LinkFaults, Network
 from pslab.simulator.problems import ProblemError, numpy_problem
-from pslab.simulator.store import ShardStore, Store, TimingOnlyStore
+from pslab.simulator.store import ShardStore, Store
 from pslab.simulator.worker import Worker
 from pslab.simulator.worker_data import Dealing, dealing
 from psserver.codec_rules import check_codec
@@ -167,7 +167,7 @@ def _store(
     check_codec(wire_named(wire_dtype).up, policy, optimizer)
     given = [trainer for trainer in trainers.values() if trainer is not None]
     if not given:
-        return TimingOnlyStore(servers, experiment.simulation.payload_bytes)
+        return Store(servers, experiment.simulation.payload_bytes)
     plan = make_plan([spec for spec, _ in given[0].specs], servers)
     for trainer in {id(trainer): trainer for trainer in given}.values():
         trainer.attach(plan)

@@ -1,4 +1,4 @@
-"""Checkpoints of a simulated run, by the servers' own code: written within the step that orders them."""
+"""Checkpoints of a simulated run, written by the servers' own code within the step that orders them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ FOLDER = "checkpoints"
 
 
 class Saver:
-    """Writes what a cluster of real shards is told to save; `problems` has a sentence for each that failed."""
+    """Writes the checkpoints of a cluster with real shards. `problems`: a sentence for each that failed."""
 
     def __init__(
         self,
@@ -38,17 +38,17 @@ class Saver:
         disk: Disk | None = None,
         names: set[str] | None = None,
     ) -> None:
-        """`disk`: the system's own where None. `names`: of the checkpoints that `resume` has left in the log."""
+        """`disk`: None for the system's own. `names`: checkpoints of the log that `resume` has kept."""
         self.store, self.problems = Store(folder / FOLDER, disk), list[str]()
-        # Entries of those that are complete.
+        # The log indices of complete checkpoints.
         self.completed: list[int] = []
         self._cluster, self._keep = cluster, keep
-        # In the log of a run that goes on. Any other that is there was rolled back, or is of another run.
+        # Checkpoints of this log. Any other in the folder was rolled back, or belongs to another run.
         self._names = names or set()
         cluster.save = self.save
 
     def save(self, record: Record) -> None:
-        """The run goes on whatever becomes of it."""
+        """Write one checkpoint. A failure is added to `problems`, and the run goes on."""
         cluster, name = self._cluster, name_of(record.index, self._cluster.terms.job)
         if not isinstance(cluster.store, ShardStore):
             return
@@ -68,8 +68,8 @@ class Saver:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """`mark`: the place in the log at which a cluster goes on; `names`: of the checkpoints up to there; `passed`: a
-    sentence for each that was passed over."""
+    """Where a cluster goes on. `mark`: the place in the log; `names`: the checkpoints up to there; `passed`: a sentence
+    for each that was passed over."""
 
     mark: Mark
     names: set[str]
@@ -77,12 +77,12 @@ class Resumed:
 
 
 def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None) -> Resumed:
-    """Have a cluster that is ready to run go on from a checkpoint in `folder`, and cut the log there.
+    """Have a cluster that is ready to run go on from a checkpoint in `folder`, and truncate the log there.
 
     Raises CheckpointError and RewindError, with nothing changed in the folder.
     """
     if not isinstance(cluster.store, ShardStore):
-        raise CheckpointError("this run looks at time only: there is nothing to go on from")
+        raise CheckpointError("this run simulates time only: there is nothing to go on from")
     index, store = LogIndex(folder), Store(folder / FOLDER, disk)
     checkpoint, passed = choose(store, which, lambda m: index.lacks(m.entry, m.job, m.version))
     about, terms, policy = checkpoint.manifest, cluster.terms, cluster.policy

@@ -1,4 +1,4 @@
-"""The shell around coordinator and store: routes messages in, decisions out. What the daemons' service is to them."""
+"""The shell around coordinator and store, in place of the servers' service: routes messages in and decisions out."""
 
 import math
 from collections import deque
@@ -30,9 +30,9 @@ Floats = NDArray[np.float32]
 
 # From a worker and its first batch to its numbered batches.
 Batches = Callable[[Worker, int], Iterator[tuple[int, Any]]]
-# Requests behind which a deadline of the coordinator begins.
+# Requests that start a deadline of the coordinator.
 _LAST = (Done, Leave)
-# Beyond a deadline of the coordinator, in seconds: the sum of two times may round below it.
+# Seconds after a deadline of the coordinator at which it ticks: the sum of two times may be rounded down.
 SLACK = 1e-6
 
 
@@ -60,7 +60,7 @@ class Cluster:
         self.terms, self.policy = terms, policy
         self.batches, self.batch_size, self.interrupt = batches, batch_size, interrupt
         self.dealing = dealing
-        # Versions between evaluations, and the accuracy that ends the job; 0: not at all.
+        # Versions between evaluations, and the accuracy that ends the job; 0: none.
         self.every, self.until_accuracy = evaluate, until_accuracy
         self.workers: dict[str, Worker] = {}
         self.metrics: dict[str, float] = {}
@@ -68,22 +68,22 @@ class Cluster:
         self.coordinator = Coordinator(terms, policy, 0.0, assurance)
         # When the first grant was given.
         self.first_grant: float | None = None
-        # Why an update was not finite: the store executes nothing any more. Empty while all are.
+        # Why an update was not finite, after which the store executes nothing; empty while all are.
         self._diverged = ""
         self.folder = Folder(None, record=False)
-        # Set from outside, by a signal's handler say: `run` returns before the next action.
+        # Set from outside, for example by a signal handler: `run` returns before the next action.
         self.halted = False
-        # Called with each checkpoint's entry, when all that is decided with it is executed.
+        # Called with the entry of each checkpoint, once every decision of its step is executed.
         self.save: Callable[[Record], None] = lambda _: None
         self._begin: Callable[[], list[Output]] = self._open
         self._link_faults = link_faults
-        # Notices that arrive in the moment in which they were sent.
+        # Notices that arrive at the moment at which they were sent.
         self._inbox: deque[tuple[Worker, int, protocol.Event]] = deque()
 
     # Making
 
     def add_worker(self, index: int, compute: Draw, rng: Random, trainer: Trainer | None) -> Worker:
-        """A worker that is not started yet. `rng`: the chance of its messages."""
+        """Add a worker, which is not started yet. `rng`: decides about its messages."""
         up, down = Channel(self.queue, self._link_faults, rng), Channel(self.queue, self._link_faults, rng)
         worker = Worker(self, index, compute, up, down, trainer)
         self.workers[worker.name] = worker
@@ -92,7 +92,7 @@ class Cluster:
     # Running
 
     def run(self, watch: Callable[["Cluster"], None] | None = None, every: int = 4096) -> None:
-        """Until the job is over, or `halted`. `watch` is called after `every` actions."""
+        """Run until the job is over, or `halted`. Call `watch` after every `every` actions."""
         self._route(self._begin())
         queue, coordinator, inbox = self.queue, self.coordinator, self._inbox
         while not (self.halted or coordinator.over):
@@ -111,13 +111,15 @@ class Cluster:
         return outputs
 
     def resume(self, coordinator: Coordinator, rolled_back: int) -> None:
-        """`run` begins with this coordinator, which has taken up the state of a checkpoint, as the store has. See
-        `Coordinator.resume`."""
+        """Have `run` begin with this coordinator, which has the state of a checkpoint, as the store has.
+
+        See `Coordinator.resume`.
+        """
         self.coordinator = coordinator
         self._begin = partial(coordinator.resume, rolled_back, self.queue.now)
 
     def _strand(self) -> None:
-        """Nothing will ever happen again: time may still end the job (idle_timeout), or it is stuck."""
+        """End the job when the queue is empty: by its idle timeout, or because it is stuck."""
         coordinator = self.coordinator
         self.queue.now += max(self.terms.idle_timeout, self.terms.worker_timeout) + SLACK
         self.tick()
@@ -136,31 +138,32 @@ class Cluster:
         self._route(self.coordinator.stop(reason, self.queue.now, success=success, cause=cause))
 
     def change_policy(self, policy: Policy) -> None:
-        """Another one decides from now on. Raises PolicyError where it cannot take over."""
+        """Let another policy decide from now on. Raises PolicyError if it cannot take over."""
         self._route(self.coordinator.change_policy(policy, self.queue.now))
         self.policy = policy
 
-    # What workers send. A request of an incarnation that is gone is answered by a refusal.
+    # Requests of workers. One of a former incarnation is refused.
 
     def join(self, worker: Worker, life: int) -> None:
-        """A worker's Join arrives; the answer comes back to it. It may be refused."""
+        """Receive a worker's Join, and send the answer back. It may be refused."""
         if life != worker.life:
             return
         try:
-            told = (worker.name, worker.session, worker.index, self.queue.now)
-            member, outputs = self.coordinator.join(*told, remembers=self.store.remembers)
+            member, outputs = self.coordinator.join(
+                worker.name, worker.session, worker.index, self.queue.now, remembers=self.store.remembers
+            )
         except JoinRefused:
             worker.die()  # the job is over
             return
         now, worker.incarnation = self.queue.now, member.incarnation
         self._route(outputs)
-        # Before the stream stands, so that the answer to the join comes first.
+        # Before the stream is connected, so that the answer to the join comes first.
         next_batch = self.coordinator.roster.tally(worker.name).next_batch
         worker.down.send(worker.joined, life, member.incarnation, next_batch)
         self._route(self.coordinator.connect(worker.name, member.incarnation, worker.session, now))
 
     def receive(self, worker: Worker, incarnation: int, request: Request) -> None:
-        """A worker's message arrives at the coordinator."""
+        """Receive a request of this incarnation."""
         ordinary, norm = True, math.nan
         if isinstance(request, Commit):
             ordinary, norm = self._ordinary(request.ticket), self.store.norm(request.ticket)
@@ -170,57 +173,57 @@ class Cluster:
             self.tick_after(self.terms.worker_timeout)
 
     def _ordinary(self, ticket: int) -> bool:
-        """What the receipts of the shards say of an open ticket's payload. Nobody looks at that of any other."""
+        """Return what the receipts say of an open ticket's payload; True for any other ticket."""
         found = self.coordinator.tickets.live.get(ticket)
         return found is None or found.state != "open" or self.store.ordinary(ticket)
 
     def closed(self, ticket: int) -> bool:
-        """The shards take no payload for it any more."""
+        """Return True if the shards take no payload for this ticket any more."""
         return ticket not in self.coordinator.tickets.live
 
     # The session stream
 
     def disconnect(self, worker: Worker, incarnation: int) -> None:
-        """The stream of this incarnation broke, and the coordinator has noticed."""
+        """Notice that the stream of this incarnation is broken."""
         self._route(self.coordinator.disconnect(worker.name, incarnation, self.queue.now))
         self.tick_after(self.terms.grace)
         self.tick_after(self.terms.grace + self.terms.worker_timeout)
 
     def connect(self, worker: Worker, incarnation: int, session: str) -> None:
-        """A worker's session stream stands."""
+        """Connect a worker's session stream."""
         self._route(self.coordinator.connect(worker.name, incarnation, session, self.queue.now))
 
     def gone(self, worker: Worker) -> None:
-        """The process has ended after the stop."""
+        """Notice that the process has ended after the stop."""
         self._route(self.coordinator.disconnect(worker.name, worker.incarnation, self.queue.now))
 
     # Time
 
     def tick_after(self, seconds: float) -> None:
-        """Have the coordinator look at the clock then: ticks are put down where a deadline is, not every second."""
+        """Schedule a tick of the coordinator at a deadline, in place of one every second."""
         if self.coordinator.stopped is None:
             self.queue.after(seconds + SLACK, self.tick)
 
     def tick(self) -> None:
-        """The coordinator looks at the clock."""
+        """Have the coordinator look at the clock."""
         self._route(self.coordinator.tick(self.queue.now))
 
     # Learning
 
     def local_work(self) -> LocalWork:
-        """What the policy wants done between pull and push, with nothing to remember yet."""
+        """Return the policy's local rule, with an empty memory."""
         rule = self.policy.local_rule
         shards = self.store.plan.shards if isinstance(self.store, ShardStore) else ()
         return LocalWork(build_local(rule.name, rule.knobs, [shard.trainable for shard in shards]))
 
     def initial(self, worker: Worker) -> list[Floats]:
-        """The payload of version 0."""
+        """Return the payload of version 0: one flat array per shard."""
         if worker.trainer is None or not isinstance(self.store, ShardStore):
             return []
         return self.store.plan.scatter([values for _, values in worker.trainer.specs])
 
     def evaluate(self, worker: Worker, version: int) -> None:
-        """A worker evaluates the final version, as it was asked to."""
+        """Have a worker evaluate the newest version."""
         if worker.trainer is None or not isinstance(self.store, ShardStore):
             return
         self.metrics = worker.trainer.evaluate(self.store.flats())
@@ -228,14 +231,14 @@ class Cluster:
             self.folder.evaluated(self.queue.now, version, worker.name, self.metrics)
 
     def _measure(self, version: int) -> None:
-        """Evaluate a version in the moment in which it is made; that takes no virtual time."""
+        """Evaluate a version at the moment at which it is made; that takes no virtual time."""
         worker = next(iter(self.workers.values()))
         self.evaluate(worker, version)
         found = self.metrics.get("accuracy", 0.0)
         if self.until_accuracy and found >= self.until_accuracy:
-            said = f"version {version} has accuracy {found:.4f}, wanted was {self.until_accuracy:g}"
-            # Not here: the coordinator is in the middle of a step.
-            self.queue.at(self.queue.now, self._reached, said)
+            reason = f"version {version} has accuracy {found:.4f}, wanted was {self.until_accuracy:g}"
+            # Not now: the coordinator is in the middle of a step.
+            self.queue.at(self.queue.now, self._reached, reason)
 
     def _reached(self, reason: str) -> None:
         if self.coordinator.stopped is None:
@@ -244,13 +247,13 @@ class Cluster:
     # Outputs
 
     def _route(self, outputs: list[Output]) -> None:
-        # Of a long timing-only run nobody reads the records.
+        # A timing-only run that writes no log needs no records.
         read = self.folder.record or not self.store.empty or self.first_grant is None
         trial: Trial | None = None
         for output in outputs:
             if isinstance(output, Send):
                 notice = output.notice
-                # Workers do not look at what became of their commits, but for what their codecs take back.
+                # Workers ignore the fates of their commits, except that codecs take back what was dropped.
                 if not isinstance(notice, protocol.Disposition) or (
                     self.store.remembers and notice.fate == "dropped"
                 ):
@@ -263,13 +266,13 @@ class Cluster:
         if isinstance(last, Record) and isinstance(last.entry, Checkpoint):
             self.save(last)
         if trial is not None and not self._diverged:
-            # The shards have executed all that was recorded before. The answer takes no time.
+            # The shards have executed every record before it. The answer takes no time.
             finite, largest = self.store.try_update(trial.update)
             self._route(self.coordinator.tried(trial.number, finite, largest, self.queue.now))
         if read:
-            self.store.let_in()
+            self.store.admit_waiting()
         if self._diverged and self.coordinator.stopped is None:
-            # Behind all that the coordinator has decided in this step.
+            # After everything that the coordinator has decided in this step.
             self.stop(self._diverged, success=False, cause="diverged")
 
     def _read(self, record: Record) -> None:
@@ -287,7 +290,7 @@ class Cluster:
             self._measure(entry.version)
 
     def _post(self, worker: Worker, incarnation: int, notice: protocol.Event) -> None:
-        """To the process of that incarnation; a dead one hears nothing."""
+        """Send a notice to the process of that incarnation, if it is alive."""
         if self.terms.ticket_timeout and isinstance(notice, protocol.Grant):
             self.tick_after(self.terms.ticket_timeout)
         if worker.incarnation != incarnation or not worker.alive:

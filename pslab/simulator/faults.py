@@ -1,4 +1,4 @@
-"""What goes wrong, put on the queue: crashes, leaves, late starts, broken connections."""
+"""Faults on the event queue: crashes, leaves, late starts, broken connections."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from pswire.config.sections import Crash, Disconnect, FaultsSection
 
 
 def schedule_faults(cluster: Cluster, faults: FaultsSection, *, start: bool = True) -> None:
-    """Start every worker, late ones late (unless `start` is false), and have each fault happen at its time."""
+    """Schedule every fault, and (unless `start` is false) the start of every worker."""
     late = {f"w{join.worker}": join.at for join in faults.joins}
     for worker in cluster.workers.values() if start else ():
         cluster.queue.at(late.get(worker.name, 0.0), worker.start)
@@ -29,7 +29,7 @@ def _crash(cluster: Cluster, crash: Crash) -> None:
     if not worker.alive:
         return
     worker.die()
-    # A dead process closes its connection; a dead machine is noticed by two keep-alive intervals.
+    # A dead process closes its connection; a dead machine is noticed after two keep-alive intervals.
     noticed = 2 / 3 * cluster.terms.worker_timeout if crash.silent else 0.0
     cluster.queue.after(noticed, cluster.disconnect, worker, worker.incarnation)
     if crash.restart > 0:

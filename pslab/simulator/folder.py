@@ -1,4 +1,4 @@
-"""The run folder, with the files that servers write, in virtual seconds."""
+"""The run folder: the files that servers write, in virtual seconds."""
 
 import math
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from psserver.summary import summarise
 
 
 class Folder:
-    """Writes decisions, metrics, summary and weights into `path`; without a path, nothing.
+    """A writer of decisions, metrics, summary and weights into `path`; without a path it writes nothing.
 
-    `record`: every decision and metric; otherwise summary and weights only.
+    `record`: write every decision and metric, otherwise only summary and weights.
     """
 
     def __init__(self, path: Path | None, *, record: bool = True, going_on: Mark | None = None) -> None:
@@ -27,15 +27,15 @@ class Folder:
         self._path, self.record = path, record
 
     def sync(self) -> None:
-        """What was decided survives a loss of power."""
+        """Flush the log to disk, so that it survives a loss of power."""
         self._log.sync()
 
     def append(self, record: Record) -> None:
-        """For folders that record."""
+        """Append a record to the log. Only for folders that record."""
         self._log.append(record)
 
     def evaluated(self, t: float, version: int, worker: str, metrics: dict[str, float]) -> None:
-        """Metrics of a version, written as a line of `metrics.jsonl`."""
+        """Write the metrics of a version as a line of `metrics.jsonl`."""
         kept = _finite(metrics)
         line = {"t": round(t, 6), "kind": "eval", "version": version, "worker": worker, "metrics": kept}
         self._log.metric(line)
@@ -47,7 +47,7 @@ class Folder:
         measured: Mapping[str, float],
         first_grant: float | None,
     ) -> None:
-        """Of a job that has stopped: weights and summary. `measured`: the evaluation of its last version."""
+        """Write weights and summary of a job that has stopped. `measured`: the evaluation of its last version."""
         sha256 = None
         if isinstance(store, ShardStore) and store.installed:
             sha256 = store.sha256()
@@ -72,5 +72,5 @@ class Folder:
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN; a run that diverges is worth its record."""
+    """Replace numbers that JSON does not have by None."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

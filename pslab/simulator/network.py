@@ -1,7 +1,8 @@
-"""What happens next on a virtual clock; links, and the messages that they carry.
+"""The event queue of a virtual clock; links and messages.
 
 Each server has a latency and a link of its own, whose flows share its bandwidth. Messages between a worker and the
-coordinator arrive in order, at least once."""
+coordinator arrive in order, at least once.
+"""
 
 import heapq
 from collections.abc import Callable, Sequence
@@ -11,17 +12,17 @@ from random import Random
 
 
 class EventQueue:
-    """Actions in order of (time, sequence): what was put down first comes first at equal times."""
+    """Actions in order of (time, sequence): at equal times, the one that was scheduled first comes first."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        # Actions done so far.
+        # The number of actions so far.
         self.done = 0
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._sequence = 0
 
     def at(self, time: float, action: Callable[..., None], *arguments: object) -> None:
-        """Have ``action(*arguments)`` happen at `time`, or now when that has passed."""
+        """Schedule ``action(*arguments)`` at `time`, or now if that has passed."""
         self._sequence += 1
         heappush(self._heap, (max(time, self.now), self._sequence, action, arguments))
 
@@ -30,7 +31,7 @@ class EventQueue:
         heappush(self._heap, (self.now + seconds, self._sequence, action, arguments))
 
     def step(self) -> bool:
-        """Do the next action. False when there is none."""
+        """Do the next action. Return False if there is none."""
         if not self._heap:
             return False
         self.now, _, action, arguments = heappop(self._heap)
@@ -43,11 +44,10 @@ Then = Callable[[], None]
 
 
 class Link:
-    """One direction of a server's link: n flows under way get bandwidth / n each (processor sharing).
+    """One direction of a server's link: n concurrent flows get bandwidth / n each (processor sharing).
 
-    `served` counts the bytes that a flow present from the beginning would have
-    got; a flow of b bytes that begins at served = s ends at served = s + b. So
-    an arrival or an end costs O(log n), not a new date for every flow.
+    `served` counts the bytes that a flow present from the beginning would have received; a flow of b bytes that begins
+    at served = s ends at served = s + b. So an arrival or an end costs O(log n), not a new date for every flow.
     """
 
     def __init__(self, queue: EventQueue, bandwidth: float) -> None:
@@ -57,11 +57,11 @@ class Link:
         self._updated = 0.0
         self._flows: list[tuple[float, int, Then]] = []
         self._sequence = 0
-        # Only the latest time that was scheduled for the next end counts.
+        # Only the newest schedule of the next end is valid.
         self._plan = 0
 
     def send(self, nbytes: float, then: Then) -> None:
-        """`then` happens when `nbytes` have passed."""
+        """Call `then` when `nbytes` have passed."""
         if self._bandwidth <= 0 or nbytes <= 0:
             then()
             return
@@ -71,7 +71,7 @@ class Link:
         self._schedule_end()
 
     def change(self, bandwidth: float) -> None:
-        """From now on; flows under way go on at the new rate."""
+        """Set the bandwidth from now on, also for flows under way."""
         self._advance()
         self._bandwidth = bandwidth
         if bandwidth > 0:
@@ -98,7 +98,7 @@ class Link:
         if plan != self._plan:
             return
         self._advance()
-        # The date was computed from this flow: it has ended, whatever rounding says.
+        # The date was computed from this flow, so it has ended, even if rounding differs.
         self._served = max(self._served, self._flows[0][0])
         ended: list[Then] = []
         while self._flows and self._flows[0][0] <= self._served:
@@ -109,28 +109,30 @@ class Link:
 
 
 class Network:
-    """All links of the cluster. `latency` in seconds one way, `bandwidth` in bytes/s, 0 for no limit."""
+    """All links of the cluster. `latency`: seconds one way; `bandwidth`: bytes/s, 0 for no limit.
+
+    `free`: transfers take no time.
+    """
 
     def __init__(self, queue: EventQueue, servers: int, latency: float, bandwidth: float) -> None:
         self.latency = latency
         self._queue = queue
         self._out = [Link(queue, bandwidth) for _ in range(servers)]
         self._in = [Link(queue, bandwidth) for _ in range(servers)]
-        # Every transfer takes no time at all.
         self.free = latency <= 0 and bandwidth <= 0
 
     def change(self, latency: float, bandwidth: float) -> None:
-        """Of transfers from now on; those under way share the new bandwidth."""
+        """Set latency and bandwidth from now on; transfers under way share the new bandwidth."""
         self.latency, self.free = latency, latency <= 0 and bandwidth <= 0
         for link in (*self._out, *self._in):
             link.change(bandwidth)
 
     def download(self, sizes: Sequence[int], then: Then) -> None:
-        """Ask every server for its part, of `sizes` bytes; `then` when the last has arrived."""
+        """Get each server's part, of `sizes` bytes, and call `then` when the last has arrived."""
         self._transfer(self._out, sizes, then)
 
     def upload(self, sizes: Sequence[int], then: Then) -> None:
-        """Send every server its part; `then` when the last has acknowledged it."""
+        """Send each server its part, and call `then` when the last has acknowledged it."""
         self._transfer(self._in, sizes, then)
 
     def _transfer(self, links: Sequence[Link], sizes: Sequence[int], then: Then) -> None:
@@ -155,7 +157,7 @@ def _send(queue: EventQueue, link: Link, nbytes: int, latency: float, then: Then
 
 @dataclass(frozen=True, slots=True)
 class LinkFaults:
-    """How messages fare. A lost one is sent again `resend` seconds later, until it arrives."""
+    """What happens to messages. A lost one is sent again `resend` seconds later, until it arrives."""
 
     latency: float = 0.0
     loss: float = 0.0
@@ -168,7 +170,7 @@ class LinkFaults:
 
 
 class Channel:
-    """One direction of a worker's session stream: nothing overtakes, some things come twice."""
+    """One direction of a worker's session stream: messages stay in order, and some arrive twice."""
 
     __slots__ = ("_queue", "_faultless", "_link_faults", "_last", "_rng", "down_until")
 
@@ -178,15 +180,15 @@ class Channel:
         self._faultless = link_faults.perfect
         self._rng = rng
         self._last = 0.0
-        # Nothing leaves before; a broken connection moves it into the future.
+        # No message leaves before this time: the end of a broken connection.
         self.down_until = 0.0
 
     def immediate(self) -> bool:
-        """A message arrives in the moment in which it is sent."""
+        """Return True if a message arrives at the moment at which it is sent."""
         return self._faultless and self._last <= self._queue.now >= self.down_until
 
     def send(self, action: Callable[..., None], *arguments: object) -> None:
-        """Have ``action(*arguments)`` happen where and when the message arrives."""
+        """Schedule ``action(*arguments)`` for the arrival of the message."""
         link_faults, rng = self._link_faults, self._rng
         arrival = max(self._queue.now, self.down_until) + link_faults.latency
         while link_faults.loss and rng.random() < link_faults.loss:

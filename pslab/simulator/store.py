@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,69 +19,17 @@ from pswire.transport.wire import wire_named
 Floats = NDArray[np.float32]
 
 
-class Store(Protocol):
-    """`sizes_up`, `sizes_down`: bytes of each server's part of a gradient and of a version on the wire."""
+class Store:
+    """The model on the servers. This base class holds no arrays: messages have a size and no content (timing only).
 
-    @property
-    def sizes_up(self) -> Sequence[int]: ...
-
-    @property
-    def sizes_down(self) -> Sequence[int]: ...
-
-    @property
-    def remembers(self) -> bool:
-        """Workers' codecs do."""
-        ...
-
-    @property
-    def empty(self) -> bool:
-        """It holds no arrays: nothing is to be executed, and no payload waits for memory."""
-        ...
-
-    def execute(self, entry: Entry) -> None:
-        """An entry of the decision log, in order."""
-        ...
-
-    def read(self, ticket: int, version: int) -> list[Floats] | None:
-        """A copy of the version that a ticket was granted; its pin is over. None: it is gone."""
-        ...
-
-    def admit(self, ticket: int, then: Callable[[], None]) -> None:
-        """`then` happens once every shard's memory admits the ticket's payload, or its ticket is closed."""
-        ...
-
-    def let_in(self) -> None:
-        """Entries were executed: workers that wait for memory may go on. Never between two entries of one step: what
-        the waiting ones commit is decided after them, so it stands behind them in the log."""
-        ...
-
-    def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
-        """Put the payloads of an open ticket into staging. Names the first NaN or Inf instead, if there is one."""
-        ...
-
-    def residual(self, worker: str, dropped: int) -> int | None:
-        """The ticket whose commit left behind what the worker's next payload is encoded with, once it has heard that
-        `dropped` is."""
-        ...
-
-    def ordinary(self, ticket: int) -> bool:
-        """The ticket's payload, which was pushed, is an ordinary one on every server."""
-        ...
-
-    def norm(self, ticket: int) -> float:
-        """Of the gradient in the ticket's payload, which was pushed, as receipts have it; NaN without arrays."""
-        ...
-
-    def try_update(self, update: entries.Apply) -> tuple[bool, float]:
-        """Would this update be finite on every server, and what would be the largest magnitude?"""
-        ...
-
-
-class TimingOnlyStore:
-    """Timing only: messages have a size, and nothing in them."""
+    `sizes_up`, `sizes_down`: bytes of each server's part of a gradient and of a version on the wire. `empty`: there
+    are no arrays to execute entries on, and no payload waits for memory. `remembers`: the workers' codecs do.
+    """
 
     empty = True
     remembers = False
+    sizes_up: Sequence[int]
+    sizes_down: Sequence[int]
 
     def __init__(self, servers: int, nbytes: int) -> None:
         self.sizes_up = self.sizes_down = [
@@ -90,38 +37,49 @@ class TimingOnlyStore:
         ]
 
     def execute(self, entry: Entry) -> None:
-        pass
+        """Execute the next entry of the decision log."""
 
     def read(self, ticket: int, version: int) -> list[Floats] | None:
+        """Return a copy of the version that a ticket was granted, and unpin it. None: the version is gone."""
         return []
 
     def admit(self, ticket: int, then: Callable[[], None]) -> None:
+        """Call `then` once every shard has memory for the ticket's payload, or the ticket is closed."""
         then()
 
-    def let_in(self) -> None:
-        pass
+    def admit_waiting(self) -> None:
+        """Let workers that wait for memory go on, after entries were executed.
+
+        Never call it between two entries of one step: what these workers commit is decided after the step, and stands
+        after it in the log.
+        """
 
     def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
+        """Stage the payloads of an open ticket. Return the first NaN or Inf instead, as text, if there is one."""
         return None
 
     def residual(self, worker: str, dropped: int) -> int | None:
+        """Return the ticket whose residual the worker's next payload is encoded with, once it knows that the commit of
+        ticket `dropped` is dropped."""
         return None
 
     def ordinary(self, ticket: int) -> bool:
+        """Return True if the ticket's staged payload is an ordinary one on every server."""
         return True
 
     def norm(self, ticket: int) -> float:
+        """Return the norm of the ticket's staged gradient, as receipts have it; NaN without arrays."""
         return math.nan
 
     def try_update(self, update: entries.Apply) -> tuple[bool, float]:
+        """Return whether the update would be finite on every server, and its largest magnitude."""
         return True, 0.0
 
 
-class ShardStore:
-    """Every server's shard. An order is executed in the moment of its decision.
+class ShardStore(Store):
+    """Every server's shard. An order is executed at the moment of its decision.
 
-    There are as many arena versions as workers may hold, so an update never
-    waits for a reader; the daemons' lease has nothing to do here.
+    There are as many arena versions as workers may hold, so an update never waits for a reader, and no lease expires.
     """
 
     empty = False
@@ -144,10 +102,10 @@ class ShardStore:
             for server in range(len(plan.shards))
         ]
         self._folded: set[int] = set()
-        # What each worker's encoders remember, one per shard, and whose a ticket is.
+        # Worker -> its encoders, one per shard; held ticket -> worker.
         self._encoders: dict[str, list[Encoder]] = {}
         self._holders: dict[int, str] = {}
-        # Tickets for initial values, which no codec with scales rounds.
+        # Tickets of initial values, which are never rounded by a codec with scales.
         self._raw: set[int] = set()
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self.sizes_up = [self._wire.up.size(layout) for layout in plan.shards]
@@ -171,9 +129,9 @@ class ShardStore:
 
     def admit(self, ticket: int, then: Callable[[], None]) -> None:
         self._waiting.append((ticket, then))
-        self.let_in()
+        self.admit_waiting()
 
-    def let_in(self) -> None:
+    def admit_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for ticket, then in waiting:
             if self._admits(ticket):
@@ -212,7 +170,7 @@ class ShardStore:
         return all(finite for finite, _ in found), max(largest for _, largest in found)
 
     def encode(self, ticket: int, flats: Sequence[Floats]) -> float:
-        """A payload that nothing depends on but what its worker's encoders remember. Returns its norm as `norm`."""
+        """Encode a payload that matters only to its worker's encoders. Return its norm, as `norm` does."""
         squares = []
         for shard, payload in zip(self._shards, self._arriving(ticket, flats), strict=True):
             gradient = payload[: shard.layout.trainable]
@@ -220,7 +178,7 @@ class ShardStore:
         return norm_of(squares)
 
     def _received(self, values: Floats) -> Floats:
-        """A copy, as it comes out of the wire at the other end."""
+        """Return a copy as the receiver decodes it."""
         codec = self._wire.down
         if codec.exact:
             return values.copy()
@@ -229,7 +187,7 @@ class ShardStore:
         return out
 
     def _arriving(self, ticket: int, flats: Sequence[Floats]) -> list[Floats]:
-        """What the servers receive: new arrays. Raises NotFinite."""
+        """Return what the servers receive, as new arrays. Raises NotFinite."""
         codec: Codec = FLOAT32 if ticket in self._raw and self.remembers else self._wire.up
         if codec.exact:
             return [flat.copy() for flat in flats]
@@ -251,34 +209,34 @@ class ShardStore:
         return encoders[0].base
 
     def go_on_from(self, commit: entries.Commit) -> None:
-        """Before the payload of a commit of the log is encoded again: its worker had heard by then that the one before
-        was dropped, or not. Raises ShardError where the log says something else of it."""
+        """Prepare to encode the payload of a logged commit again, whether or not its worker knew that its commit before
+        was dropped. Raises ShardError if neither leads to the logged residual."""
         base = self.residual(commit.worker, 0)
         if base is not None and base != commit.residual:
             base = self.residual(commit.worker, base)
         if base != commit.residual:
             raise ShardError(
-                f"ticket {commit.ticket} was encoded with what ticket {commit.residual} left behind, expected {base}"
+                f"ticket {commit.ticket} was encoded with the residual of ticket {commit.residual}, expected {base}"
             )
 
     # Checkpoints
 
     @property
     def folded(self) -> frozenset[int]:
-        """What the coming update has."""
+        """Tickets that are folded into the coming update."""
         return frozenset(self._folded)
 
     def states(self) -> list[ShardState]:
-        """Of all servers, as they are now."""
+        """Return the states of all shards."""
         return [shard.state() for shard in self._shards]
 
     def restore(self, states: Sequence[ShardState], folded: Sequence[int]) -> None:
-        """Go on from there, in place of the first entry. `folded`: what the coming update has. Raises StateError."""
+        """Take over these states before the first entry. `folded`: tickets of the coming update. Raises StateError."""
         for shard, state in zip(self._shards, states, strict=True):
             shard.restore(state)
         self._folded = set(folded)
 
-    # What workers' encoders remember, as `psworker.data.shard_client` has it
+    # The memory of workers' encoders, as in `psworker.data.shard_client`
 
     def _remember(self, entry: Entry) -> None:
         match entry:
@@ -301,10 +259,10 @@ class ShardStore:
             self._encoders[worker] = [self._wire.up.encoder(layout) for layout in self.plan.shards]
         return self._encoders[worker]
 
-    # The end
+    # The newest version
 
     def flats(self) -> list[Floats]:
-        """The newest version, one payload per shard."""
+        """Return the newest version, one flat array per shard."""
         found = [shard.arena.values(shard.version) for shard in self._shards]
         return [values for values in found if values is not None]
 
@@ -313,8 +271,10 @@ class ShardStore:
         return dict(zip(names, self.plan.gather(self.flats()), strict=True))
 
     def slots(self) -> list[dict[str, Floats]]:
-        """What an optimizer that keeps no workers apart remembers: of each of its slots the variables by name, zeros of
-        those that are not trained."""
+        """Return the optimizer's slots, each as variables by name, with zeros for those that are not trained.
+
+        Only for an optimizer without slots per worker.
+        """
         names = [variable.name for variable in self.plan.variables]
         kept = [shard.slots[""] for shard in self._shards]
         return [

@@ -20,25 +20,26 @@ Floats = NDArray[np.float32]
 
 @dataclass(slots=True)
 class Step:
-    """The ticket that a worker holds."""
+    """The ticket that a worker holds. `granted`, `pulled`, `computed`: when its grant, weights and gradient were there.
+
+    `begun`: the weights are there, and the worker computes.
+    """
 
     ticket: int
     initialise: bool
-    # When its grant was received, its weights were there and its gradient was ready.
     granted: float
     pulled: float = 0.0
     computed: float = 0.0
     before: float | None = None
     weights: list[Floats] | None = None
     result: Result | None = None
-    # It was pulled, and the batches are being worked through.
     begun: bool = False
 
 
 class Worker:
-    """One worker. `life` counts its processes: what an earlier life has scheduled does not happen.
+    """One worker. `life` counts its processes: actions that an earlier life has scheduled do nothing.
 
-    `compute` draws the seconds of a step, the injected delay included.
+    `compute` draws the seconds of a step, including the injected delay.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Worker:
         self.alive = False
         self.trainer = trainer
         self.up, self.down = up, down
-        # Steps begun, and why the worker gave up, if it did.
+        # The number of steps begun, and why the worker left early; empty if it did not.
         self.steps = 0
         self.failure = ""
         self._cluster = cluster
@@ -65,12 +66,11 @@ class Worker:
         self._engine = ClientEngine(lossless_link=True)
         self._joined = False
         self._step: Step | None = None
-        # Set at each join: what is remembered between tickets belongs to an incarnation.
+        # Set at each join: the memory between tickets belongs to an incarnation.
         self._work: LocalWork
         self._data: WorkerData
-        # What the local rule of this incarnation says.
+        # The local rule takes steps before it pulls; after the first contribution, from weights of its own.
         self._steps_before_pull = False
-        # It has weights of its own to take steps from: such a rule, and there was a contribution.
         self._has_own_weights = False
         self._nonfinite = 0
 
@@ -78,10 +78,10 @@ class Worker:
     def session(self) -> str:
         return f"{self.name}/{self.life}"
 
-    # Life and death
+    # Processes
 
     def start(self) -> None:
-        """A new process, or the same one that has to join again."""
+        """Start a new process, or have the same one join again."""
         self.life += 1
         self.alive = True
         self._engine = ClientEngine(lossless_link=True)
@@ -106,7 +106,7 @@ class Worker:
             self._data = WorkerData(self._cluster.batches(self, next_batch), None, steps)
         self._begin()
 
-    # What it receives
+    # Notices
 
     def receive(self, life: int, notice: protocol.Event) -> None:
         if life != self.life:
@@ -238,8 +238,17 @@ class Worker:
         else:
             samples, loss = result.samples, result.loss
         self._data.next()
-        told = (step.ticket, present.last, samples, loss, asks, times)
-        self._send(self._engine.commit(Commit(*told, unit_ends=present.ends, residual=residual)))
+        commit = Commit(
+            step.ticket,
+            present.last,
+            samples,
+            loss,
+            asks,
+            times,
+            unit_ends=present.ends,
+            residual=residual,
+        )
+        self._send(self._engine.commit(commit))
         if not asks:
             self._begin()
 
@@ -251,7 +260,7 @@ class Worker:
             and self._work.steps > 1
             and not (self._data.present and self._data.present.steps_taken)
         ):
-            # As in a real worker: several batches cannot be read again.
+            # As in a real worker, several batches cannot be read again.
             self._data.next()
             self._begin()
         else:
@@ -263,7 +272,7 @@ class Worker:
         self._skip()
 
     def _skip(self) -> None:
-        """The batches are skipped; too many in a row end this worker, as they end a real one."""
+        """Skip the batches. Too many in a row end this worker, as they end a real one."""
         self._nonfinite += 1
         if self._nonfinite >= NONFINITE_LIMIT:
             what = "batches" if self._work.steps == 1 else "tickets"
@@ -274,7 +283,7 @@ class Worker:
         self._begin()
 
     def _begin(self) -> None:
-        """With the next batches: ask, take their steps before asking, or say that there are none."""
+        """Begin with the next batches: ask for a ticket, or take their steps first, or say that there are none."""
         present = self._data.present
         if self._data.dealt:
             self._ask()
@@ -298,14 +307,14 @@ class Worker:
 
     @property
     def _present(self) -> TicketWork:
-        """What the ticket in hand is for."""
+        """The work of the ticket in hand."""
         assert self._data.present is not None
         return self._data.present
 
     def _seconds(self, work: TicketWork) -> float:
         return sum(self.compute() for _ in work.batches)
 
-    # What it sends
+    # Requests
 
     def _ask(self) -> None:
         self._send(self._engine.ready())
@@ -320,7 +329,7 @@ class Worker:
                 up.send(receive, self, self.incarnation, request)
 
     def leave(self, reason: str) -> None:
-        """Leave before the data ends."""
+        """Leave the job before the data ends."""
         if self.alive:
             self._send(self._engine.leave(reason))
             self.die()

@@ -1,6 +1,5 @@
-"""What a simulated worker works through: its own data batch by batch, or the parts of work units that it is dealt; and
-what it needs of the cluster around it.
-"""
+"""The data of a simulated worker (its own batches, or the parts of work units that it is dealt), and its interface to
+the cluster."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from psworker.work import UnitSource, UnitTrainer, WorkUnits
 
 @dataclass(frozen=True, slots=True)
 class DealtPart:
-    """The batches of a part, the number of the last one in its unit, and whether the unit ends with it."""
+    """The batches of a part. `last`: the number of the last one in its unit; `ends`: the unit ends with it."""
 
     batches: Sequence[Any]
     last: int
@@ -27,16 +26,16 @@ class DealtPart:
 
 
 class Source(Protocol):
-    """One worker's way to the batches of what it is dealt."""
+    """A reader of the parts that one worker is dealt."""
 
     def read(self, part: UnitPart) -> DealtPart | None:
-        """None: the unit has no such part."""
+        """Return the part; None if the unit has no such part."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Where only time matters: units of so many batches, of which `steps` make a part."""
+    """A source without data, where only time matters: units of `batches` batches, `steps` of them in a part."""
 
     batches: int
     steps: int
@@ -49,7 +48,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """With a trainer: its data, as a real worker reads it."""
+    """A source with a trainer's data, read as a real worker reads it."""
 
     source: UnitSource
 
@@ -69,7 +68,7 @@ class Dealing:
     seed: int
 
     def source(self, trainer: Trainer | None, index: int, steps: int) -> Source:
-        """Of a worker's new process."""
+        """Return the source of a worker's new process."""
         if trainer is None:
             return Counted(self.terms.batches, steps)
         assert isinstance(trainer, UnitTrainer) and trainer.work is not None
@@ -77,7 +76,10 @@ class Dealing:
 
 
 def dealing(units: int, batches: int, epochs: int, trainer: Trainer | None, seed: int) -> Dealing | None:
-    """`units` and `batches`: where only time matters. With a trainer its own `work` counts. None: nothing is dealt."""
+    """Return how data is dealt, or None if it is not.
+
+    A trainer's own `work` decides; `units` and `batches` are for simulations of time only.
+    """
     if trainer is not None:
         work = trainer.work if isinstance(trainer, UnitTrainer) else None
         return None if work is None else Dealing(_terms(work, epochs), seed)
@@ -90,35 +92,35 @@ def _terms(work: WorkUnits, epochs: int) -> WorkTerms:
 
 @dataclass(slots=True)
 class TicketWork:
-    """The batches of one ticket. `last`: the number of the last; `more`: there is data behind them."""
+    """The batches of one ticket. `last`: the number of the last one; `more`: more data follows.
+
+    `steps_taken`: their steps were taken before the grant, in `before` seconds. `ends`: the last part of a work unit.
+    """
 
     batches: list[Any]
     last: int
     more: bool
-    # Their steps were taken before the grant, in `before` seconds.
     steps_taken: bool = False
     before: float | None = None
-    # It is the last part of a work unit.
     ends: bool = False
 
 
 class WorkerData:
-    """Of one incarnation. `present`: what the next ticket is for; None where nothing is left, or is to be dealt."""
+    """The data of one incarnation. `present`: the work of the next ticket; None if nothing is left or dealt yet."""
 
     def __init__(self, batches: Iterator[tuple[int, Any]], source: Source | None, steps: int) -> None:
-        """`batches`: by number, where it has data of its own; `source`: where its data is dealt; `steps`: batches of
-        a ticket."""
+        """`batches`: its own data as (number, batch), or `source` if data is dealt; `steps`: batches per ticket."""
         self._batches, self._source, self._steps = ReadAhead(batches), source, steps
         self.present: TicketWork | None = None
         self.next()
 
     @property
     def dealt(self) -> bool:
-        """What to work on comes with the grant."""
+        """True if the grant says what to work on."""
         return self._source is not None
 
     def next(self) -> None:
-        """A real worker reads batch by batch, during the ticket; here they may as well be read at once."""
+        """Read the batches of the next ticket. (A real worker reads them one by one during the ticket.)"""
         data = self._batches
         if self.dealt:
             return
@@ -133,7 +135,7 @@ class WorkerData:
         self.present = TicketWork(batches, last, data.following is not None)
 
     def read(self, part: UnitPart) -> bool:
-        """The part of a work unit that a grant names; False: there is none."""
+        """Read the part of a work unit that a grant names. Return False if it does not exist."""
         assert self._source is not None
         found = self._source.read(part)
         if found is not None:
@@ -143,43 +145,35 @@ class WorkerData:
 
 Floats = NDArray[np.float32]
 
-# The worker itself: what it calls is told who calls.
+# The class of the worker, which passes itself to the cluster.
 W = TypeVar("W")
 
 
 class Surroundings(Protocol[W]):
-    """What a worker needs of the cluster around it."""
+    """The interface of a worker to its cluster.
+
+    `interrupt`: cancelled workers stop at once. `batch_size`: samples of a batch, where only time matters. `batches`:
+    from a worker and its first batch to (number, batch) pairs. `dealing`: None if each worker has its own data.
+    """
 
     queue: EventQueue
     network: Network
     store: Store
-    # Cancelled workers stop at once.
     interrupt: bool
-    # Samples of a batch, where only time matters.
     batch_size: int
-    # From a worker and its first batch to its numbered batches.
     batches: Callable[[W, int], Iterator[tuple[int, Any]]]
-    # None where each worker has data of its own.
     dealing: Dealing | None
 
     def join(self, worker: W, life: int) -> None: ...
 
-    def receive(self, worker: W, incarnation: int, request: Request) -> None:
-        """A request of this incarnation arrives at the coordinator."""
-        ...
+    def receive(self, worker: W, incarnation: int, request: Request) -> None: ...
 
-    def gone(self, worker: W) -> None:
-        """The process has ended after the stop."""
-        ...
+    def gone(self, worker: W) -> None: ...
 
-    def closed(self, ticket: int) -> bool:
-        """The shards take no payload for it any more."""
-        ...
+    def closed(self, ticket: int) -> bool: ...
 
     def local_work(self) -> LocalWork: ...
 
-    def initial(self, worker: W) -> list[Floats]:
-        """The payload of version 0."""
-        ...
+    def initial(self, worker: W) -> list[Floats]: ...
 
     def evaluate(self, worker: W, version: int) -> None: ...

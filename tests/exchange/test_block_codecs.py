@@ -169,7 +169,7 @@ def test_the_log_says_which_residual_counts(tmp_path: Path) -> None:
     assert check_run(run).ok
     edit_log(run, forget)
     assert [each.check for each in check_run(run).violations] == ["members"]
-    with pytest.raises(DataError, match="left behind"):
+    with pytest.raises(DataError, match="residual"):
         replay_of(run).run()
 
 

@@ -15,7 +15,7 @@ from pslab.replay import schedule as s
 from pslab.replay.schedule import job_of, read_records
 from pslab.simulator import Cluster
 from pslab.simulator.network import Channel, EventQueue, LinkFaults, Network
-from pslab.simulator.store import TimingOnlyStore
+from pslab.simulator.store import Store
 from pslab.simulator.worker import Worker
 from psserver.coordinator import JobTerms, Record
 from psserver.policies import build
@@ -38,7 +38,7 @@ def never() -> float:
     raise AssertionError("a puppet computes nothing")
 
 
-class Recorded(TimingOnlyStore):
+class Recorded(Store):
     """Without arrays. `norms`: what the record says of them, by ticket."""
 
     def __init__(self, servers: int) -> None:

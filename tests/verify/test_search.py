@@ -45,7 +45,7 @@ TWO: dict[str, tuple[str, int]] = {
     # Both join, the first brings the values and asks, the second asks; then one commits and the other leaves.
     "DeadlocksOnLeave": ("deadlocked: w0 wait and no ticket is open", 7),
     "FoldsInAnotherOrder": ("expected first what was folded, as it was", 7),
-    "HoldsTurns": ("the shards do not let in the payloads of tickets", 6),
+    "HoldsTurns": ("the shards have no room for the payloads of tickets", 6),
     "Unexplained": ("is None, while w", 6),
 }
 
