@@ -87,22 +87,35 @@ class OneAtATime(LogCheck):
 
     name = "one open ticket"
 
+    def __init__(self) -> None:
+        # Not the fold's tickets: here a ticket stays open until an entry of its own worker ends it.
+        self._open: dict[str, list[int]] = {}
+
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
             case e.Initialise(worker, number):
-                yield from _granted(worker, number, False, state)
+                yield from self._begin(worker, number, False)
             case e.Grant(worker, number, _, _, ahead):
-                yield from _granted(worker, number, ahead, state)
+                yield from self._begin(worker, number, ahead)
+            case e.Commit(worker, number) | e.Cancel(worker, number) | e.Abandon(worker, number):
+                self._end(worker, number)
+            case e.Install(_, number):
+                for worker in list(self._open):
+                    self._end(worker, number)
 
+    def _begin(self, worker: str, number: int, ahead: bool) -> Iterator[str]:
+        held = self._open.setdefault(worker, [])
+        if held and not ahead:
+            yield f"{worker} is granted ticket {number} while it holds ticket {held[-1]}"
+        elif len(held) > 1:
+            yield f"{worker} is granted ticket {number} ahead while it holds tickets {held[0]} and {held[1]}"
+        elif ahead and not held:
+            yield f"{worker} is granted ticket {number} ahead, but it holds none"
+        held.append(number)
 
-def _granted(worker: str, number: int, ahead: bool, state: Fold) -> Iterator[str]:
-    held = [ticket.number for ticket in state.open_of(worker)]
-    if held and not ahead:
-        yield f"{worker} is granted ticket {number} while it holds ticket {held[-1]}"
-    elif len(held) > 1:
-        yield f"{worker} is granted ticket {number} ahead while it holds tickets {held[0]} and {held[1]}"
-    elif ahead and not held:
-        yield f"{worker} is granted ticket {number} ahead, but it holds none"
+    def _end(self, worker: str, number: int) -> None:
+        if number in self._open.get(worker, ()):
+            self._open[worker].remove(number)
 
 
 class Accounting(LogCheck):

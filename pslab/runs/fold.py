@@ -217,6 +217,9 @@ class Fold:
             member.done = member.granted = False
 
     def _open(self, ticket: Ticket) -> None:
+        if (former := self.held.get(ticket.number)) is not None:
+            # A damaged log grants a number twice.
+            self.held_of[former.worker].remove(former)
         self.tickets[ticket.number] = self.held[ticket.number] = ticket
         self.held_of[ticket.worker].append(ticket)
 
