@@ -1,17 +1,17 @@
-"""What can go wrong in a session.
+"""The errors of a session.
 
 SessionError
-  Unreachable      a server did not answer for too long
-    JobStopped     the job has ended without success, and without it
-  Refused          the servers do not want this worker: another model, job or newer process
-    JobOver        the job has succeeded without it: nothing is left to do
-  Untrusted        a certificate, token, role or name is refused, or only one end speaks TLS
+  Unreachable      a server did not answer within the session's server_timeout
+    JobStopped     the job had ended without success
+  Refused          the servers refuse this worker: another model, another job, or a newer process of its name
+    JobOver        the job had succeeded: nothing is left to do
+  Untrusted        a certificate, token, role or name is refused, or only one end uses TLS
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
   Voided           the ticket is no longer valid; abandon it and ask again
-  RolledBack       the job went back to a checkpoint, and some commits of this worker are undone with it
-  IllegalInput     a call that the session's state does not allow; nothing has changed
+  RolledBack       the job went back to a checkpoint, which undid commits of this worker
+  IllegalInput     the session's state does not allow this call; nothing has changed
   Diverged         gradient after gradient is NaN or infinite
-Unsupported      of `psworker.keras`: something in a model, an optimizer or a script that servers cannot do
+Unsupported      servers cannot do what a model, an optimizer or a script wants
 """
 
 
@@ -24,8 +24,11 @@ class Unreachable(SessionError):
 
 
 class JobStopped(Unreachable):
-    """The job had ended without success before this worker came, or came back; the text says how. It may begin again:
-    the servers say so by their exit code. Or it has begun again, at a checkpoint, since this worker heard its end."""
+    """The job had ended without success before this worker joined or rejoined; the text says how.
+
+    It may begin again, which the servers announce by their exit code. Or it has begun again, at a checkpoint, since
+    this worker received its end.
+    """
 
 
 class Refused(SessionError):
@@ -33,11 +36,11 @@ class Refused(SessionError):
 
 
 class JobOver(Refused):
-    """The job had succeeded before this worker came, or came back; the text says how it ended."""
+    """The job had succeeded before this worker joined or rejoined; the text says how it ended."""
 
 
 class Untrusted(SessionError):
-    """One end does not believe the other, or speaks no TLS; the text says which, and what to do."""
+    """One end does not trust the other, or does not use TLS; the text says which, and what to do."""
 
 
 class PayloadRefused(SessionError):
@@ -49,16 +52,18 @@ class Voided(SessionError):
 
 
 class RolledBack(SessionError):
-    """Commits of this worker are undone: go on at `Session.next_batch`. Raised once for each time, and only where the
-    loop has said that it can (`Session.goes_back`)."""
+    """Commits of this worker are undone: continue at `Session.next_batch`.
+
+    Raised once for each rollback, and only after `Session.goes_back`.
+    """
 
 
 class IllegalInput(SessionError):
-    """The session's state does not allow this call, and has not changed; the text names both."""
+    """The session's state does not allow this call, and has not changed; the text names call and state."""
 
 
 class Diverged(SessionError):
-    """Gradient after gradient is NaN or infinite."""
+    """Too many gradients in a row were NaN or infinite."""
 
 
 class Unsupported(Exception):

@@ -1,6 +1,6 @@
-"""A model on parameter servers, in a training loop of one's own: `pull`, gradients, `contribute`, and again.
+"""A model on parameter servers in the user's own training loop: `pull`, gradients, `contribute`, and again.
 
-It knows no framework: `psworker.keras`, `psworker.torch` and `psworker.jax` give it a `psworker.backends.Model`.
+No framework is used here: `psworker.keras`, `psworker.torch` and `psworker.jax` provide a `psworker.backends.Model`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = logging.getLogger("ps-worker")
 
 
 class RemoteError(Unsupported, RuntimeError):
-    """A call that does not fit the loop's `pull`, gradients, `pull`, gradients; nothing was sent."""
+    """A call out of the order `pull`, gradients, `pull`, gradients; nothing was sent."""
 
 
 class Remote:
     """One worker's loop. Close it, or use `with`. Not thread-safe.
 
-    `optimizer`: the [optimizer] for so many servers. `rate`: the learning rate of the update from a version on, or None
-    where the servers know it; worker 0's is that of all. `hosts`, `policy`, `seed`, `out`, `name`, `task_index`,
-    `wire_dtype`, `transport`, `server_timeout`: as in `psworker.keras.distribute`; without any servers one is started
-    here.
+    `optimizer`: returns the [optimizer] for a number of servers. `rate`: returns the learning rate of the update from a
+    version on, or None if the servers know it; worker 0 sets it for all. `hosts`, `policy`, `seed`, `out`, `name`,
+    `task_index`, `wire_dtype`, `transport`, `server_timeout`: as in `psworker.keras.distribute`; without servers this
+    starts one.
 
     Raises what `psworker.connect` raises.
     """
@@ -96,14 +96,14 @@ class Remote:
         self._rate = rate(0)
         self.version = 0
         self.fates: dict[str, int] = {}
-        # How many gradients in a row were not finite.
+        # Gradients in a row that were not finite.
         self._bad = 0
         self._closed = False
 
     def pull(self) -> int | None:
-        """The granted version into the model; its number, or None when the job is over.
+        """Load the granted version into the model and return its number; None when the job is over.
 
-        Called again before a contribution it is the same version again, without what changed the model meanwhile.
+        A second call before a contribution loads the same version again, which undoes changes of the model.
         """
         while self.grant is None and (grant := self.session.ready()) is not None:
             self.grant = grant
@@ -122,9 +122,9 @@ class Remote:
     def contribute(self, gradients: Sequence[Any], *, samples: int = 1, loss: float = math.nan) -> bool:
         """Contribute gradients of the pulled version, one for each trained variable in order, averaged over `samples`.
 
-        The changes of state (BatchNorm's averages) since `pull` go along. False where they did not count: the ticket
-        was cancelled, or a number is not finite. Raises RemoteError without a `pull` before; ModelError for another
-        shape; Diverged (a SessionError) for the tenth in a row that are not finite, as `fit` does.
+        Includes the changes of state (BatchNorm's averages) since `pull`. Returns False if they did not count, because
+        the ticket was cancelled or a number is not finite. Raises RemoteError without a `pull` before, ModelError for
+        another shape, and Diverged (a SessionError) for the tenth failure in a row to be finite, as `fit` does.
         """
         grant, session = self._granted(), self.session
         flats = payloads(session.plan, self._model, [*gradients, *self._model.changes()], self._dtype)
@@ -166,7 +166,7 @@ class Remote:
 
     def _count_fates(self) -> None:
         for disposition in self.session.dispositions():
-            # The initial values, which the first worker gives, are no contribution.
+            # The first worker's initial values are no contribution.
             if disposition.fate != "applied" or disposition.version:
                 self.fates[disposition.fate] = self.fates.get(disposition.fate, 0) + 1
 
@@ -175,8 +175,10 @@ class Remote:
         return None if rate is None or rate == self._rate or self.session.worker_index else rate
 
     def close(self) -> None:
-        """This worker has no more data; waits for the others, and leaves the job's last version in the model. Safe
-        to call twice."""
+        """Say that this worker has no more data, wait for the others, and load the job's last version into the model.
+
+        Safe to call twice.
+        """
         session = self.session
         self.grant = None
         if self._closed:
@@ -199,15 +201,15 @@ class Remote:
         if kind is None:
             self.close()
         else:
-            # Others must not wait for a contribution that will not come.
+            # Other workers must not wait for a contribution that will not come.
             self.session.close(kind.__name__)
 
 
 class Following:
-    """A `Remote` whose next version is in the model after every contribution, in the place of an optimizer.
+    """Takes the place of an optimizer: after every contribution to `remote` the model holds the next version.
 
-    It waits for the job's first version, which is that of all workers. `close` it, or use `with`; the end of the
-    process does so, too, and leaves the job's last version in the model only then.
+    Opening it waits for the job's first version, which is the same on all workers. `close` it, or use `with`; at the
+    latest the end of the process closes it. The model holds the job's last version after that.
     """
 
     def __init__(self, remote: Remote) -> None:
@@ -217,7 +219,7 @@ class Following:
         try:
             self._pull()
         except BaseException as error:
-            # Nobody gets this one to close it.
+            # The caller gets no object to close.
             self.__exit__(type(error), error, None)
             raise
 
@@ -232,8 +234,7 @@ class Following:
         return self.remote.session
 
     def close(self) -> None:
-        """This worker has no more data; waits for the others, and leaves the job's last version in the model. Safe to
-        call twice."""
+        """As `Remote.close`."""
         self.__exit__(None, None, None)
 
     def _check_running(self) -> None:
@@ -243,12 +244,12 @@ class Following:
             raise JobOver(f"the job is over at version {stop.version}: {stop.reason}")
 
     def _pull(self) -> None:
-        """The next version, or the last where the job has ended."""
+        """Load the next version, or the last if the job has ended."""
         if self.remote.pull() is None:
             self.close()
 
     def _at_exit(self) -> None:
-        """A process that an exception ends is not done with its data: it leaves, and nobody waits for it."""
+        """Close. A process that ends by an exception has data left: it leaves, and the others do not wait for it."""
         error = getattr(sys, "last_value", None)
         self.__exit__(None if error is None else type(error), error, None)
 

@@ -1,7 +1,7 @@
 """``python -m psworker.script PARENT FILE [ARGUMENT...]``: a training script as a worker of `ps-lab run --script`.
 
-The script runs as `python FILE ARGUMENT...` would run it. Beside that, this process ends with PARENT, the process
-that started it, leaves the job when it is told to end, and says in its exit code what went wrong.
+The script runs as by `python FILE ARGUMENT...`. In addition this process ends with PARENT, the process that started it,
+leaves the job on SIGTERM, and reports failures by its exit code.
 """
 
 import os
@@ -17,12 +17,12 @@ from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachabl
 
 
 def main(parent: str, file: str, *arguments: str) -> None:
-    """Run the script, then exit with one of `ExitCode`, or with the code that the script chose itself."""
+    """Run the script, then exit with one of `ExitCode`, or with the script's own exit code."""
     exit_on_sigterm()
-    # Without a Leave, behind which the others would go on: they end with this one.
+    # SIGKILL, so that this worker sends no Leave, after which the others would go on without it.
     die_with(int(parent), signal.SIGKILL)
     sys.argv = [file, *arguments]
-    # `-m` has put the current directory there.
+    # `-m` has put the current directory into sys.path[0].
     sys.path[0] = str(Path(file).resolve().parent)
     try:
         _run(file)
@@ -35,7 +35,7 @@ def main(parent: str, file: str, *arguments: str) -> None:
     except KeyboardInterrupt:
         _fail("interrupted", ExitCode.INTERRUPTED)
     except Exception as error:
-        # As the interpreter does: what ends with this process sees that it did not end well.
+        # As the interpreter does, so that exit handlers see that the process failed.
         sys.last_value = error
         sys.excepthook(*sys.exc_info())
         sys.exit(int(ExitCode.JOB_FAILED))
@@ -49,7 +49,7 @@ def main(parent: str, file: str, *arguments: str) -> None:
 
 
 def _run(file: str) -> None:
-    """Raises what the script raises; SystemExit only where it tells of a failure."""
+    """Run the file. Raises what it raises, except a SystemExit that reports success."""
     try:
         runpy.run_path(file, run_name="__main__")
     except SystemExit as end:
@@ -75,7 +75,7 @@ def _fail(message: str, code: ExitCode) -> None:
 
 
 if __name__ == "__main__":
-    # The script's imports find this module's own name free.
+    # The script may import this module under its own name.
     sys.modules.pop("psworker.script", None)
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     main(*sys.argv[1:])

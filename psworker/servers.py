@@ -1,4 +1,4 @@
-"""Where the servers are: said, in the environment, or a child process of our own."""
+"""Where the servers are: as the caller or the environment says, or in a child process that this one starts."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pswire.command.tf_config import cluster_from_tf_config
 from pswire.security.settings import PERSONAL
 from psworker.errors import Unsupported
 
-# Seconds. A server starts in about one, on a busy machine in several; it ends by itself when its job is over.
+# Seconds. A server starts in about one, on a busy machine in several, and ends by itself when its job is over.
 START, END = 60.0, 10.0
 
 
 class EmbeddedServerError(Unsupported, RuntimeError):
-    """The server that this process starts for itself did not start; the text has what it said."""
+    """The embedded server did not start; the text has its output."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Addresses of the servers, and which worker this is if the environment says so.
+    """Addresses of the servers, and this worker's task index if the environment says it.
 
-    `wire_dtype` and `transport` are those of a run that started this process; empty where none did.
+    `wire_dtype`, `transport`: of the run that started this process; empty without one.
     """
 
     hosts: tuple[Address, ...]
@@ -42,12 +42,12 @@ class Place:
 def find_servers(
     hosts: str | Sequence[str | Address] | None, environment: Mapping[str, str], **own: object
 ) -> Place | None:
-    """`hosts`, else PS_HOSTS, else TF_CONFIG; None when nobody says anything.
+    """Return the servers of `hosts`, else PS_HOSTS, else TF_CONFIG; None if none of them is set.
 
-    `own`: what the caller said of the server that is started where there are none; None for what was not said. Raises
-    AddressError, and ValueError where servers run that would not hear it.
+    `own`: settings for a server that this process would start; None where the caller gave none. Raises AddressError,
+    and ValueError if servers run already and a setting is given.
     """
-    place = _said(hosts, environment)
+    place = _named(hosts, environment)
     for name, value in own.items():
         if place is not None and value is not None:
             raise ValueError(
@@ -57,7 +57,7 @@ def find_servers(
     return place
 
 
-def _said(hosts: str | Sequence[str | Address] | None, environment: Mapping[str, str]) -> Place | None:
+def _named(hosts: str | Sequence[str | Address] | None, environment: Mapping[str, str]) -> Place | None:
     if hosts is not None:
         return Place(parse_hosts(hosts if isinstance(hosts, str) else ",".join(map(str, hosts))))
     if environment.get("PS_HOSTS"):
@@ -82,12 +82,12 @@ def _index(environment: Mapping[str, str]) -> int | None:
 
 
 class EmbeddedServer:
-    """One `ps-server` on loopback, for this process alone; it ends when this process does, however that ends."""
+    """A `ps-server` on loopback for this process alone. It ends with this process, however that ends."""
 
     def __init__(self, optimizer: Mapping[str, Any], policy: str, seed: int, out: Path | None) -> None:
         """Start it and wait for its address. Raises EmbeddedServerError."""
         self._log = tempfile.TemporaryFile()
-        # As everywhere under fit (`Experiment`), though a worker alone has nothing to weigh.
+        # The default under fit (`Experiment`), although a single worker has nothing to weigh.
         weight = {"weight": "samples"} if policy == "sync" else {}
         settings = {
             "policy": {"name": policy, **weight},
@@ -96,58 +96,58 @@ class EmbeddedServer:
         }
         command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json"]
         command += ["--parent", str(os.getpid()), *(f"--set={text}" for text in overrides(settings))]
-        # Without a folder: the model is in this process.
+        # No run folder by default: the model is in this process.
         command += ["--no-out"] if out is None else ["--out", str(out)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            # For this process alone, on loopback: who this one is to other servers is nothing to it.
+            # It listens on loopback for this process, and does not need the identity that other servers know.
             env={name: value for name, value in os.environ.items() if name not in PERSONAL},
-            # A Ctrl-C on the terminal is for this process to handle.
+            # Only this process handles a Ctrl-C on the terminal.
             start_new_session=True,
         )
         ready: list[Address] = []
-        heard = threading.Event()
-        threading.Thread(target=self._read, args=(ready, heard), daemon=True).start()
-        heard.wait(START)
+        announced = threading.Event()
+        threading.Thread(target=self._read, args=(ready, announced), daemon=True).start()
+        announced.wait(START)
         if not ready:
             self._process.kill()
             self._process.wait()
-            said = self.tail()
+            output = self.tail()
             self._log.close()
-            raise EmbeddedServerError(f"the embedded ps-server did not start:\n{said}")
+            raise EmbeddedServerError(f"the embedded ps-server did not start:\n{output}")
         self.address = ready[0]
 
-    def _read(self, ready: list[Address], heard: threading.Event) -> None:
+    def _read(self, ready: list[Address], announced: threading.Event) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as stdout:
             for line in stdout:
                 event = json.loads(line)
                 if event.get("event") == "ready":
                     ready.append(parse_address(event["address"]))
-                    heard.set()
-        heard.set()
+                    announced.set()
+        announced.set()
 
     def tail(self, lines: int = 12) -> str:
-        """The end of what it wrote to its standard error."""
+        """Return the end of its standard error."""
         self._log.seek(0)
         return "\n".join(self._log.read().decode("utf-8", "replace").splitlines()[-lines:])
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """The exit code; None while the server runs."""
         return self._process.poll()
 
     def end(self) -> None:
-        """End it now, whatever its job does."""
+        """End the server now, whatever its job does."""
         self._process.terminate()
         self._process.wait()
         self._log.close()
 
     def close(self) -> int:
-        """Wait for its end, which comes by itself once the job is over; end it where that takes long. Its exit code."""
+        """Wait until the server ends with its job, or end it after a while. Returns the exit code."""
         try:
             return self._process.wait(END)
         except subprocess.TimeoutExpired:
@@ -158,7 +158,7 @@ class EmbeddedServer:
 
 
 def overrides(settings: Mapping[str, Any], path: str = "") -> list[str]:
-    """key=value for every leaf, as ps-server's --set takes it: strings, numbers and lists are TOML as they are JSON."""
+    """Return key=value for every leaf, for ps-server's --set: JSON strings, numbers and lists are also TOML."""
     found = []
     for key, value in settings.items():
         name = f"{path}.{key}" if path else key

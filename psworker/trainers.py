@@ -1,4 +1,4 @@
-"""From an experiment's [job] to what trains it. Importing this module loads no TensorFlow; the call does."""
+"""The trainer of an experiment's [job], and the optimizer that it asks for. Only the calls load TensorFlow."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +9,9 @@ from psworker.job import JobError, load_job
 
 
 def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | None = None) -> Any:
-    """A `psworker.tensorflow.Trainer` of the experiment's [job]: the call loads TensorFlow.
+    """Return a `psworker.tensorflow.Trainer` of the experiment's [job], with the weights of job.initial if that is set.
 
-    `device`: "auto", "cpu" or "gpu:N". `deterministic`: run.deterministic where None.
-    Its values are those of the file job.initial where the experiment names one.
-    Raises JobError and DeviceError.
+    `device`: "auto", "cpu" or "gpu:N". `deterministic`: run.deterministic if None. Raises JobError and DeviceError.
     """
     import psworker.backends.tensorflow.quiet  # noqa: F401
     from psworker.tensorflow.device import set_up
@@ -21,7 +19,7 @@ def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | N
 
     run = experiment.run
     wanted = run.deterministic if deterministic is None else deterministic
-    # Before the job's module, which may make a metric or a layer as it is imported: then TensorFlow has started.
+    # Before the import of the job's module, which may make a metric or a layer and thus start TensorFlow.
     set_up(device, deterministic=wanted)
     job = load_job(experiment.job.module, experiment.job.options)
     trainer = Trainer(job, device=device, seed=run.seed, deterministic=wanted)
@@ -31,9 +29,11 @@ def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | N
 
 
 def requested_optimizer(trainer: Any, servers: int = 1) -> dict[str, Any] | None:
-    """The [optimizer] that the trainer's job names for so many servers, by a Keras optimizer or a compiled model; None
-    for whatever they run. The trainer leaves clipping to them where they clip. Raises JobError for one that servers
-    cannot run."""
+    """Return the [optimizer] that the job asks of its `servers`, by a Keras optimizer or a compiled model; None if
+    none.
+
+    The trainer leaves clipping to servers that clip. Raises JobError for an optimizer that servers cannot run.
+    """
     if trainer.optimizer is None:
         return None
     from psworker.keras.translate import translate
@@ -48,7 +48,7 @@ def requested_optimizer(trainer: Any, servers: int = 1) -> dict[str, Any] | None
 
 
 def leave_clipping(trainer: Any, optimizer: Mapping[str, object]) -> None:
-    """The trainer clips gradients only where servers with this [optimizer] do not."""
+    """Let the trainer clip gradients only if servers with this [optimizer] do not."""
     from psworker.keras.translate import worker_clips
 
     trainer.clip(here=worker_clips(trainer.optimizer, optimizer))

@@ -1,4 +1,4 @@
-"""What translations of a framework's optimizer into the servers' [optimizer] have in common."""
+"""Shared parts of the translations from a framework's optimizer into the servers' [optimizer]."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ LEAST = float(np.finfo(np.float32).tiny)
 
 
 class TranslationError(Unsupported, ValueError):
-    """The optimizer has no equal on the servers; the text names the nearest that has."""
+    """The optimizer has no equivalent on the servers; the text names the nearest that has one."""
 
 
 def beginning(rate: float) -> float:
-    """The rate that a job begins with. A later one is a multiple of it, so that 0, the beginning of a warm-up, is the
-    least normal number of float32 here: it moves nothing."""
+    """Return the learning rate for a job to begin with.
+
+    Later rates are multiples of it, so 0, the beginning of a warm-up, becomes the least normal float32: it moves
+    nothing.
+    """
     return rate or LEAST
 
 
 def single(value: Any) -> Any:
-    """As a plain number or list; a float as the shortest decimal with the same float32."""
+    """Return a plain number or list; a float becomes the shortest decimal with the same float32."""
     if isinstance(value, list | tuple):
         return [single(each) for each in value]
     if isinstance(value, bool):
@@ -38,7 +41,7 @@ def single(value: Any) -> Any:
 
 
 def warn_of_clipping(what: str, workers: int) -> None:
-    """Say so where several workers clip, each its own gradient."""
+    """Warn if several workers clip, each its own gradient."""
     if workers > 1:
         log.warning(
             "each worker clips its own gradient (%s), because several servers have no norm of the mean; with one "

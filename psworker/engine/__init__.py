@@ -1,13 +1,13 @@
-"""The client's half of the session protocol, without I/O: what a worker may send, what it must send again.
+"""The worker's half of the session protocol, without I/O: what it may send, and what it must send again.
 
 Rules of this package: standard library, `psworker.errors`, `pswire.protocol` and `pswire.records` only; no clock, no
-thread, no protobuf. Three programs drive it: the session stream of a real worker (`psworker.control`), the simulated
-worker (`pslab.simulator`) and the schedules of `ps-lab verify-policy` (`pslab.verify`).
+thread, no protobuf. A real worker's session stream (`psworker.control`), the simulated worker (`pslab.simulator`) and
+the schedules of `ps-lab verify-policy` (`pslab.verify`) drive it.
 
-    legal       what the training loop may do when
+    legal       the inputs that are legal in each state
     client      the state machine
-    pending     what was sent and is not answered, and how far the loop is in its batches
-    state       its state as a value; from the machine to that value and back
+    pending     unanswered messages, and the loop's position in its batches
+    state       the machine's state as a value, and a machine made from it
 """
 
 from pswire.protocol import (

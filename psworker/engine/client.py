@@ -1,20 +1,20 @@
-"""The client's half of the session protocol as a state machine.
+"""The worker's half of the session protocol as a state machine.
 
-What the training loop has in hand decides what it may do: `psworker.engine.legal` has the table.
+The ticket in hand determines the legal inputs: `psworker.engine.legal` has the table.
 
-A ticket that is rolled back is cancelled if a `Cancel` came meanwhile.
+A commit that is rolled back leaves its ticket in hand, as cancelled if a `Cancel` came meanwhile.
 
-The session stream may answer a commit that an exchange carries before the exchange ends. Then nothing is in hand, and
-the loop, which does not know it yet, may still say one thing about that ticket, once and before `ready` or `done`:
-`commit`, which sends no more than the `Ready` that is due, or `rollback_commit`, after which it is cancelled.
+The session stream may answer a commit before the exchange that carries it ends. Then nothing is in hand, but the loop
+does not know that yet. Before `ready` or `done` it may still give one input for that ticket, once: `commit`, which
+sends only a `Ready` that is due, or `rollback_commit`, which leaves the ticket cancelled.
 
-`receive` takes every event in every state. A `Grant` ends waiting; a `Cancel` of the ticket in hand leads from working
-to cancelled, of one that was granted ahead takes that away; the `Disposition` of a commit in the making ends
-committing. After a `Stop` the loop may finish what it has in hand; `ready` and `take_grant` bring nothing. After a
-`Refusal` the inputs of the table raise what it says, but for `rollback_commit`, which sends nothing and is part of
-handling the exchange's own error.
+`receive` takes every event in every state. A `Grant` ends waiting. A `Cancel` of the ticket in hand leads from working
+to cancelled; a `Cancel` of a ticket granted ahead removes it. The `Disposition` of a commit that an exchange carries
+ends committing. After a `Stop` the loop may finish its ticket; `ready` and `take_grant` return nothing. After a
+`Refusal` all inputs of the table raise its error, except `rollback_commit`, which sends nothing and is part of handling
+the exchange's own error.
 
-`ready_ahead`, `report` and `leave` are legal in every state. `ready_ahead` brings nothing after a `Stop` or `Refusal`.
+`ready_ahead`, `report` and `leave` are legal in every state. `ready_ahead` sends nothing after a `Stop` or `Refusal`.
 """
 
 from collections import deque
@@ -47,46 +47,44 @@ Requests = list[Request]
 class ClientEngine:
     """One session of one worker. Its inputs return the messages to send, in order.
 
-    A message that is not answered stays in `owed`, to be sent again on a new stream: the coordinator counts it once.
-    Only a `Report` is sent once and never again: nothing depends on it.
-    `lossless_link`: the link delivers every message sooner or later, whatever breaks; then nothing is owed, and the
-    dispositions of commits need not be received. One thread at a time may use an engine.
+    An unanswered message stays in `owed`, to be sent again on a new stream; the coordinator counts it once. Only a
+    `Report` is never sent again, because nothing depends on it. `lossless_link`: the link eventually delivers every
+    message, so nothing is owed, and dispositions of commits need not be received. One thread at a time may use an
+    engine.
     """
 
     def __init__(self, *, lossless_link: bool = False) -> None:
         self.lossless_link = lossless_link
         self.stop: Stop | None = None
         self.refusal: Refusal | None = None
-        # Ready was sent since the newest grant, alone or with a commit.
+        # Whether Ready was sent since the newest grant, alone or with a commit.
         self.asked = False
-        # Done was sent.
+        # Whether Done was sent, and its reason to end the whole job.
         self.exhausted = False
-        # Why the whole job is to end, as Done said it.
         self.ends = ""
-        # The ticket in hand: granted to the training loop, and neither committed nor abandoned by it.
+        # The ticket in hand: the training loop took its grant, and has neither committed nor abandoned it.
         self.held: int | None = None
-        # Granted, and not yet in hand.
+        # Received, and not yet taken by the loop.
         self.grants: deque[Grant] = deque()
-        # Why tickets are void that were granted; forgotten when a later one is granted, but for the one in hand
-        # or in an exchange.
+        # Why granted tickets are void. A later grant clears it, except for the ticket in hand or in an exchange.
         self.void: dict[int, str] = {}
         self.leaving: Leave | None = None
-        # The newest that was received; None before the first.
+        # The newest grant that was received.
         self.newest: Grant | None = None
-        # The last ticket whose commit an exchange carried: only the exchange knows whether it was made.
+        # The last ticket whose commit an exchange carried. Only the exchange knows whether it was made.
         self.exchanged: int | None = None
         self.pending = Pending()
         self.position = Position()
-        # In hand when the membership ended: it can be worked on again under another ticket.
+        # The ticket in hand when the membership ended. Its batches can be worked on again under another ticket.
         self.forfeited: int | None = None
-        # The loop is to begin again at the first batch that is not committed, and does not know yet.
+        # Whether the loop has to begin again at the first uncommitted batch, and does not know it yet.
         self.rolled_back = False
 
     # State
 
     @property
     def work(self) -> WorkState:
-        """What the training loop has in hand."""
+        """The training loop's state, which follows from what it has in hand."""
         if self.held is not None:
             return "cancelled" if self.held in self.void else "working"
         if self.exchanged is not None and self.exchanged in self.pending.commits:
@@ -99,23 +97,23 @@ class ClientEngine:
 
     @property
     def error(self) -> SessionError | None:
-        """What the coordinator's refusal stands for."""
+        """The error of the coordinator's refusal, if any."""
         return None if self.refusal is None else error_of(self.refusal)
 
     @property
     def answered(self) -> bool:
-        """Somebody who waits for a grant need not wait any longer."""
+        """Whether waiting for a grant is over."""
         return bool(self.grants) or self.rolled_back or self.stop is not None or self.refusal is not None
 
     def after(self, ticket: int) -> Grant | None:
-        """The newest grant, if it is a later one than that of `ticket`, and was not cancelled."""
+        """Return the newest grant if it is later than that of `ticket` and not cancelled."""
         newest = self.newest
         if newest is None or newest.ticket <= ticket or newest.ticket in self.void:
             return None
         return newest
 
     def _require(self, action: str, ticket: int | None = None) -> None:
-        """Raises IllegalInput, and what a refusal stands for."""
+        """Raises IllegalInput, or the error of a refusal."""
         if self.refusal is not None:
             raise error_of(self.refusal)
         state = self.work
@@ -126,10 +124,10 @@ class ClientEngine:
     # Inputs of the training loop
 
     def ready(self) -> Requests:
-        """Ask for the next ticket, unless that was done. A ticket in hand that was cancelled is forgotten."""
+        """Ask for the next ticket, unless that was done. Gives up a cancelled ticket in hand."""
         if (self.stop is not None and self.refusal is None) or self.rolled_back:
             return []
-        # What `LEGAL` says, seen at a glance: it is asked at every step.
+        # A fast test for what `LEGAL` says, because every step asks.
         if (
             self.held is not None
             or self.exhausted
@@ -144,7 +142,7 @@ class ClientEngine:
         return [Ready()]
 
     def take_grant(self) -> Grant | None:
-        """The grant that came, which is the ticket in hand from now on. None: the job has stopped."""
+        """Return the received grant, whose ticket is in hand from now on. None: the job has stopped."""
         if self.stop is not None and self.refusal is None:
             return None
         if self.held is not None or self.exhausted or not self.grants or self.refusal is not None:
@@ -154,17 +152,19 @@ class ClientEngine:
         return grant
 
     def ready_ahead(self, ticket: int) -> Requests:
-        """Ask for the next ticket while `ticket` is worked on; nothing if that one is here, or not wanted.
+        """Ask for the next ticket while `ticket` is worked on, unless that is granted or of no use.
 
-        Legal in every state: the thread that asks need not know how far the training loop is.
+        Legal in every state, because the thread that asks need not know the training loop's.
         """
         over = self.stop is not None or self.refusal is not None or self.exhausted
         return [] if over or self.after(ticket) is not None else [Ready(ticket)]
 
     def begin_commit(self, commit: Commit) -> Commit:
-        """An exchange will carry this commit of the ticket in hand: the commit to make, which asks for nothing that
-        was granted ahead. Its answer is received like all events; if none comes, `commit` or `rollback_commit`
-        follows."""
+        """Return the commit of the ticket in hand that an exchange will carry.
+
+        It does not ask for a ticket that was granted ahead. Its answer goes to `receive`; if none comes, `commit` or
+        `rollback_commit` follows.
+        """
         if self.held != commit.ticket or self.refusal is not None:
             self._require("begin_commit", commit.ticket)
         if commit.ready and self.grants:
@@ -175,8 +175,10 @@ class ClientEngine:
         return commit
 
     def rollback_commit(self, ticket: int) -> None:
-        """The exchange was refused before the commit was made: the ticket is in hand again, or cancelled if the
-        session stream has told its fate meanwhile."""
+        """Take the ticket in hand again, because the exchange was refused before the commit was made.
+
+        It is cancelled if the session stream has delivered its fate meanwhile.
+        """
         if ticket != self.exchanged:
             self._require("rollback_commit", ticket)
         if ticket in self.pending.commits:
@@ -187,12 +189,11 @@ class ClientEngine:
         self.held, self.exchanged, self.asked = ticket, None, False
 
     def commit(self, commit: Commit) -> Requests:
-        """The payload of the ticket in hand counts from now on.
+        """Commit the payload of the ticket in hand.
 
-        A commit that an exchange carried is not sent again when the stream has answered it. A ticket that was
-        cancelled meanwhile has nothing to commit to, which `dispositions` says. In both cases the commit's `ready` is
-        sent alone.
-        Raises Voided where another membership has begun: the ticket's batches are to be worked on again.
+        A commit that an exchange carried is not sent again if the stream has answered it. Nor is the commit of a ticket
+        that was cancelled meanwhile, which `dispositions` reports. In both cases the commit's `ready` is sent alone.
+        Raises Voided if another membership has begun: the ticket's batches have to be worked on again.
         """
         ticket = commit.ticket
         if ticket == self.forfeited and self.refusal is None:
@@ -203,8 +204,8 @@ class ClientEngine:
             )
         if ticket != self.held or self.refusal is not None:
             if ticket == self.exchanged and ticket not in self.pending.commits and self.refusal is None:
-                # The answer may be the fate of a cancelled ticket, which the exchange never reached: then nobody has
-                # asked yet. Asking twice gives one ticket.
+                # The answer may be the fate of a cancelled ticket, which the exchange never reached, so that its
+                # `ready` is still due. Asking twice gives one ticket.
                 self.exchanged = None
                 return [Ready()] if self.asked else []
             self._require("commit", ticket)
@@ -224,12 +225,12 @@ class ClientEngine:
         self.position.commit(None if self._initialises(commit.ticket) else commit.batch)
 
     def _initialises(self, ticket: int | None) -> bool:
-        """The ticket is for initial values, as far as the newest grant says."""
+        """Whether the newest grant says that the ticket is for initial values."""
         newest = self.newest
         return newest is not None and newest.initialise and newest.ticket == ticket
 
     def abandon(self, ticket: int, reason: str, *, unit_ends: bool = False) -> Requests:
-        """Give the ticket in hand back; nothing to send for one that was cancelled."""
+        """Give the ticket in hand back. Sends nothing for a cancelled ticket."""
         self._require("abandon", ticket)
         self.held = None
         if self.void.pop(ticket, None) is not None:
@@ -240,8 +241,10 @@ class ClientEngine:
         return [abandon]
 
     def done(self, ends: str = "") -> Requests:
-        """There is no more data here, or, with a reason, the whole job is to end. The coordinator abandons a ticket
-        that is in hand."""
+        """Say that there is no more data here or, with a reason, that the whole job is to end.
+
+        The coordinator abandons a ticket in hand.
+        """
         self._require("done")
         if self.rolled_back:
             return []
@@ -252,21 +255,21 @@ class ClientEngine:
         return [Done(ends)]
 
     def report(self, version: int, metrics: Mapping[str, float]) -> Requests:
-        """Metrics of the final version."""
+        """Report metrics of a version."""
         return [Report(version, dict(metrics))]
 
     def leave(self, reason: str) -> Requests:
-        """The session ends: the last message."""
+        """End the session with the last message."""
         self.leaving = Leave(reason)
         return [self.leaving]
 
     # Inputs of the link
 
     def receive(self, event: Event) -> None:
-        """An event of the session stream, or of an exchange's answer."""
+        """Take an event of the session stream, or of an exchange's answer."""
         match event:
             case Grant():
-                # After a reconnection grants come again.
+                # Grants come again after a reconnection.
                 newest = self.newest
                 if newest is None or event.ticket > newest.ticket:
                     self.newest, self.asked = event, False
@@ -288,10 +291,10 @@ class ClientEngine:
                 assert_never(event)
 
     def owed(self) -> Requests:
-        """What may not have been received: to be sent first on a new stream."""
+        """Return what may not have been received, to be sent first on a new stream."""
         requests = self.pending.owed(self.exchanged)
-        # Also when a commit above asks, or one in an exchange: asking twice gives one ticket. What an exchange asked
-        # for may have been granted on the former stream, lost with it, and cancelled.
+        # Also if a commit above asks, or one in an exchange: asking twice gives one ticket. The grant that an exchange
+        # asked for may have been lost with the former stream, and cancelled.
         if self.asked:
             requests.append(Ready())
         if self.exhausted:
@@ -301,11 +304,11 @@ class ClientEngine:
         return requests
 
     def renew(self, reason: str, next_batch: int | None = None, *, again: bool = False) -> int:
-        """The session goes on as a new member, because the coordinator had given the former one up, or went back to a
-        checkpoint: tickets are void, and commits without a fate have an unknown one.
+        """Continue as a new member, because the coordinator gave the former one up or went back to a checkpoint.
 
-        `next_batch`: the first batch that does not count as committed; None: batches have no numbers. `again`: the loop
-        is to begin there. Returns how many batches were committed that do not count.
+        Tickets become void, and open fates "unknown". `next_batch`: the first batch that does not count as committed;
+        None if batches have no numbers. `again`: the loop has to begin there. Returns how many committed batches do not
+        count.
         """
         in_hand = self.held if self.held is not None else self.exchanged
         self.void = {} if in_hand is None else {in_hand: reason}
@@ -319,13 +322,13 @@ class ClientEngine:
         return undone
 
     def _counts(self, next_batch: int) -> bool:
-        """What is in hand was committed by an exchange whose answer was lost; or it is no batch."""
+        """Whether the ticket in hand was committed by an exchange whose answer was lost, or is no batch."""
         made = self.pending.commits.get(self.exchanged or 0)
         in_hand = self.held if self.held is not None else self.exchanged
         initialises = self._initialises(in_hand)
         if self.held is None and self.exchanged is not None and made is None:
-            # The stream has told its fate already, or a membership before this one has ended. It is the last batch that
-            # was used, so it counts where all do; what has been given up once is not counted any more.
+            # The stream has delivered its fate, or an earlier membership has ended. It is the last batch that was used,
+            # so it counts if all do; a ticket that was forfeited once counts no more.
             return initialises or (in_hand != self.forfeited and not self.undone(next_batch))
         return initialises or (made is not None and made.batch < next_batch)
 
@@ -334,18 +337,18 @@ class ClientEngine:
         return self.position.undone(next_batch)
 
     def take_rollback(self) -> bool:
-        """The loop is to begin again since the last call; what is in hand is given up."""
+        """Return, once, whether the loop has to begin again, and then give up the ticket in hand."""
         found, self.rolled_back = self.rolled_back, False
         if found:
             self.held = self.exchanged = None
         return found
 
     def dispositions(self) -> list[Disposition]:
-        """What became of commits since the last call; each final one once."""
+        """Return the final fates of commits since the last call, each once."""
         return self.pending.take_dispositions()
 
     def _cancelled(self, cancel: Cancel) -> None:
         self.void[cancel.ticket] = cancel.reason
-        # One that was granted ahead is not begun.
+        # A ticket that was granted ahead is not begun.
         self.grants = deque(grant for grant in self.grants if grant.ticket != cancel.ticket)
         self.pending.abandons.pop(cancel.ticket, None)

@@ -1,7 +1,7 @@
-"""What the training loop may do in each state of the engine.
+"""The inputs of the training loop that are legal in each state of the engine (`LEGAL`).
 
-What it has in hand decides (`LEGAL`). A dash is an illegal input: it raises
-`IllegalInput`, which names input and state, and changes nothing.
+The state follows from what the loop has in hand. A dash is an illegal input: it changes nothing, and raises an
+`IllegalInput` that names input and state.
 
     input            idle     waiting  granted  working     cancelled  committing  exhausted
     ready            waiting  waiting  granted  -           waiting*   -           -
@@ -23,7 +23,7 @@ from pswire.protocol import Refusal
 from psworker.errors import IllegalInput, Refused, SessionError
 
 WorkState = Literal["idle", "waiting", "granted", "working", "cancelled", "committing", "exhausted"]
-"""Where the training loop stands, as the engine sees it."""
+"""The training loop's state, as the engine sees it."""
 
 _HOLDING: frozenset[WorkState] = frozenset({"working", "cancelled"})
 _BETWEEN: frozenset[WorkState] = frozenset({"idle", "waiting", "granted"})
@@ -37,19 +37,19 @@ LEGAL: Mapping[str, frozenset[WorkState]] = {
     "abandon": _HOLDING,
     "done": _BETWEEN | _HOLDING | {"exhausted"},
 }
-"""From each input of the training loop to the states in which it is legal."""
+"""For each input of the training loop, the states in which it is legal."""
 
 
 def illegal(action: str, ticket: int | None, state: WorkState, in_hand: int | None) -> IllegalInput:
-    """What the table refuses. `ticket`: that `action` is about; `in_hand`: that the state is about."""
+    """Return the error for an input that the table refuses. `ticket`: of the input; `in_hand`: of the state."""
     what = action if ticket is None else f"{action} of ticket {ticket}"
     where = state if in_hand is None else f"{state} on ticket {in_hand}"
-    # The steps of an exchange's commit are not named: no program that calls a session makes them.
+    # Only a session, not a program that uses one, takes the steps of an exchange's commit.
     public = ("ready", "commit", "abandon", "done")
     expected = " or ".join(name for name in public if state in LEGAL[name])
     return IllegalInput(f"{what} while {where}: expected {expected or 'nothing before the next grant'}")
 
 
 def error_of(refusal: Refusal) -> SessionError:
-    """What the coordinator's refusal stands for: it makes every input of the table illegal but `rollback_commit`."""
+    """Return the error of a coordinator's refusal. It makes every input but `rollback_commit` illegal."""
     return Refused(refusal.message) if refusal.fatal else SessionError(refusal.message)

@@ -1,5 +1,4 @@
-"""What was sent and is not answered, to be sent again on a new stream; what became of commits; how far the training
-loop is in its batches."""
+"""Unanswered messages, to be sent again on a new stream; fates of commits; the loop's position in its batches."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -10,25 +9,25 @@ KEPT_DISPOSITIONS = 4096
 
 
 class Pending:
-    """Of one session. The engine that owns it decides what is sent."""
+    """The unanswered messages and unread fates of one session. The engine that owns it decides what is sent."""
 
     def __init__(self) -> None:
-        # Commits without an answer, and the tickets of commits whose fate is not known.
+        # Unanswered commits, and the tickets of commits without a final fate.
         self.commits: dict[int, Commit] = {}
         self.awaited: dict[int, None] = {}
-        # Abandoned, and not yet known to have been received.
+        # Abandons that may not have been received.
         self.abandons: dict[int, Abandon] = {}
         self.dispositions: deque[Disposition] = deque(maxlen=KEPT_DISPOSITIONS)
-        # The last ticket of which it was said that its commit is dropped; 0: of none.
+        # The newest ticket whose commit is known to be dropped; 0 for none.
         self.dropped = 0
 
     def commit(self, commit: Commit) -> None:
-        """It is sent, or an exchange carries it."""
+        """The commit is sent, or an exchange carries it."""
         self.commits[commit.ticket] = commit
         self.awaited[commit.ticket] = None
 
     def withdraw(self, ticket: int) -> None:
-        """The ticket's commit was not made: it has no fate."""
+        """The ticket's commit was not made, so it has no fate."""
         self.commits.pop(ticket, None)
         self.awaited.pop(ticket, None)
 
@@ -43,12 +42,11 @@ class Pending:
             self.dispositions.append(disposition)
 
     def cancelled(self, ticket: int) -> None:
-        """Its commit was not sent: it was cancelled before."""
+        """The ticket was cancelled before its commit was sent."""
         self.dispositions.append(Disposition(ticket, "dropped", reason="cancelled"))
 
     def end(self, reason: str) -> None:
-        """Another membership begins: nothing of this one is sent again, and commits without a fate have an unknown
-        one."""
+        """Another membership begins: send nothing of this one again, and set open fates to "unknown"."""
         for ticket in self.awaited:
             self.dispositions.append(Disposition(ticket, "unknown", reason=reason))
         self.commits.clear()
@@ -56,12 +54,12 @@ class Pending:
         self.abandons.clear()
 
     def owed(self, carried: int | None) -> list[Request]:
-        """What may not have been received. `carried`: the ticket whose commit an exchange carries, if any."""
+        """Return what may not have been received. `carried`: the ticket whose commit an exchange carries, if any."""
         requests: list[Request] = list(self.abandons.values())
         return requests + [commit for ticket, commit in self.commits.items() if ticket != carried]
 
     def take_dispositions(self) -> list[Disposition]:
-        """Each final one once, the newest `KEPT_DISPOSITIONS`."""
+        """Return each final disposition once, at most the newest `KEPT_DISPOSITIONS`."""
         found = list(self.dispositions)
         self.dispositions.clear()
         return found
@@ -69,13 +67,13 @@ class Pending:
 
 @dataclass(slots=True)
 class Position:
-    """`next`: behind the last batch that was committed; `before`: as it was before the newest commit."""
+    """`next`: the batch after the last committed one; `before`: the same before the newest commit."""
 
     next: int = 0
     before: int = 0
 
     def commit(self, batch: int | None) -> None:
-        """`batch`: None where it is none, but initial values."""
+        """Advance past `batch`; None for initial values, which are no batch."""
         self.before = self.next
         if batch is not None:
             self.next = max(self.next, batch + 1)
@@ -85,11 +83,11 @@ class Position:
         self.next = self.before
 
     def undone(self, next_batch: int) -> int:
-        """How many batches were committed from that one on."""
+        """Return how many batches were committed from that one on."""
         return max(0, self.next - next_batch)
 
     def go_back(self, next_batch: int) -> int:
-        """Those are not. Returns how many."""
+        """Undo the batches from that one on, and return their number."""
         undone = self.undone(next_batch)
         self.next = self.before = self.next - undone
         return undone

@@ -1,4 +1,4 @@
-"""The state of a client engine as a value: plain, comparable, JSON when it has to be kept; and made an engine again."""
+"""The state of a client engine as a plain, comparable value that JSON can hold, and the engine made from it again."""
 
 from dataclasses import dataclass, replace
 
@@ -10,9 +10,9 @@ from psworker.engine.pending import Position
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """See the fields of the same names in `ClientEngine`. `void`: tickets that were cancelled, and why.
+    """See the fields of the same names in `ClientEngine`, and of `Pending`. `void`: cancelled tickets, with reasons.
 
-    Times (`Grant.received_at`) are seconds of the clock of the process that saved it.
+    Times (`Grant.received_at`) are seconds on the clock of the process that saved the state.
     """
 
     lossless_link: bool
@@ -38,7 +38,7 @@ class EngineState:
     dropped: int = 0
 
     def to_json(self) -> dict[str, object]:
-        """As plain data that `json.dumps(..., allow_nan=False)` takes."""
+        """Return plain data for `json.dumps(..., allow_nan=False)`."""
         plain: dict[str, object] = to_plain(self)
         return plain
 
@@ -48,14 +48,14 @@ class EngineState:
         return from_plain(cls, data, "engine state")
 
     def shifted(self, seconds: float) -> "EngineState":
-        """With every time later by that."""
+        """Return the state with all times moved by `seconds`."""
         if not seconds:
             return self
         newest = None if self.newest is None else _later(self.newest, seconds)
         return replace(self, newest=newest, grants=tuple(_later(grant, seconds) for grant in self.grants))
 
     def check(self) -> None:
-        """Raises StateError where its parts contradict each other."""
+        """Raises StateError if fields contradict each other."""
         newest = 0 if self.newest is None else self.newest.ticket
         for holds, what in (
             (self.held is None or self.exchanged is None, "one ticket is in hand and one in an exchange"),
@@ -74,7 +74,7 @@ def _later(grant: Grant, seconds: float) -> Grant:
 
 
 def state_of(engine: ClientEngine) -> EngineState:
-    """All that the engine remembers."""
+    """Return the engine's state."""
     pending = engine.pending
     return EngineState(
         lossless_link=engine.lossless_link,
@@ -102,10 +102,10 @@ def state_of(engine: ClientEngine) -> EngineState:
 
 
 def restored(state: EngineState, shift: float = 0.0) -> ClientEngine:
-    """An engine that goes on as the one whose `state` it is would have.
+    """Return an engine that behaves from now on as the saved one would have.
 
-    `shift` is added to every time: the new process's clock minus that of the one which saved it, in seconds.
-    Raises StateError for a state whose parts contradict each other.
+    `shift` (seconds) is added to every time: the new process's clock minus the clock of the process that saved it.
+    Raises StateError if fields contradict each other.
     """
     state.check()
     state = state.shifted(shift)

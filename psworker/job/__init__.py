@@ -1,4 +1,4 @@
-"""A user's job: the class that describes it, how its module is found, its options, and its errors."""
+"""A user's job: its class and options, the import of its module, and its errors."""
 
 from psworker.job.job import Job, JobError, load_job
 

@@ -1,4 +1,4 @@
-"""A user's job is imported and called: what goes wrong inside, told apart from what goes wrong inside the worker."""
+"""Imports of a user's job, and errors of its code, kept apart from errors of the worker."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ _OURS = str(Path(__file__).resolve().parent)
 class JobError(Exception):
     """A job cannot be loaded, or its code raised.
 
-    ``str()`` is one message that says what was expected and what was got;
-    `details` is the traceback of the user's own code, or empty.
+    The message says what was expected and what was got. `details` is the traceback of the user's own code, or empty.
     """
 
     def __init__(self, message: str, details: str = "") -> None:
@@ -32,7 +31,7 @@ class JobError(Exception):
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback of `error` without the frames of this package and of the import machinery."""
+    """Return the traceback of `error` without the frames of this package and of the import machinery."""
     trace = traceback.TracebackException.from_exception(error)
     link: traceback.TracebackException | None = trace
     while link is not None:
@@ -43,11 +42,10 @@ def user_traceback(error: BaseException) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """An exception on one line: "ValueError: shapes differ".
+    """Return an exception as one line: "ValueError: shapes differ".
 
-    TensorFlow puts the place before the reason: below "in user code:" the
-    reason is the first line after the frames (and says the type itself), below
-    "Graph execution error:" it is the last line but for the node's name.
+    TensorFlow puts the place before the reason: after "in user code:" the reason is the first line after the frames,
+    with its type; after "Graph execution error:" it is the last line without a node's name.
     """
     lines = [line for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
     if lines and lines[0] == "in user code:":
@@ -58,13 +56,13 @@ def in_words(error: BaseException) -> str:
         reasons = [line.strip() for line in lines if "{{node" not in line]
         return f"{type(error).__name__}: {reasons[-1]}"
     if len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):
-        del lines[0]  # Keras says where before it says what
+        del lines[0]  # Keras puts the place before the reason
     return f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
 
 
 @contextmanager
 def blame(what: str) -> Iterator[None]:
-    """Turn an exception of the user's code into a `JobError` that says which part of the job raised it."""
+    """Turn an exception of the user's code into a `JobError` that names the part of the job: `what`."""
     try:
         yield
     except JobError:
@@ -74,7 +72,7 @@ def blame(what: str) -> Iterator[None]:
 
 
 def _is_ours(filename: str) -> bool:
-    """Also TensorFlow's generated code and the frames by which it re-raises: they say nothing about a job."""
+    """Whether a frame is of no use to the job's author: ours, TensorFlow's generated code, or one that re-raises."""
     if "__autograph_generated_file" in filename:
         return True
     if filename.endswith(("/traceback_utils.py", "/importlib/__init__.py")):
@@ -86,7 +84,7 @@ _FORMS = "'package.module:attribute' or 'path/to/file.py:attribute'"
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """("module or path", "attribute"); raises JobError when either is missing."""
+    """Split into ("module or path", "attribute"). Raises JobError if either is missing."""
     place, colon, attribute = target.rpartition(":")
     if not colon or not place or not attribute.isidentifier():
         raise JobError(f"a job is named {_FORMS}, got {target!r}")
@@ -96,8 +94,7 @@ def split_target(target: str) -> tuple[str, str]:
 def import_job_module(place: str) -> ModuleType:
     """Import `place`, a dotted name or the path of a .py file; the current directory is importable.
 
-    Raises JobError, with different words for a module that is not there and
-    for one that is there and whose own code raised (then with its traceback).
+    Raises JobError, which distinguishes a missing module from one whose own code raised (then with its traceback).
     """
     _make_importable(Path.cwd())
     if place.endswith(".py") or "/" in place:
@@ -145,7 +142,7 @@ def _raised(place: str, error: Exception) -> JobError:
 
 
 def _not_found(place: str, missing: str) -> str:
-    """The sentence for a module that no import path holds, with the nearest name that is there."""
+    """Return the message for a module on no import path, with the nearest name that exists."""
     package, _, leaf = missing.rpartition(".")
     where = list(sys.modules[package].__path__) if package in sys.modules else [str(Path.cwd())]
     names = [module.name for module in pkgutil.iter_modules(where)]

@@ -1,4 +1,4 @@
-"""`Job`: what a user writes to have a model trained, in one small Python module.
+"""`Job`: a model, its data and its loss, as a user writes them in one small Python module.
 
     class Digits(Job):
         hidden: int = 64                                    # an option: [job.options] hidden = 128
@@ -30,7 +30,7 @@ _ABSENT = object()
 
 
 def declared(cls: type, base: type) -> dict[str, object]:
-    """Name -> default of every public annotated attribute below `base`; `_ABSENT` where it has none."""
+    """Return the default of every public annotated attribute below `base` by name; `_ABSENT` without one."""
     found: dict[str, object] = {}
     for part in reversed(cls.__mro__):
         if part in base.__mro__:
@@ -42,10 +42,9 @@ def declared(cls: type, base: type) -> dict[str, object]:
 
 
 def checked(cls: type, base: type, options: Mapping[str, object]) -> dict[str, object]:
-    """`options` with every value fitted to its default's type.
+    """Return `options` with every value converted to its default's type.
 
-    Raises JobError on an unknown name (naming the nearest) and on a value of
-    another type than the default's.
+    Raises JobError for an unknown name (and names the nearest) and for a value of another type.
     """
     known = declared(cls, base)
     for name in options:
@@ -55,19 +54,19 @@ def checked(cls: type, base: type, options: Mapping[str, object]) -> dict[str, o
 
 
 def require_all(cls: type, base: type, options: Mapping[str, object]) -> None:
-    """Raise JobError when an option without a default is not among `options`."""
+    """Raises JobError if an option without a default is not among `options`."""
     for name, default in declared(cls, base).items():
         if default is _ABSENT and name not in options:
             raise JobError(f"job {cls.__name__} needs the option {name!r}: set it under [job.options]")
 
 
 def unknown_option(job: str, name: str, known: list[str]) -> str:
-    """The sentence for an option that a job does not have."""
+    """Return the message for an option that a job does not have."""
     return f"job {job} has no option {name!r}{did_you_mean(name, known)}"
 
 
 def _fit(cls: type, name: str, default: object, value: object) -> object:
-    """`value`, or what it means where the default is a float or a tuple."""
+    """Return `value`, converted where the default is a float or a tuple."""
     if default is _ABSENT or default is None:
         return value
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -88,27 +87,26 @@ __all__ = ["Job", "JobError", "load_job"]
 class Job(ABC):
     """A model, its data and its loss.
 
-    Public annotated attributes of a subclass are its options: `name: type =
-    default`. A value given for one is checked against its default's type; one
-    without a default must be given. Raises JobError on options that do not fit.
+    Public annotated attributes of a subclass are its options: `name: type = default`. A value is checked against its
+    default's type; an option without a default must be given. Raises JobError for options that do not fit.
     """
 
-    #: What is minimised: a method ``loss(self, model, batch)`` that returns a scalar tensor, the batch's mean loss;
-    #: or whatever Keras' `compile` takes: a Keras loss, its name, a function of (y_true, y_pred), or a list or dict of
-    #: these for several outputs. The latter are for batches ``(x, y)`` or ``(x, y, sample_weight)``. A Keras model's
-    #: `losses` (regularisers) are added. None: `model` returns a compiled model, which is trained as it was compiled.
+    #: The quantity to minimise: a method ``loss(self, model, batch)`` that returns a scalar tensor, the batch's mean
+    #: loss; or anything that Keras' `compile` takes: a Keras loss, its name, a function of (y_true, y_pred), or a list
+    #: or dict of these for several outputs. The latter are for batches ``(x, y)`` or ``(x, y, sample_weight)``. A Keras
+    #: model's `losses` (regularisers) are added. None: `model` returns a compiled model, which is trained as compiled.
     loss: ClassVar[Any] = None
 
-    #: The data as work units, which the coordinator deals to workers as they come: a `psworker.WorkUnits`, or a
-    #: property that returns one. `dataset` then is ``dataset(self, unit)``, from a `psworker.work.Unit` to its batches.
-    #: None: `dataset` gives each worker a part of its own.
+    #: The data as work units, which the coordinator deals to workers on demand: a `psworker.WorkUnits`, or a property
+    #: that returns one. `dataset` is then ``dataset(self, unit)``, and returns the batches of a `psworker.Unit`. None:
+    #: `dataset` returns each worker's own part.
     work: ClassVar[WorkUnits | None] = None
 
-    #: What the default `evaluate` measures beside the loss, as in Keras' `compile`.
+    #: The metrics of the default `evaluate` beside the loss, as in Keras' `compile`.
     metrics: ClassVar[Any] = ()
 
-    #: The Keras optimizer that the servers are to run; they refuse the worker if they run another. Clipping and
-    #: accumulation are done in the worker. None: whatever the servers run.
+    #: The Keras optimizer for the servers, which refuse the worker if they run another. Clipping and accumulation are
+    #: done in the worker. None: any optimizer.
     optimizer: ClassVar[Any] = None
 
     def __init__(self, **options: object) -> None:
@@ -122,7 +120,7 @@ class Job(ABC):
 
     @property
     def options(self) -> dict[str, object]:
-        """Every option of this job with its present value."""
+        """All options of this job with their present values."""
         return {name: getattr(self, name) for name in declared(type(self), Job)}
 
     @abstractmethod
@@ -132,8 +130,8 @@ class Job(ABC):
 
     @abstractmethod
     def dataset(self, worker_index: int, worker_count: int, seed: int) -> Any:
-        """This worker's part of the training data, as batches. In a job with `work`: ``dataset(self, unit)``, the
-        batches of one work unit.
+        """Return this worker's part of the training data, as batches. In a job with `work`: ``dataset(self, unit)``
+        returns the batches of one work unit.
 
         A `tf.data.Dataset`, any iterable of batches, or a function of the epoch
         (0, 1, ...) that returns one. A batch is an array or a tuple or dict of
@@ -141,23 +139,23 @@ class Job(ABC):
         """
 
     def gradients(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        """What to push in the place of `gradients`, one float32 tensor per variable, of the same shapes.
+        """Return what to push in place of `gradients`: one float32 tensor per variable, of the same shapes.
 
         Called in TensorFlow's graph, after accumulation and before an optimizer's clipping.
-        `variables`: those that are trained, in the same order: a Keras model's own, else `tf.Variable`s.
+        `variables`: the trained ones, in the same order: a Keras model's own, else `tf.Variable`s.
         """
         return gradients
 
     def heldout(self) -> Any:
-        """What the default `evaluate` measures on: arrays ``(x, y)``, or an iterable of such batches."""
+        """Return the data for the default `evaluate`: arrays ``(x, y)``, or an iterable of such batches."""
         return None
 
     def evaluate(self, model: Any) -> dict[str, float] | None:
-        """Metrics of the trained model, by name. None: `loss` and `metrics` on `heldout()`, if any."""
+        """Return metrics of the trained model, by name. None: `loss` and `metrics` on `heldout()`, if any."""
         return None
 
 
-#: What a job must have, as it is written in messages.
+#: The required parts of a job, as messages name them.
 _REQUIRED = {
     "model": "model(self)",
     "dataset": "dataset(self, worker_index, worker_count, seed)",
@@ -166,15 +164,14 @@ _REQUIRED = {
 
 
 def load_job(target: str, options: Mapping[str, object] | None = None) -> Job:
-    """The job named by `target`, with `options` set.
+    """Return the job named by `target`, with `options` set.
 
     `target` is "package.module:attribute" or "path/to/file.py:attribute"; the
     attribute is a Job subclass, a Job, or a function that takes the options as
     keyword arguments and returns a Job.
 
-    Raises JobError (with the user's traceback in `details` where their code
-    raised): a module that is not there, one that raises, a missing attribute
-    (naming the nearest), a missing method, an option that does not fit.
+    Raises JobError for a missing module or one that raises (then with the user's traceback in `details`), a missing
+    attribute (and names the nearest), a missing method, and an option that does not fit.
     """
     place, attribute = split_target(target)
     module = import_job_module(place)
@@ -214,14 +211,14 @@ def _looks_like_a_job(value: object, module: ModuleType) -> bool:
 def _require_methods(cls: type[Job], target: str) -> None:
     missing = set(getattr(cls, "__abstractmethods__", ()))
     if missing:
-        # A job without a loss may have a compiled model, which is seen when that is made.
+        # A job without a loss may have a compiled model, which shows when the model is made.
         missing |= {"loss"} if cls.loss is None else set()
         wanted = "; ".join(text for name, text in _REQUIRED.items() if name in missing)
         raise JobError(f"job {target!r} is not complete: class {cls.__name__} must define {wanted}")
 
 
 def _from_factory(factory: Any, target: str, options: dict[str, object]) -> Job:
-    """Call the user's function with the options it declares."""
+    """Call the user's function with the options that it declares."""
     parameters = inspect.signature(factory).parameters
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     for name in options:
@@ -242,8 +239,11 @@ def _not_a_job(target: str, got: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:
-    """`config`: the job's [optimizer], with all knobs. `slots`: of each slot, in the order of the rule, an array for
-    each variable by name. `rate`: the learning rate that was set last; None: as `config` says."""
+    """The servers' optimizer at a version.
+
+    `config`: the job's [optimizer], with all knobs. `slots`: for each slot, in the rule's order, an array for each
+    variable by name. `rate`: the learning rate that was set last; None: that of `config`.
+    """
 
     config: Mapping[str, object]
     slots: Sequence[Mapping[str, np.ndarray[Any, Any]]] = field(repr=False)

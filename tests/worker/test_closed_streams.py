@@ -45,12 +45,12 @@ def test_a_payload_whose_stream_is_closed_meanwhile_is_asked_for_again() -> None
     tries: list[frames.ChunkView | None] = []
 
     def pull() -> None:
-        first, chunk = exchange.ask([[b"pull"]])
-        tries.append(chunk)
+        answer = exchange.ask([[b"pull"]])
+        tries.append(answer[1])
         if len(tries) == 1:
             # Another thread is faster than the rest of the payload.
             exchange.close()
-        exchange.payload(first, chunk, FLOAT32, out)
+        exchange.payload(answer, FLOAT32, out)
 
     insist(pull, Backoff(0, Address("127.0.0.1", 7070), 3600.0, threading.Event()))
     assert len(tries) == 2

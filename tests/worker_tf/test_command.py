@@ -168,7 +168,7 @@ def test_a_plateau_lowers_the_servers_learning_rate(
     assert set(applied.values()) == {1.0, 0.25} and lowered == 4
     found = dict(evaluations(out))
     assert found[1] < found[2] < found[3] and found[4] < found[3]
-    assert "behind the evaluation of version 2 the learning rate is lowered to 0.2" in capsys.readouterr().out
+    assert "after the evaluation of version 2 the learning rate is lowered to 0.2" in capsys.readouterr().out
     assert check_run(Run(out)).ok
 
 
