@@ -19,18 +19,16 @@ from psserver.service.life.settings import ProcessSection, ServerSettings, new_j
 from psserver.service.store.host import HostOptions
 from pswire.addresses import Address, parse_hosts
 from pswire.command.options import read_options, typed_options
-from pswire.command.task_index import chosen_task_index
-from pswire.command.tf_config import cluster_from_tf_config
-from pswire.config.checkpoints import Every, parse_every
+from pswire.command.task import chosen_task_index, cluster_from_tf_config
 from pswire.config.experiment import Experiment, load_experiment
 from pswire.config.flags import SERVER, Flag
 from pswire.config.run_sections import RECOVER
 from pswire.config.toml import overrides_of
+from pswire.config.units import Every, parse_every, parse_size
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
 from pswire.security.tokens import TokenError
-from pswire.sizes import parse_size
 
 MOST_THREADS = 4
 

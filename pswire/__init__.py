@@ -1,7 +1,7 @@
-"""What servers and workers agree on: messages, framing, wire dtypes, the plan, addresses, exit codes.
+"""The agreement between servers and workers: messages, framing, wire dtypes, the plan, addresses, exit codes.
 
-Imported by every process at start-up, so nothing heavier than numpy loads
-here: the experiment file (pydantic) and bfloat16 (ml_dtypes) load on use.
+Every process imports this package at start-up, so it loads nothing heavier than numpy: the experiment file (pydantic)
+and bfloat16 (ml_dtypes) load on first use.
 """
 
 __all__ = ["addresses", "config", "exits", "knobs", "model"]

@@ -1,4 +1,4 @@
-"""Where processes are: `host:port` lists."""
+"""Addresses of processes: `host:port` and lists of them."""
 
 import re
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ _IPV6 = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
 
 
 class AddressError(ValueError):
-    """A list of addresses that cannot be understood, or TF_CONFIG; names the part that is wrong."""
+    """An address list or TF_CONFIG that cannot be understood. The text names the wrong part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A TCP endpoint. `port` 0 asks the system for a free one; IPv6 hosts are kept without brackets."""
+    """A TCP endpoint. `port` 0 asks the system for a free port; IPv6 hosts are stored without brackets."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """`host:port` or `[ipv6]:port`. Raises AddressError."""
+    """Parse `host:port` or `[ipv6]:port`. Raises AddressError."""
     stripped = text.strip()
     host, colon, port = stripped.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
@@ -40,10 +40,10 @@ def parse_address(text: str) -> Address:
 
 
 def parse_hosts(text: str) -> tuple[Address, ...]:
-    """A comma-separated list of addresses, in task order.
+    """Parse a comma-separated list of addresses, in task order.
 
-    Raises AddressError when it is empty, when an entry is not `host:port`, or
-    when an address (other than one with port 0) occurs twice.
+    Raises AddressError if the list is empty, an entry is not `host:port`, or an address (other than one with port 0)
+    occurs twice.
     """
     if not text.strip():
         raise AddressError("expected addresses such as h0:7070,h1:7070, got nothing")
@@ -53,7 +53,7 @@ def parse_hosts(text: str) -> tuple[Address, ...]:
 
 
 def refuse_duplicates(addresses: Sequence[Address]) -> None:
-    """Raises AddressError when an address (other than one with port 0) occurs twice."""
+    """Raise AddressError if an address (other than one with port 0) occurs twice."""
     for index, address in enumerate(addresses):
         if address.port and address in addresses[:index]:
             raise AddressError(f"{address} is listed twice; each server needs its own address")

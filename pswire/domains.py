@@ -1,4 +1,4 @@
-"""The values that a knob takes, as data: a kind, and bounds, which may depend on other numbers.
+"""Domains: the values that a knob takes, as data: a kind, and bounds that may depend on other numbers.
 
 Standard library only.
 """
@@ -30,9 +30,9 @@ LARGEST_DOUBLE: Final = sys.float_info.max
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A bound that depends on other numbers: the sum of ``coefficient * name``, plus a constant, by a divisor.
+    """A bound that depends on other numbers: the sum of ``coefficient * name``, plus a constant, over a divisor.
 
-    Names are those of other knobs and those that the reader of a table gives, such as `workers`. Formulas are
+    Names are those of other knobs and those that the reader of a table supplies, such as `workers`. Formulas are
     written with operators: ``(named("workers") - 1) // 2``. A divisor rounds down.
     """
 
@@ -73,16 +73,15 @@ Bound = float | Formula
 
 
 def named(name: str) -> Formula:
-    """The value of that name, as a formula."""
+    """Return the value of that name, as a formula."""
     return Formula(((name, 1),))
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The values that a knob takes: those of a kind, within bounds, or one of `choices` (words).
+    """The values that a knob takes: those of a kind within bounds, or one of `choices` (words).
 
-    `at_least` and `at_most` are bounds that belong to the range, `above` and `below` do not. Of a list, bounds
-    hold for every entry.
+    `at_least` and `at_most` belong to the range, `above` and `below` do not. Bounds of a list hold for every entry.
     """
 
     kind: Kind
@@ -94,19 +93,19 @@ class Domain:
 
     @property
     def bounds(self) -> tuple[tuple[str, Bound], ...]:
-        """Sign and bound, where there is one."""
+        """The bounds, each with its sign."""
         pairs = ((">=", self.at_least), (">", self.above), ("<=", self.at_most), ("<", self.below))
         return tuple((sign, bound) for sign, bound in pairs if bound is not None)
 
     @property
     def range(self) -> str:
-        """The bounds or choices in words, such as ``>= 0 and < 1``; empty where every value of the kind will do."""
+        """The bounds or choices in words, such as ``>= 0 and < 1``; empty if there are none."""
         if self.choices:
             return ", ".join(self.choices)
         return " and ".join(f"{sign} {_short(bound)}" for sign, bound in self.bounds)
 
     def to_json(self) -> dict[str, object]:
-        """Kind, bounds and choices, as far as there are any; a formula as its text."""
+        """Return kind, bounds and choices, without those that are absent; a formula as its text."""
         limits = {
             "at_least": self.at_least,
             "above": self.above,
@@ -118,7 +117,7 @@ class Domain:
         return found | ({"choices": list(self.choices)} if self.choices else {})
 
     def describe(self, names: Names | None = None) -> str:
-        """The domain in words, as ``a number >= 0 and < 1``; with `names` the value of each formula beside it."""
+        """Describe the domain, as ``a number >= 0 and < 1``; with `names`, the value of each formula beside it."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         bounds = " and ".join(f"{sign} {_short(bound, names)}" for sign, bound in self.bounds)
@@ -126,7 +125,7 @@ class Domain:
         return f"{NOUNS[self.kind]}{each} {bounds}".rstrip()
 
     def accept(self, value: object, names: Names, *, single: bool) -> Any:
-        """`value` as a plain bool, str, int, float or tuple; None when it is outside."""
+        """Return `value` as a plain bool, str, int, float or tuple; None if it is outside the domain."""
         if self.kind == "flag":
             return value if isinstance(value, bool) else None
         if self.kind == "word":
@@ -142,11 +141,11 @@ class Domain:
         return None if None in entries else tuple(entries)
 
     def _scalar(self, value: object, names: Names, *, single: bool) -> int | float | None:
-        # Python counts truth values among whole numbers; a user does not.
+        # A bool is an int in Python, but not to a user.
         if isinstance(value, bool) or not isinstance(value, Real):
             return None
         plain: int | float = int(value) if isinstance(value, Integral) else float(value)
-        # Compared before a conversion to float: a huge int must not overflow. NaN fails every comparison.
+        # Compare before converting to float, because a huge int would overflow. NaN fails every comparison.
         if self.kind in ("integer", "integers"):
             fits = isinstance(plain, int) and abs(plain) <= LARGEST_INTEGER
             return plain if fits and self._within(to_single(plain) if single else plain, names) else None
@@ -166,7 +165,7 @@ class Domain:
 
 
 def to_single(value: float) -> float:
-    """`value` rounded to float32, whose range it must be in."""
+    """Return `value` rounded to float32; it must be within float32's range."""
     return cast(float, struct.unpack("<f", struct.pack("<f", value))[0])
 
 

@@ -1,4 +1,4 @@
-"""Exit codes of ps-server, ps-worker and ps-lab: one meaning each, the same for all three."""
+"""Exit codes of ps-server, ps-worker and ps-lab: each has one meaning, the same for all three."""
 
 from enum import IntEnum
 from typing import Final
@@ -26,12 +26,12 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """The line that --help and the documentation print."""
+        """The line in --help and in the documentation."""
         return _MEANINGS[self]
 
     @property
     def restart(self) -> bool:
-        """The same command may succeed when it is given again. It may, too, after a signal that nobody meant."""
+        """True if the same command may succeed when it is repeated. An unintended signal also allows it."""
         return self in _PASSING
 
 
@@ -42,13 +42,13 @@ _MEANINGS: Final = {
     ExitCode.UNREACHABLE: "a server cannot be reached or was lost",
     ExitCode.ADDRESS_IN_USE: "another process listens on the server's address",
     ExitCode.REFUSED: "refused by the servers: another model, plan or job, or a newer process took the name",
-    ExitCode.JOB_FAILED: "the job module or script does not import, or its code, or that of a policy, raised",
-    ExitCode.ABANDONED: "every worker is gone before the work was done",
-    ExitCode.DIVERGED: "gradients went on being NaN or infinite, or an update of finite ones was",
+    ExitCode.JOB_FAILED: "the job module or script does not import, or its code or a policy raised an error",
+    ExitCode.ABANDONED: "all workers left before the work was done",
+    ExitCode.DIVERGED: "gradients stayed NaN or infinite, or an update of finite gradients was not finite",
     ExitCode.VIOLATIONS: "ps-lab check, replay or verify-policy found a violation",
     ExitCode.UNTRUSTED: "a certificate, token, role or name is refused, or only one of the two ends speaks TLS",
     ExitCode.STORAGE: "the run folder cannot be written to: the disk is full, read-only or gone",
-    ExitCode.RESOURCES: "the machine gives no thread or descriptor for a server to begin with",
+    ExitCode.RESOURCES: "the machine has no thread or descriptor left for a server to start",
     ExitCode.MISSING: "a part of the data was not trained on; --allow-missing makes that a success",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C (SIGINT)",
     ExitCode.TERMINATED: "stopped by SIGTERM",
@@ -61,5 +61,5 @@ _PASSING: Final = frozenset(
 
 
 def exit_codes_text() -> str:
-    """All codes, one aligned line each, for --help."""
+    """Return all codes, one aligned line each, for --help."""
     return "\n".join(f"{int(code):>5}  {code.meaning}" for code in ExitCode)

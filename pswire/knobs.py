@@ -1,9 +1,9 @@
 """Knobs: values that a user may set, each declared once, as data.
 
-A policy, an optimizer and a schedule are dataclasses whose fields are made by `number`, `integer`, `flag`, `word`,
-`numbers` and `integers`; where there is no class (the parameters of a distribution, the numbers of a local rule)
-a tuple of `Knob` does. The check of a value, the sentence of an error and every description come from that one
-declaration. Standard library only: pure packages may import this module.
+Policies, optimizers and schedules are dataclasses whose fields are made by `number`, `integer`, `flag`, `word`,
+`numbers` and `integers`. Where there is no class (the parameters of a distribution, the numbers of a local rule), a
+tuple of `Knob` serves. Checks, error messages and descriptions all come from that one declaration. Standard library
+only: pure packages may import this module.
 """
 
 import dataclasses
@@ -17,17 +17,17 @@ from pswire.nearest import did_you_mean
 
 Made = TypeVar("Made")
 
-# `None` may be a default, so that there is none needs a value of its own.
+# None may be a default, so the absence of one needs a value of its own.
 REQUIRED: Final = object()
 
 
 class KnobError(ValueError):
-    """An unknown knob, a missing one, or a value out of its range. The text says what was expected and what was got."""
+    """An unknown or missing knob, or a value out of range. The text says what was expected and what was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One knob. `because`: why its bounds are as they are; an error ends with it."""
+    """One knob. `because`: the reason for its bounds, appended to errors."""
 
     name: str
     domain: Domain
@@ -40,10 +40,10 @@ class Knob:
         return self.default is REQUIRED
 
     def check(self, owner: str, value: object, names: Names | None = None, *, single: bool = False) -> Any:
-        """`value` as a plain bool, str, int, float or tuple. Raises KnobError outside the domain.
+        """Return `value` as a plain bool, str, int, float or tuple. Raises KnobError if it is outside the domain.
 
-        `owner` begins the error, as in "policy ssp". `names`: what formulas refer to. `single`: the value is
-        for float32 arithmetic, so bounds hold after rounding to it.
+        `owner` begins the error, as in "policy ssp". `names`: values that formulas refer to. `single`: the value is for
+        float32 arithmetic, so bounds hold after rounding to float32.
         """
         names = names or {}
         accepted = self.domain.accept(value, names, single=single)
@@ -56,14 +56,14 @@ class Knob:
         return accepted
 
     def _rounded(self, value: object) -> str:
-        """Says so when only the rounding to float32 put a number outside."""
+        """Return a hint if only the rounding to float32 put a number outside its bounds."""
         if self.domain.kind != "number" or not isinstance(value, float) or not abs(value) <= LARGEST_SINGLE:
             return ""
         bounds, rounded = (self.domain.above, self.domain.below), to_single(value)
         return f" (which is {rounded:g} in float32)" if rounded in bounds and value not in bounds else ""
 
     def to_json(self) -> dict[str, object]:
-        """Default (absent where there is none), kind, bounds or choices, the range in words, and the meaning."""
+        """Return default (absent if there is none), kind, bounds or choices, the range in words, and the meaning."""
         default = {} if self.required else {"default": self.default}
         return {**default, **self.domain.to_json(), "range": self.domain.range, "meaning": self.meaning}
 
@@ -82,7 +82,7 @@ def number(
     below: Bound | None = None,
     because: str = "",
 ) -> Any:
-    """A field that holds a finite float."""
+    """Declare a field that holds a finite float."""
     return _field(default, Domain("number", at_least, above, at_most, below), meaning, because)
 
 
@@ -94,27 +94,27 @@ def integer(
     at_most: Bound | None = None,
     because: str = "",
 ) -> Any:
-    """A field that holds an int."""
+    """Declare a field that holds an int."""
     return _field(default, Domain("integer", at_least, at_most=at_most), meaning, because)
 
 
 def flag(default: bool, meaning: str) -> Any:
-    """A field that holds a bool."""
+    """Declare a field that holds a bool."""
     return _field(default, Domain("flag"), meaning)
 
 
 def word(default: str, meaning: str, choices: Iterable[str]) -> Any:
-    """A field that holds one of some words."""
+    """Declare a field that holds one of some words."""
     return _field(default, Domain("word", choices=tuple(choices)), meaning)
 
 
 def numbers(meaning: str, *, at_least: float) -> Any:
-    """A required field that holds a tuple of floats."""
+    """Declare a required field that holds a tuple of floats."""
     return _field(REQUIRED, Domain("numbers", at_least), meaning)
 
 
 def integers(meaning: str, *, at_least: int) -> Any:
-    """A required field that holds a tuple of ints."""
+    """Declare a required field that holds a tuple of ints."""
     return _field(REQUIRED, Domain("integers", at_least), meaning)
 
 
@@ -126,7 +126,7 @@ def _field(default: object, domain: Domain, meaning: str, because: str = "") -> 
 
 
 def knobs_of(made: type[Any]) -> tuple[Knob, ...]:
-    """The knobs of a class, in the order of their declaration."""
+    """Return the knobs of a class, in the order of their declaration."""
     found = []
     for field in dataclasses.fields(made):
         if "domain" not in field.metadata:
@@ -148,13 +148,13 @@ def read(
     also: Iterable[str] = (),
     single: bool = False,
 ) -> Made:
-    """A `made` with the values of `table`, and defaults for what the table does not name.
+    """Return a `made` with the values of `table`, and defaults for what the table does not name.
 
-    `owner` begins an error, as in "policy ssp". `names` are what formulas refer to beside earlier knobs. `also` are
-    keys that the caller reads itself: they may be what an unknown key was meant to be. `single`: see `Knob.check`.
+    `owner` begins an error, as in "policy ssp". `names` are values that formulas refer to besides earlier knobs. `also`
+    are keys that the caller reads itself; they are suggested for a misspelt key, too. `single`: see `Knob.check`.
 
-    Raises KnobError for an unknown key (naming the nearest), a missing one, or a value outside its domain; a
-    default, too, can be outside where its bound depends on `names`.
+    Raises KnobError for an unknown key (with the nearest known one), a missing one, or a value outside its domain. Even
+    a default can be outside, if its bound depends on `names`.
     """
     knobs = knobs_of(made)
     known = [knob.name for knob in knobs]
@@ -176,7 +176,7 @@ def read(
 
 
 def settings(made: object) -> dict[str, object]:
-    """The knobs of a built object, JSON-able; an optional knob that was left out (None) stays out."""
+    """Return the knobs of a built object, JSON-able; optional knobs that are None are left out."""
     values = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}  # type: ignore[arg-type]
     return {
         key: list(value) if isinstance(value, tuple) else value
@@ -186,7 +186,7 @@ def settings(made: object) -> dict[str, object]:
 
 
 def toml(value: object) -> str:
-    """A default as it stands in an experiment file."""
+    """Return a default as an experiment file writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Files of a run folder, which may be somebody else's: what is written stays in the folder."""
+"""Files of a run folder, in which others may have put links: nothing is written outside the folder."""
 
 import os
 from pathlib import Path
@@ -6,21 +6,20 @@ from typing import BinaryIO
 
 
 def new_file(path: Path) -> BinaryIO:
-    """Open a new file for writing, in place of what has its name, a link too. Raises OSError."""
+    """Open a new file for writing, replacing a file or link of its name. Raises OSError."""
     path.unlink(missing_ok=True)
     return os.fdopen(_opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
 
 
 def same_file(path: Path, how: int = 0, buffering: int = -1) -> BinaryIO:
-    """Open a file for writing without emptying it. A link in its place is removed. `how`: os.O_APPEND. Raises
-    OSError."""
+    """Open a file for writing without truncating it, replacing a link. `how`: os.O_APPEND or 0. Raises OSError."""
     if path.is_symlink():
         path.unlink()
     return os.fdopen(_opened(path, os.O_WRONLY | os.O_CREAT | how), "wb", buffering)
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """As `new_file`, with that content. Raises OSError."""
+    """Write a new file with this content, as `new_file`. Raises OSError."""
     with new_file(path) as file:
         file.write(content if isinstance(content, bytes) else content.encode())
 

@@ -1,8 +1,7 @@
 """The vocabulary of the protocol: what a worker sends to the coordinator (`Request`) and receives from it (`Event`).
 
-Workers, coordinator, simulator and checks share it; `pswire.message_codec` makes messages of it.
-
-The meaning of each message is that of its namesake in protos/pswire/v1/coordinator.proto.
+Workers, coordinator, simulator and checks share it; `pswire.messages` converts it to messages. Each class has the
+meaning of its namesake in protos/pswire/v1/coordinator.proto.
 """
 
 import math
@@ -17,15 +16,15 @@ from pswire.values import value
 
 @value
 class Ready:
-    """The worker asks for its next ticket. `holding`: the ticket that it works on meanwhile, 0 for none."""
+    """The worker asks for its next ticket. `holding`: the ticket that it is working on meanwhile, 0 for none."""
 
     holding: int = 0
 
 
 class Times(NamedTuple):
-    """Where a ticket's time went, in seconds by the worker's clock; None where it does not say.
+    """How a ticket's time was spent, in seconds by the worker's clock; None if the worker does not report it.
 
-    `pull`: it waited for the weights; `compute`: it computed; `before`: it worked without a ticket before it asked. The
+    `pull`: waiting for the weights; `compute`: computing; `before`: working without a ticket before asking for one. The
     rest between grant and commit was on the way.
     """
 
@@ -41,10 +40,10 @@ UNTOLD: Final = Times(None, None)
 class Commit:
     """Every shard has acknowledged the ticket's payload, with these `receipts` in task order.
 
-    `samples`: over how many the payload was averaged. `ready`: the worker asks for its next ticket as well.
-    `learning_rate`: the optimizer's, from this contribution on; None: as before.
-    `unit_ends`: the ticket's work unit has no more parts. `residual`: the ticket whose commit left behind what the
-    worker's codec encoded this payload with; None: none did.
+    `samples`: the number that the payload is averaged over. `ready`: the worker also asks for its next ticket.
+    `learning_rate`: the optimizer's, from this contribution on; None: unchanged. `unit_ends`: the ticket's work unit
+    has no more parts. `residual`: the ticket whose commit produced the residual with which the worker's codec encoded
+    this payload; None: no residual.
     """
 
     ticket: int
@@ -61,14 +60,14 @@ class Commit:
     def measured(
         self, times: Times | None, receipts: tuple[bytes, ...] = (), residual: int | None = None
     ) -> "Commit":
-        """With these. `dataclasses.replace` does the same in four times the time, and this is on every step's path."""
+        """Return a copy with these. `dataclasses.replace` takes four times as long, on the path of every step."""
         facts = (self.ticket, self.batch, self.samples, self.loss, self.ready)
         return Commit(*facts, times, receipts, self.learning_rate, self.unit_ends, residual)
 
 
 @value
 class Abandon:
-    """The ticket will not be used. `unit_ends`: because its work unit had ended before its part."""
+    """The worker will not use the ticket. `unit_ends`: because its work unit had ended before its part."""
 
     ticket: int
     reason: str
@@ -77,14 +76,14 @@ class Abandon:
 
 @value
 class Done:
-    """There is no more data here. `ends`: why the whole job is to end, with success; empty where it is not to."""
+    """The worker has no more data. `ends`: why the whole job should end, with success; empty if it should not."""
 
     ends: str = ""
 
 
 @value
 class Leave:
-    """The worker goes, before the job is over."""
+    """The worker leaves before the job is over."""
 
     reason: str
 
@@ -102,7 +101,7 @@ class Report:
 
 @value
 class UnitPart:
-    """What a ticket takes of the job's work units: part 0, 1, ... of `unit` in `epoch`."""
+    """A ticket's share of the job's work units: part 0, 1, ... of `unit` in `epoch`."""
 
     epoch: int
     unit: int
@@ -114,8 +113,7 @@ class Grant:
     """Permission for one unit of work, starting from `version`.
 
     `index`: the grant's number in the decision log. `initialise`: push the variables' initial values instead of a
-    gradient. `received_at`: seconds on the clock of the program that received it. `part`: what to work on, in a job
-    that deals work units.
+    gradient. `received_at`: seconds on the receiver's clock. `part`: what to work on, in a job that deals work units.
     """
 
     ticket: int
@@ -126,7 +124,7 @@ class Grant:
     received_at: float = field(default=0.0, compare=False)
 
     def received(self, at: float) -> "Grant":
-        """Return the same, received at that time."""
+        """Return the same grant, received at that time."""
         return Grant(self.ticket, self.version, self.index, self.initialise, self.part, at)
 
 
@@ -140,9 +138,9 @@ class Cancel:
 
 @value
 class Disposition:
-    """What became of a commit. `fate`: "applied", "dropped" or "pending"; after the loss of an incarnation "unknown".
+    """The fate of a commit: "applied", "dropped" or "pending"; after the loss of an incarnation "unknown".
 
-    `version`: the one that it became part of.
+    `version`: the version that includes it.
     """
 
     ticket: int
@@ -154,15 +152,15 @@ class Disposition:
 
     @property
     def cancelled(self) -> bool:
-        """Its ticket was cancelled before the commit came, so no policy has seen the contribution."""
+        """True if the ticket was cancelled before the commit came, so that no policy saw the contribution."""
         return self.fate == "dropped" and self.reason == "cancelled"
 
 
 @value
 class Stop:
-    """The job is over at `version`. `evaluate`: this worker is asked to evaluate that version and report.
+    """The job is over at `version`. `evaluate`: this worker should evaluate that version and report.
 
-    `index`: the stop's number in the decision log; 0 when the job itself goes on.
+    `index`: the stop's number in the decision log; 0 if the job itself continues.
     """
 
     reason: str
@@ -174,7 +172,7 @@ class Stop:
 
 @value
 class Refusal:
-    """A message was refused. `fatal`: the whole session is."""
+    """A message was refused. `fatal`: the whole session is refused."""
 
     message: str
     fatal: bool = False
@@ -189,5 +187,5 @@ Event = Grant | Cancel | Disposition | Stop | Refusal
 
 
 def received(event: Event, at: float) -> Event:
-    """Return the event as a worker of the same process receives it at that time."""
+    """Return the event as a worker in the same process receives it at that time."""
     return event.received(at) if isinstance(event, Grant) else event

@@ -1,8 +1,8 @@
-"""Saved state as plain data: dataclasses to what JSON can hold, and back, with a check of every field.
+"""Saved state as plain data: converts dataclasses to JSON-able data and back, checking every field.
 
-Records are dataclasses whose fields are bool, int, float, str, bytes, None, a choice of strings (Literal), other
-such dataclasses, lists, tuples (named ones too) and dicts with names as keys of all these, or `object` for what
-is JSON-able already. No code is run and no class is looked up by what a file says.
+Fields of records are bool, int, float, str, bytes, None, a choice of strings (Literal), other such dataclasses; lists,
+tuples (also named ones) and dicts with names as keys of all these; or `object` for data that is JSON-able already. No
+code is run and no class is looked up on the word of a file.
 """
 
 import dataclasses
@@ -14,16 +14,16 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 R = TypeVar("R")
 
-# JSON has no word for them.
+# JSON cannot represent these.
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class StateError(ValueError):
-    """Saved state that cannot be taken up. The text says which part, what was expected and what was got."""
+    """Saved state that cannot be restored. The text says which part, what was expected and what was found."""
 
 
 def to_plain(value: Any) -> Any:
-    """A record, or any value of a field, as JSON holds it: ``json.dumps(..., allow_nan=False)`` takes it.
+    """Convert a record, or any value of a field, to data that ``json.dumps(..., allow_nan=False)`` accepts.
 
     Raises StateError for a value that no field may have.
     """
@@ -44,9 +44,9 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[R], data: object, where: str) -> R:
-    """The record of class `kind` that `to_plain` made `data` of; `where` names it in messages.
+    """Restore the record of class `kind` from `data` of `to_plain`; `where` names it in messages.
 
-    Raises StateError for a missing or unknown field and for a value of another type.
+    Raises StateError for a missing or unknown field, and for a value of another type.
     """
     return cast(R, _record(kind, data, where))
 
@@ -68,7 +68,7 @@ def _record(kind: Any, data: object, where: str) -> object:
 
 @cache
 def _fields(kind: Any) -> dict[str, Any]:
-    """Name -> type of each field."""
+    """Return the type of each field, by name."""
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
@@ -99,7 +99,7 @@ def _value(hint: Any, data: object, where: str) -> object:
 
 
 def _optional(hint: Any, data: object, where: str) -> object:
-    """``X | None``: other unions are not for records."""
+    """Read an optional value, ``X | None``; records have no other unions."""
     (inner,) = (each for each in get_args(hint) if each is not type(None))
     return None if data is None else _value(inner, data, where)
 
@@ -119,7 +119,7 @@ def _listed(data: object, where: str) -> Sequence[object]:
 
 
 def _fixed(hints: Sequence[Any], data: Sequence[object], where: str) -> tuple[object, ...]:
-    """One value for each hint."""
+    """Read one value for each hint."""
     if len(data) != len(hints):
         raise StateError(f"{where}: expected {len(hints)} values, got {len(data)}")
     return tuple(

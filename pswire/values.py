@@ -1,4 +1,4 @@
-"""Small facts that are passed on and never changed. A commit makes about twenty of them."""
+"""Small immutable facts that are passed on. A commit makes about twenty of them."""
 
 from dataclasses import dataclass, field
 from typing import TypeVar, dataclass_transform
@@ -8,10 +8,9 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
-    """A dataclass with slots that the type checker knows as frozen, and Python does not.
+    """Make a dataclass with slots that is frozen to the type checker, but not to Python.
 
-    Python's own frozen dataclasses take four times as long to make: every
-    field goes through ``object.__setattr__``. Values are equal when their
-    fields are, and have a hash.
+    Python's own frozen dataclasses take four times as long to make, because every field goes through
+    ``object.__setattr__``. Values are equal if their fields are, and are hashable.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -27,7 +27,7 @@ from pswire.command.options import (
     typed_options,
 )
 from pswire.command.process import die_with, exit_on_sigterm, keep_large_blocks
-from pswire.command.task_index import chosen_task_index
+from pswire.command.task import chosen_task_index
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.config.flags import WORKER
 from pswire.config.toml import overrides_of

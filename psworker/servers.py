@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pswire.addresses import Address, AddressError, parse_address, parse_hosts
-from pswire.command.tf_config import cluster_from_tf_config
+from pswire.command.task import cluster_from_tf_config
 from pswire.security.settings import PERSONAL
 from psworker.errors import Unsupported
 

@@ -70,7 +70,7 @@ RULES = (
             "pswire.command.options",
             "pswire.config.experiment",
             "pswire.config.flags",
-            "pswire.config.places",
+            "pswire.config.sections",
             "pswire.config.problems",
             "pswire.config.run_sections",
             "pswire.config.sections",

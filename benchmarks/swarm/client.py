@@ -12,7 +12,7 @@ from benchmarks.swarm.links import GrpcLink, SocketLink, Unavailable, channel
 from benchmarks.swarm.member import Member, Model
 from benchmarks.swarm.swarm import PAUSE, Swarm
 from pswire.addresses import parse_hosts
-from pswire.model.specs import specs_to_wire
+from pswire.messages import specs_to_wire
 from pswire.transport.codecs import FLOAT32
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb

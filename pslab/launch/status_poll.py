@@ -8,7 +8,7 @@ from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
 from pswire.addresses import AddressError, parse_address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
-from pswire.logs.texts import escaped
+from pswire.logs.lines import escaped
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
 from pswire.transport.channels import CHANNEL_OPTIONS

@@ -22,10 +22,10 @@ from psserver.optimizers.schedules import Schedule
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
 from psserver.shard_bounds import ShardBounds
-from pswire.config.checkpoints import parse_every
 from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.config.sections import Fault, Join
+from pswire.config.units import parse_every
 from pswire.model.plan import make_plan
 from pswire.transport.wire import wire_named
 from psworker.local import Trainer

@@ -1,13 +1,11 @@
-"""What each field of each message may hold, checked before anything acts on a message.
+"""Bounds on each field of each message, checked before anything acts on the message.
 
-A receiver checks a message as soon as it is parsed. A field beyond its bound
-is refused with the field, the bound and what came; nothing has changed then.
-Whether a value makes sense (is the ticket open, does the plan fit?) is for
-the code that acts on it; bounds keep every message cheap and every number
-within what the receiver's own arithmetic can hold.
+A receiver checks a message as soon as it is parsed. A field beyond its bound is refused, with the field, the bound and
+the value; nothing has changed then. Whether a value makes sense (is the ticket open, does the plan fit?) is decided by
+the code that acts on it; bounds keep every message cheap and every number within the receiver's own arithmetic.
 
-A bound stands beside its field in protos/pswire/v1 (`options.proto`); `kinds`
-reads them, and `checks` compiles them. A process with a field that has none does not start.
+A bound stands beside its field in protos/pswire/v1 (`options.proto`); `kinds` reads the bounds, and `checks` compiles
+them. A process with an unbounded field does not start.
 """
 
 from pswire.bounds.checks import BOUNDS, TABLE, BoundError, check, checker

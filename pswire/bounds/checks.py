@@ -1,4 +1,4 @@
-"""The checks, compiled from the table: one function for each kind of message."""
+"""Checks compiled from the bounds: one function for each kind of message."""
 
 import math
 import sys
@@ -14,7 +14,7 @@ from pswire.bounds.kinds import Bound, Closed, Data, Many, Nested, Real, Row, Te
 
 
 class BoundError(ValueError):
-    """A field of a message is beyond its bound; the text names both."""
+    """A field of a message is beyond its bound. The text names both."""
 
 
 TABLE: Final[tuple[Row, ...]] = tuple(declared())
@@ -34,11 +34,11 @@ def check(message: Message) -> None:
 
 @cache
 def checker(kind: Descriptor) -> Check:
-    """`check` for one kind of message. Whoever checks the same kind at every step keeps it.
+    """Return `check` for one kind of message. Callers on the path of every step keep the result.
 
-    Compiled as `dataclasses` compile an `__init__`: it is on the path of every step, where a loop over fields takes
-    several times as long. Messages inside are checked in the same function. A value within its bound passes
-    without a call; on others the test of their field has the last word, and the error's words.
+    It is compiled as `dataclasses` compile an `__init__`, because a loop over fields takes several times as long.
+    Nested messages are checked in the same function. A value within its bound passes without a call; otherwise the
+    field's own test decides and words the error.
     """
     compiler = _Compiler()
     compiler.message(kind, "message", 1)
@@ -49,7 +49,7 @@ def checker(kind: Descriptor) -> Check:
 
 
 class _Compiler:
-    """`lines` of one function's body, and the `names` that they use. No message of ours contains itself."""
+    """The source of one function: `lines` of its body, and the `names` it uses. No message of ours contains itself."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -57,13 +57,13 @@ class _Compiler:
         self._numbers = count()
 
     def message(self, kind: Descriptor, of: str, depth: int) -> None:
-        """Check the message in the variable `of`."""
+        """Add the checks of the message in the variable `of`."""
         for field in kind.fields:
             if field.containing_oneof is None:
                 self._field(kind, field, of, depth)
         for choice in kind.oneofs:
             if len(choice.fields) == 1:
-                # "optional" is a choice of one.
+                # An "optional" field is a oneof with one field.
                 self._field(kind, choice.fields[0], of, depth)
                 continue
             which = self._name("which")
@@ -132,7 +132,7 @@ def _first(one: str, others: str) -> Iterator[str]:
 
 
 def _usual(bound: Text, text: str) -> str:
-    """An expression that holds for the text if its bound does."""
+    """Return an expression that is true if the text is within its bound."""
     tests = [f"len({text}) <= {bound.most}"]
     if bound.plain:
         tests.append(f"{text}.isascii()")
@@ -142,14 +142,14 @@ def _usual(bound: Text, text: str) -> str:
 
 
 def _unusual(bound: Bound, value: str, field: FieldDescriptor) -> str:
-    """An expression that fails for the value if its bound holds, but for NaN and infinity."""
+    """Return an expression that is false if the value is within its bound. NaN and infinity may make it true, too."""
     match bound:
         case Whole(most, 0) if field.type in _UNSIGNED:
             return f"{value} > {most}"
         case Whole(most, least):
             return f"not {least} <= {value} <= {most}"
         case Real(most, least):
-            # Neither NaN nor infinity compares so.
+            # False for NaN and infinity.
             return f"not {max(least, -_LARGEST)!r} <= {value} <= {min(most, _LARGEST)!r}"
         case Data(most):
             return f"len({value}) > {most}"
@@ -157,7 +157,7 @@ def _unusual(bound: Bound, value: str, field: FieldDescriptor) -> str:
 
 
 def _test(where: str, bound: Bound, field: FieldDescriptor) -> Check:
-    """What raises BoundError for a value of `field`."""
+    """Return the test that raises BoundError for a value of `field`."""
     match bound:
         case Whole():
             return _whole(where, bound)
@@ -176,7 +176,7 @@ def _test(where: str, bound: Bound, field: FieldDescriptor) -> Check:
 
 
 def _anything(value: object) -> None:
-    """A truth value, or a number that its reader looks up."""
+    """Accept any value: a truth value, or an enum number that its reader looks up."""
 
 
 def _many(where: str, bound: Many, field: FieldDescriptor) -> Check:
@@ -209,7 +209,7 @@ def _real(where: str, bound: Real) -> Check:
     least, most, nonfinite = bound.least, bound.most, bound.nonfinite
 
     def run(value: float) -> None:
-        # Neither NaN nor infinity compares so.
+        # False for NaN and infinity.
         if least <= value <= most and value - value == 0:
             return
         if math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Kinds of bounds, and the bounds of all fields, as the protos say them."""
+"""Kinds of bounds, and the bounds of all fields as the protos declare them."""
 
 import math
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """At most `most` characters; only printable ones if `printable`, and only ASCII if `plain`."""
+    """At most `most` characters; only printable ones if `printable`, only ASCII if `plain`."""
 
     most: int
     printable: bool = True
@@ -45,7 +45,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """At most `most` elements (entries of a map). `each`: the bound of an element that is no message."""
+    """At most `most` elements or map entries. `each`: the bound of an element that is not a message."""
 
     most: int
     each: "Bound | None" = None
@@ -54,21 +54,21 @@ class Many:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """A message, bounded by its own rows."""
+    """A message, bounded by the rows of its own fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A truth value or an enum: its type is its bound; an unknown enum number is refused where it is read."""
+    """A truth value or an enum: the type is the bound. Unknown enum numbers are refused where they are read."""
 
 
 Bound = Whole | Real | Text | Data | Many | Nested | Closed
-"""What a field may hold."""
+"""The bound of a field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The bound of one field, and why it is that."""
+    """The bound of one field, and the reason for it."""
 
     message: str
     field: str
@@ -82,7 +82,7 @@ _CLOSED: Final = (FieldDescriptor.TYPE_BOOL, FieldDescriptor.TYPE_ENUM)
 
 
 def declared() -> Iterator[Row]:
-    """Yield the bound of each field of each message, in the order of the protos. Raises TypeError for one without."""
+    """Yield the bound of each field of each message, in the order of the protos. Raises TypeError if one is missing."""
     for file in _FILES:
         for name, kind in file.DESCRIPTOR.message_types_by_name.items():
             if not kind.GetOptions().map_entry:
@@ -91,7 +91,7 @@ def declared() -> Iterator[Row]:
 
 
 def row_of(message: str, field: Any) -> Row:
-    """Return the bound of a field. Raises TypeError where it needs one and has none."""
+    """Return the bound of a field. Raises TypeError if it needs one and has none."""
     options = field.GetOptions()
     if options.HasExtension(options_pb2.bound):
         said = options.Extensions[options_pb2.bound]
@@ -104,7 +104,7 @@ def row_of(message: str, field: Any) -> Row:
 
 
 def _meant(said: Any) -> Any:
-    """Return the shared bound that is named, or what is said here."""
+    """Return the shared bound that is named, or the bound given here."""
     named = options_pb2.Shared.DESCRIPTOR.values_by_number[getattr(said, "is")]
     return named.GetOptions().Extensions[options_pb2.means] if named.number else said
 
@@ -122,7 +122,7 @@ def _bound(said: Any, field: Any) -> Bound:
 
 
 def _single(said: Any, kind: int) -> Bound:
-    """Return the bound of one value of a type."""
+    """Return the bound of a single value."""
     meant = _meant(said)
     if kind in _REAL:
         low = meant.low if meant.HasField("low") else -math.inf

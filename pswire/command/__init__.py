@@ -1,1 +1,1 @@
-"""What the commands have in common: options, their process, the task that they are started as."""
+"""What commands share: options, process settings, and the task index."""

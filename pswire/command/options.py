@@ -1,4 +1,4 @@
-"""Options of commands: those that several have, and those that fields of a section declare (`pswire.config.flags`)."""
+"""Command-line options: shared ones, and those that fields of a section declare (`pswire.config.flags`)."""
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 Read = TypeVar("Read", bound=Section)
 
-# Of every command's help.
+# Settings of every command's help.
 CONTEXT: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 hosts_option = click.option(
@@ -43,18 +43,18 @@ parent_option = click.option(
 def completed_by(
     names: Callable[[], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """The `shell_complete` of an option or argument whose values are names."""
+    """Return the `shell_complete` of an option or argument whose values are names."""
     return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
 
 
 def overrides_option(about: str) -> Callable[[Command], Command]:
-    """--set KEY=VALUE, any number of times, as `overrides`."""
+    """Add --set KEY=VALUE, repeatable, as the parameter `overrides`."""
     return click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=about)
 
 
 def log_format_option(of: str) -> Callable[[Command], Command]:
-    """--log-format. `of`: whose logs."""
-    about = f"Of {of}. json: an object per line, with a stable event name."
+    """Add --log-format. `of`: the name of the log in the help."""
+    about = f"Format of {of}. json: one object per line, with a stable event name."
     return click.option(
         "--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help=about
     )
@@ -63,7 +63,7 @@ def log_format_option(of: str) -> Callable[[Command], Command]:
 def number_option(
     name: str, least: float, default: float, about: str, metavar: str | None = None
 ) -> Callable[[Command], Command]:
-    """A number of at least `least`; a whole one where `default` is."""
+    """Add an option for a number of at least `least`; an integer if `default` is one."""
     kind = click.IntRange(min=int(least)) if isinstance(default, int) else click.FloatRange(min=least)
     return click.option(name, type=kind, default=default, show_default=True, metavar=metavar, help=about)
 
@@ -73,8 +73,11 @@ def key_options(
     names: Mapping[str, Callable[[], Iterable[str]]] = MappingProxyType({}),
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Command], Command]:
-    """An option for every key of an experiment file that `command` has as one; its parameter has the key's name, such
-    as "cluster.workers". `names`: values of a key, for completion. `more`: what ``--help`` says behind its meaning."""
+    """Add an option for every experiment key that declares one for `command`.
+
+    Each parameter has the key's name, such as "cluster.workers". `names`: values of a key, for completion. `more`: text
+    that ``--help`` adds to a key's meaning.
+    """
 
     def with_options(function: Command) -> Command:
         for section, field in reversed(Experiment.model_fields.items()):
@@ -94,8 +97,11 @@ def section_options(
     more: Mapping[str, str] = MappingProxyType({}),
     only: Collection[str] = (),
 ) -> Callable[[Command], Command]:
-    """An option for every field of `model` that declares one of `command`; not given it is None, so that the field's
-    own default counts. Its parameter has the field's name behind `prefix`. `only`: for these fields."""
+    """Add an option for every field of `model` that declares one for `command`.
+
+    An option that is not given is None, so that the field's own default counts. Its parameter is `prefix` and the
+    field's name. `only`: restricts the fields.
+    """
 
     def with_options(function: Command) -> Command:
         meanings = meanings_of(model)
@@ -117,11 +123,11 @@ def section_options(
 
 
 class OptionError(ValueError):
-    """An option whose value is none; the text begins with its name."""
+    """An option with an invalid value. The text begins with the option's name."""
 
 
 def read_options(model: type[Read], given: Mapping[str, Any], **more: Any) -> Read:
-    """Those of `given`, the values from the command line, that `model` declares, and `more`. Raises OptionError."""
+    """Make a `model` from those values of the command line that it declares, and from `more`. Raises OptionError."""
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
     said = {name: value for name, value in given.items() if name in model.model_fields and value is not None}
     try:
@@ -137,7 +143,7 @@ def _dashed(name: str, flag: Flag) -> str:
 
 
 def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--tls-ca, --tls-cert, --tls-key and --token-file; the command gets them as `security`, a SecurityOptions."""
+    """Add --tls-ca, --tls-cert, --tls-key and --token-file, as the parameter `security`, a SecurityOptions."""
 
     @functools.wraps(command)
     def with_security(*args: Any, **given: Any) -> Any:
@@ -149,22 +155,22 @@ def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def insecure_option(command: Command) -> Command:
-    """--insecure, above `security_options`, for what listens."""
+    """Add --insecure to a command that listens; goes above `security_options`."""
     return section_options(LISTENING, SecuritySection, _SECURITY)(command)
 
 
-# Before a key of [security].
+# The prefix of keys in [security].
 _SECURITY: Final = "security."
 
 
 def _security_option(key: str) -> str:
-    """The field of SecurityOptions of a key of [security], such as "tls_ca" of "security.ca"."""
+    """Return the SecurityOptions field of a [security] key, such as "tls_ca" for "security.ca"."""
     name = key.removeprefix(_SECURITY)
     return name if name in SecurityOptions.__match_args__ else f"tls_{name}"
 
 
 def typed_options(given: Mapping[str, object]) -> dict[str, str]:
-    """Of the keys of an experiment that `given` has from the command line: the option that the user typed."""
+    """Return, for each experiment key given on the command line, the option that the user typed."""
     options = [each for each in click.get_current_context().command.params if isinstance(each, _KeyOption)]
     return {
         each.key: each.opts[0]
@@ -174,7 +180,7 @@ def typed_options(given: Mapping[str, object]) -> dict[str, str]:
 
 
 class _KeyOption(click.Option):
-    """Has the name of a key, with dots, as no argument of a function could."""
+    """An option whose parameter name has dots, which no function argument could have."""
 
     def __init__(self, *arguments: Any, key: str, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -182,7 +188,7 @@ class _KeyOption(click.Option):
 
 
 def _kind(field: "FieldInfo", flag: Flag) -> dict[str, Any]:
-    """What click makes of a text; whether the value is within the field's bounds the section says."""
+    """Return click's settings for the type of a value. The section checks its bounds."""
     kind, words = kind_of(field)
     if kind is bool:
         return {"is_flag": True, "default": None}
@@ -191,7 +197,7 @@ def _kind(field: "FieldInfo", flag: Flag) -> dict[str, Any]:
     if words:
         return {"type": click.Choice(words)}
     if kind is Path:
-        # One that is named otherwise may be a file.
+        # With another metavar it may be a file.
         return {"type": click.Path(path_type=Path, file_okay=flag.metavar is not None)}
     return {"multiple": kind is list, "type": {int: int, float: float, Any: float}.get(kind, str)}
 
@@ -204,7 +210,7 @@ def _number_or_word(text: str) -> float | str:
 
 
 def _about(meaning: str, field: "FieldInfo", more: str) -> str:
-    """The meaning as a sentence without Markdown, then the default and the bounds."""
+    """Return the help: the meaning as a sentence without Markdown, then default and bounds."""
     text = " ".join(meaning.replace("`", "").split())
     default = field.get_default(call_default_factory=True, validated_data={})
     shown = number(default) if isinstance(default, float) else str(default)

@@ -1,4 +1,4 @@
-"""What a daemon or command does to its own process: Ctrl-C while it loads, its memory, the end of its supervisor."""
+"""Settings of a daemon's or command's own process: Ctrl-C while it loads, its memory, the end of its supervisor."""
 
 import os
 import signal
@@ -14,15 +14,15 @@ from pswire.exits import ExitCode
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST = 32 * 2**20
 
-# Between looks at the parent; seconds.
+# Seconds between checks of the parent.
 PERIOD = 0.5
 
 
 @contextmanager
 def quietly_interrupted() -> Iterator[None]:
-    """SIGINT ends the process as SIGTERM does, without a traceback: for the seconds in which a command's modules load.
+    """Make SIGINT end the process like SIGTERM, without a traceback, while a command's modules load.
 
-    Where SIGINT is ignored (in a background job, say) it stays so.
+    If SIGINT is ignored (for example in a background job), it stays ignored.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -35,8 +35,10 @@ def quietly_interrupted() -> Iterator[None]:
 
 
 def exit_on_sigterm() -> None:
-    """Make the first SIGTERM raise SystemExit, with which a worker's session sends Leave. A scheduler may send more of
-    them: they change nothing."""
+    """Make the first SIGTERM raise SystemExit, on which a worker's session sends Leave.
+
+    A scheduler may send more of them, which are ignored.
+    """
 
     def terminated(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -46,36 +48,41 @@ def exit_on_sigterm() -> None:
 
 
 def only_newest_tls() -> None:
-    """TLS 1.3 is the oldest version that gRPC's servers of this process speak, whoever asks. Before grpc is imported.
+    """Make TLS 1.3 the oldest version that gRPC servers of this process accept. Call before grpc is imported.
 
-    gRPC for Python has no option for it. What it lets one choose are the ciphers of TLS 1.2, and the one chosen here is
-    for keys that were shared before, of which there are none: both ends of a TLS 1.2 handshake find nothing in common.
+    gRPC for Python has no option for it, but lets one choose the ciphers of TLS 1.2. The one chosen here needs
+    pre-shared keys, which do not exist, so a TLS 1.2 handshake finds no common cipher.
     """
     os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-CHACHA20-POLY1305")
 
 
 def quiet_grpc() -> None:
-    """Before gRPC is loaded, which reads it then: otherwise its library writes a line to standard error for each
-    handshake that fails, and strangers could fill a disk with them."""
+    """Silence gRPC's own log. Call before gRPC is imported.
+
+    Otherwise it writes a line to standard error for each failed handshake, and strangers could fill a disk.
+    """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 def one_blas_thread() -> None:
-    """Before numpy is loaded: its BLAS would start a thread for each processor, and end the process with SIGINT where
-    the system gives none. A server multiplies no matrices of any size."""
+    """Limit BLAS to one thread. Call before numpy is imported.
+
+    BLAS would start a thread per processor, and kill the process with SIGINT if the system refuses one. A server
+    multiplies no matrices.
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def keep_large_blocks() -> bool:
     """Keep freed blocks of up to 32 MiB for the next payload instead of returning them to the system.
 
-    By default each chunk's buffer is mapped and unmapped again, and the kernel
-    clears every page of it: a fifth of the time of moving 67 MB. Call it at the
-    start of a process. False where the C library is not glibc: nothing is changed then.
+    By default each chunk's buffer is mapped and unmapped again, and the kernel clears all of its pages: a fifth of the
+    time of moving 67 MB. Call it at the start of a process. Returns False, with nothing changed, if the C library is
+    not glibc.
     """
     if not sys.platform.startswith("linux"):
         return False
-    # Imported here: the commands' own start needs this module, and not that one.
+    # Imported here, because commands need this module, but not that one, at their start.
     import ctypes
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -85,10 +92,10 @@ def keep_large_blocks() -> bool:
 
 
 def die_with(parent: int, by: signal.Signals = signal.SIGTERM) -> None:
-    """Send this process a signal, `by`, once `parent`, its supervisor, is no longer its parent.
+    """Send this process the signal `by` once `parent`, its supervisor, is no longer its parent.
 
-    Looks every half second: unlike a death signal of the kernel this also
-    works where the supervisor starts processes from a short-lived thread.
+    Checks every half second. Unlike a death signal of the kernel, this also works if the supervisor starts processes
+    from a short-lived thread.
     """
 
     def watch() -> None:

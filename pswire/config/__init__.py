@@ -1,1 +1,1 @@
-"""The experiment file: what it may say, and every finding about it in words."""
+"""The experiment file: its sections, and its errors in words."""

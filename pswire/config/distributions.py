@@ -1,9 +1,8 @@
-"""Times that are drawn: "exponential(0.05)", "2 * gamma(100, 0.01)", "trace(steps.csv)". All in seconds.
+"""Distributions of times: "exponential(0.05)", "2 * gamma(100, 0.01)", "trace(steps.csv)". All times in seconds.
 
-The names and parameters are those of the straggler models in the literature:
-exponential and shifted exponential, Pareto (Dutta et al. 2018), gamma
-(Hakimi et al. 2019), log-normal. Real and simulated workers draw the same
-numbers in the same order: both use `stream`.
+Names and parameters are those of the straggler models in the literature: exponential and shifted exponential, Pareto
+(Dutta et al. 2018), gamma (Hakimi et al. 2019), log-normal. Real and simulated workers draw the same numbers in the
+same order: both use `stream`.
 """
 
 import csv
@@ -21,26 +20,26 @@ from pswire.nearest import did_you_mean, nearest
 
 Draw = Callable[[], float]
 
-# Of a parameter, and of what may be drawn, in seconds: beyond, sums of times would not be numbers.
+# The limit of a parameter and of a drawn time, in seconds: beyond it, sums of times would overflow.
 LONGEST = 1e100
-# The column of a trace that is played, and how many others an error names.
+# The column of a trace with the times, and the number of other columns that an error names.
 SECONDS, MOST_COLUMNS = "seconds", 8
-# No draw of Python's generators lies further out: a normal number in standard deviations, and log(1/u) of a uniform u.
+# Bounds on draws of Python's generators: a normal number in standard deviations, and log(1/u) for a uniform u.
 _FARTHEST_NORMAL, _FARTHEST_LOG = 12.2, 53 * math.log(2)
 
 
 class DelayError(ValueError):
-    """A distribution or a trace file that cannot be used; the text names the place."""
+    """A distribution or a trace file that cannot be used. The text names the place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """`make` turns the parameters into a draw; `mean` gives its expected value."""
+    """A kind of distribution. `make` turns parameters into a draw; `mean` returns the expected value."""
 
     parameters: tuple[Knob, ...]
     make: Callable[[Random, tuple[float, ...]], Draw]
     mean: Callable[[tuple[float, ...]], float]
-    # Says what is wrong with parameters that are each in its range, or nothing.
+    # Says what is wrong with parameters that are each within range, or returns "".
     refuse: Callable[[tuple[float, ...]], str] = lambda p: ""
 
 
@@ -119,7 +118,7 @@ _KNOWN = (*DISTRIBUTIONS, "trace")
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """``factor * name(parameters)``. `trace` is the file of a trace, which is read when it is used."""
+    """``factor * name(parameters)``. `trace`: the file of a trace, which is read on use."""
 
     text: str
     name: str
@@ -129,12 +128,12 @@ class Delay:
 
     @property
     def never(self) -> bool:
-        """It is always 0, as is ``exponential(0)``. Of a trace, which is not read, only the factor says so."""
+        """True if it is always 0, as is ``exponential(0)``. A trace is not read, so only its factor counts."""
         return self.factor == 0 or (self.trace is None and self.mean == 0)
 
     @property
     def mean(self) -> float:
-        """The expected value in seconds; infinite where there is none. Raises DelayError for a bad trace."""
+        """The expected value in seconds; may be infinite. Raises DelayError for a bad trace."""
         if self.trace is not None:
             times = read_trace(self.trace)
             return self.factor * sum(times) / len(times)
@@ -144,9 +143,9 @@ class Delay:
         return Delay(self.text, self.name, self.parameters, self.trace, self.factor * factor)
 
     def draws(self, rng: Random) -> Draw:
-        """Draws from this distribution, all numbers from `rng`. Raises DelayError for a bad trace.
+        """Return a function that draws from this distribution, with `rng` as the only source of randomness.
 
-        A trace is played in its own order from a random place on, round and round.
+        A trace is played in its own order from a random place, round and round. Raises DelayError for a bad trace.
         """
         draw = _played(self.trace, rng) if self.trace is not None else self._drawn(rng)
         factor = self.factor
@@ -157,12 +156,12 @@ class Delay:
 
 
 def stream(seed: int, worker: int, purpose: str) -> Random:
-    """The random numbers of one worker for one purpose: the same in every engine and every run."""
+    """Return the random numbers of one worker for one purpose: the same in every engine and every run."""
     return Random(f"{seed}/{worker}/{purpose}")
 
 
 def parse(text: str) -> Delay:
-    """From text to a Delay. Raises DelayError saying what was expected. Reads no file."""
+    """Parse a Delay. Raises DelayError saying what was expected. Reads no file."""
     whole = re.fullmatch(r"\s*(?:([^*()]+?)\s*\*\s*)?([A-Za-z_]\w*)\s*\((.*)\)\s*", text, re.DOTALL)
     if whole is None:
         raise DelayError(
@@ -214,17 +213,17 @@ def _number(text: str, what: str, piece: str) -> float:
     return value
 
 
-# Of a trace: some million steps.
+# The limit of a trace: some million steps.
 MOST_CHARACTERS = 2**26
 
 
 def read_trace(path: Path) -> tuple[float, ...]:
-    """Step times of a trace: one number (seconds) per line, or a CSV with a column named ``seconds``.
+    """Read the step times of a trace: one number (seconds) per line, or a CSV with a column named ``seconds``.
 
     Blank lines do not count. Raises DelayError naming file and line.
     """
     try:
-        # Spreadsheets put a mark of byte order at the beginning.
+        # Spreadsheets begin a file with a byte order mark.
         lines = read_text(path, MOST_CHARACTERS, "utf-8-sig").splitlines()
     except TooLong as error:
         raise DelayError(f"trace({path}): {error}") from error
@@ -247,7 +246,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _layout(path: Path, number: int, cells: list[str]) -> tuple[int, int]:
-    """From the first row: in which column the times stand, and how many rows are the header."""
+    """Return, from the first row, the column of the times and the number of header rows."""
     if SECONDS in cells:
         return cells.index(SECONDS), 1
     if len(cells) == 1 and _is_number(cells[0]):

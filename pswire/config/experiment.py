@@ -1,4 +1,4 @@
-"""The experiment file: one TOML document that fully describes a run, or a clear list of what is wrong in it.
+"""The experiment file: one TOML document that fully describes a run, or a list of what is wrong in it.
 
 Importing this module imports pydantic.
 """
@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from pswire.config.places import PlaceSection, ServerPlace, WorkerPlace
 from pswire.config.problems import describe_problems
 from pswire.config.run_sections import (
     ClusterSection,
@@ -30,25 +29,28 @@ from pswire.config.sections import (
     Join,
     Leave,
     LinksSection,
+    PlaceSection,
     Section,
+    ServerPlace,
     SimulationSection,
     TrackersSection,
+    WorkerPlace,
     keyed_by_number,
 )
 from pswire.config.toml import OverrideError, TooLong, apply_overrides, read_text, read_toml, toml_text
 
-# Of an experiment file.
+# The limit of an experiment file.
 MOST_CHARACTERS = 2**20
-# The optimizer that the first worker names, with its numbers.
+# Take the optimizer, with its settings, from the first worker.
 FROM_JOB = "from-job"
 
 
 class ExperimentError(ValueError):
-    """An experiment that cannot be used; the message lists every problem with its file and key."""
+    """An experiment that cannot be used. The text lists every problem with its file and key."""
 
 
 class Experiment(Section):
-    """A whole experiment; every section has defaults, so that daemons can run without a file."""
+    """A whole experiment. Every section has defaults, so that daemons can run without a file."""
 
     run: RunSection = RunSection()
     cluster: ClusterSection = ClusterSection()
@@ -70,8 +72,10 @@ class Experiment(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_fit(cls, document: Any) -> Any:
-        """Of a script of Keras the optimizer is the one that it compiles, and a mean is one over samples, as in one
-        process; unless the file says something else."""
+        """Set the defaults of a Keras script, unless the file overrides them.
+
+        The optimizer is the one the script compiles, and means are over samples, as in a single process.
+        """
         if not isinstance(document, Mapping):
             return document
         job, found = document.get("job"), dict(document)
@@ -101,13 +105,13 @@ class Experiment(Section):
         return self
 
     def _check_evaluations(self) -> None:
-        """What follows from evaluations needs some, and a learning rate that can be set."""
+        """Refuse settings that act on evaluations if there are none, or if the learning rate is a schedule."""
         job, unset = self.job, JobSection()
         for key in ("patience", "plateau"):
             if getattr(job, key) and not job.evaluate_every:
                 told = {"key": key}
                 raise PydanticCustomError(
-                    "unused", 'job.{key}: needs job.evaluate_every, "1 epoch", say', told
+                    "unused", 'job.{key}: needs job.evaluate_every, for example "1 epoch"', told
                 )
         for key in ("plateau_factor", "plateau_minimum"):
             if getattr(job, key) != getattr(unset, key) and not job.plateau:
@@ -118,11 +122,11 @@ class Experiment(Section):
         if job.plateau and isinstance(self.optimizer.learning_rate, Mapping):
             raise PydanticCustomError(
                 "unused",
-                "job.plateau: optimizer.learning_rate is a schedule, which says what the rate is: one of the two",
+                "job.plateau: optimizer.learning_rate is a schedule, which sets the rate already: use one of the two",
             )
 
     def _check_members(self) -> None:
-        """A start that waits for more workers than may ever join would wait for ever."""
+        """Refuse a start that waits for more workers than may ever join."""
         cluster = self.cluster
         needed = cluster.min_workers or cluster.workers
         if needed > cluster.workers:
@@ -143,21 +147,21 @@ class Experiment(Section):
                 )
 
     def _check_script(self) -> None:
-        """What a script says itself is not said here as well, where it would do nothing."""
+        """Refuse settings that a script makes itself, where they would have no effect."""
         for said, key, instead in (
             (self.job.module, "job.module", "a job is a module or a script"),
-            (self.job.epochs != 1, "job.epochs", "the script says it, in fit(epochs=...)"),
+            (self.job.epochs != 1, "job.epochs", "the script sets it, in fit(epochs=...)"),
             (self.job.options, "job.options", "a script has arguments"),
             (self.job.initial, "job.initial", "the script loads its model itself"),
             (
                 self.job.evaluate_every,
                 "job.evaluate_every",
-                "the script says it, in fit(validation_data=...)",
+                "the script sets it, in fit(validation_data=...)",
             ),
-            (self.job.patience, "job.patience", "the script says it, by the callback EarlyStopping"),
-            (self.job.plateau, "job.plateau", "the script says it, by the callback ReduceLROnPlateau"),
+            (self.job.patience, "job.patience", "the script sets it, by the callback EarlyStopping"),
+            (self.job.plateau, "job.plateau", "the script sets it, by the callback ReduceLROnPlateau"),
             (self.cluster.prefetch, "cluster.prefetch", "fit does not fetch ahead"),
-            (self.run.deterministic, "run.deterministic", "a script settles TensorFlow's threads itself"),
+            (self.run.deterministic, "run.deterministic", "a script configures TensorFlow's threads itself"),
             (self.workers, "workers", "a script chooses its device itself, and has no delays"),
         ):
             if said:
@@ -165,7 +169,7 @@ class Experiment(Section):
                 raise PydanticCustomError("unused", "{key}: not with job.script: {instead}", told)
 
     def to_toml(self) -> str:
-        """The resolved experiment, defaults written out; `load_experiment` reads it back to an equal one."""
+        """Return the resolved experiment, with defaults; `load_experiment` reads it back to an equal one."""
         tables: dict[str, dict[str, object]] = {
             "run": self.run.model_dump(),
             "cluster": self.cluster.written,
@@ -178,7 +182,7 @@ class Experiment(Section):
             tables["job"] = self.job.named
         for number, worker in sorted(self.workers.items()):
             tables[f"workers.{number}"] = worker.model_dump()
-        # Sections that no daemon reads stay out of a file that does not use them.
+        # Sections that no daemon reads are written only if the file uses them.
         for name in sorted(self.model_fields_set & {"security", "links", "faults", "simulation", "trackers"}):
             tables[name] = getattr(self, name).model_dump()
         return toml_text(tables)
@@ -190,13 +194,13 @@ def load_experiment(
     typed: Mapping[str, str] = MappingProxyType({}),
     beneath: Mapping[str, Any] = MappingProxyType({}),
 ) -> Experiment:
-    """Read an experiment file, with `overrides` such as "policy.max_staleness=2" put over it.
+    """Read an experiment file and apply `overrides` such as "policy.max_staleness=2".
 
-    Without a path the document is `beneath`. `typed`: by key, the option that said it, for sentences about it.
+    Without a path the document is `beneath`. `typed`: by key, the option that set it, for error messages. The value of
+    an override is TOML; a bare word is a string.
 
-    An override's value is TOML; a bare word is a string. Raises ExperimentError listing every problem:
-    a file that cannot be read or is not TOML, unknown keys with the nearest known one, wrong types and
-    values. Knobs of policies and optimizers are not judged here.
+    Raises ExperimentError listing every problem: a file that cannot be read or is not TOML, unknown keys with the
+    nearest known one, wrong types and values. Knobs of policies and optimizers are not checked here.
     """
     document = _read(Path(path)) if path is not None else deepcopy(dict(beneath))
     try:
@@ -211,8 +215,7 @@ def parse_experiment(
     source: str = "experiment",
     typed: Mapping[str, str] = MappingProxyType({}),
 ) -> Experiment:
-    """Validate a document that is already in memory. Raises ExperimentError, naming `source`, or the option that was
-    `typed`."""
+    """Validate a document in memory. Raises ExperimentError, naming `source` or the option that was `typed`."""
     try:
         return Experiment.model_validate(document)
     except ValidationError as error:
@@ -237,7 +240,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _known_keys() -> dict[str, list[str]]:
-    """Key names by section; "" holds the sections."""
+    """Return the key names of each section; "" has the names of the sections."""
     sections: dict[str, type[BaseModel]] = {
         "run": RunSection,
         "cluster": ClusterSection,

@@ -1,6 +1,6 @@
-"""Fields of a section that are options of command lines, too: the one declaration of an option.
+"""Fields of a section that are command-line options, too: the one declaration of an option.
 
-A field has the type, the range and the default; the text under it is its meaning in the documents and in ``--help``; a
+A field has the type, the range and the default. The text under it is its meaning in the documents and in ``--help``. A
 `Flag` among its annotations names the commands. `pswire.command.options` makes the options.
 """
 
@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 SERVER: Final = "ps-server"
 WORKER: Final = "ps-worker"
 RUN: Final = "ps-lab run"
-# Whatever connects, and whatever listens: these options are asked for together (`security_options`, `insecure_option`).
+# Any command that connects, or that listens (`security_options`, `insecure_option`).
 CONNECTING: Final = "connecting"
 LISTENING: Final = "listening"
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """`commands` that have the option. `name`: without the leading dashes; empty: the field's. `metavar`: stands for
-    the value in ``--help``. `about`: said there in place of the meaning."""
+    """An option of `commands`.
+
+    `name`: without the leading dashes; default: the field's name. `metavar`: stands for the value in ``--help``.
+    `about`: replaces the meaning there.
+    """
 
     commands: tuple[str, ...]
     name: str = ""
@@ -36,25 +39,25 @@ class Flag:
 
 
 def flag_of(field: "FieldInfo", command: str | None = None) -> Flag | None:
-    """None: the command, or without one every command, has no such option."""
+    """Return the field's option of the command (or of any command), or None."""
     flags = (each for each in field.metadata if isinstance(each, Flag))
     return next((each for each in flags if command is None or command in each.commands), None)
 
 
 def bounds_of(field: "FieldInfo") -> list[str]:
-    """Such as [">= 1", "<= 65536"]; one that no user meets is left out."""
+    """Return bounds as text, such as [">= 1", "<= 65536"]; those too large to matter are left out."""
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     found = ((sign, getattr(each, key, None)) for each in field.metadata for key, sign in signs.items())
     return [f"{sign} {number(bound)}" for sign, bound in found if bound is not None and abs(bound) < 1e9]
 
 
 def number(value: float) -> str:
-    """Without a decimal point where none is needed: 10 of 10.0."""
+    """Format a number without a needless decimal point: 10 for 10.0."""
     return str(int(value)) if value == int(value) else f"{value:g}"
 
 
 def kind_of(field: "FieldInfo") -> tuple[Any, tuple[str, ...]]:
-    """The type of a value, and the words that may stand for one: (float, ("auto",)), say."""
+    """Return the type of a value, and the words that may replace it: for example (float, ("auto",))."""
     said = field.annotation
     parts = get_args(said) if get_origin(said) in (Union, UnionType) else (said,)
     words = tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
@@ -64,7 +67,7 @@ def kind_of(field: "FieldInfo") -> tuple[Any, tuple[str, ...]]:
 
 
 def meanings_of(model: "type[BaseModel]") -> dict[str, str]:
-    """The text under each field, also of the classes that `model` is made of."""
+    """Return the text under each field, including fields of base classes."""
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if hasattr(base, "model_fields") and not base.__module__.startswith("pydantic"):
@@ -74,7 +77,7 @@ def meanings_of(model: "type[BaseModel]") -> dict[str, str]:
 
 @cache
 def _texts(module: str) -> dict[str, dict[str, str]]:
-    """By class and field, of a module. None where the source is not installed: an option then has no help."""
+    """Return a module's texts by class and field; empty if the source is not installed, so options have no help."""
     try:
         classes = ast.parse(inspect.getsource(sys.modules[module])).body
     except OSError:

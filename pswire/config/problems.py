@@ -1,4 +1,4 @@
-"""What is wrong with a document, in words: pydantic's findings as "section.key: expected ..., got ..."."""
+"""Errors of a document in words: pydantic's findings as "section.key: expected ..., got ..."."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-# Where pydantic's own words speak of Python rather than of the file.
+# Replacements for pydantic's words that speak of Python rather than of the file.
 _EXPECTED: Final = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -34,8 +34,11 @@ def describe_problems(
     known: Mapping[str, Sequence[str]],
     typed: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """One sentence per finding. `known`: key names by section, "" for the sections themselves. `typed`: what is said in
-    place of a key, such as the option that the user typed."""
+    """Return one sentence per finding.
+
+    `known`: key names by section, "" for the sections themselves. `typed`: names that replace keys, such as the option
+    that the user typed.
+    """
     found = [_describe(finding, known).partition(":") for finding in error.errors(include_url=False)]
     return [typed.get(key, key) + colon + rest for key, colon, rest in found]
 
@@ -66,7 +69,7 @@ def _unknown(path: list[str], known: Mapping[str, Sequence[str]]) -> str:
     section, key = path[0] if len(path) > 1 else "", path[-1]
     what = f"{'.'.join(path)}: unknown key" if section else f"[{key}]: unknown section"
     others = [other for other, keys in known.items() if other and key in keys]
-    # A section's own key is the likelier one.
+    # Prefer keys of sections over keys of tables inside them.
     elsewhere = [other for other in others if "." not in other] or others
     if elsewhere:
         return f"{what}; did you mean {' or '.join(f'{other}.{key}' for other in elsewhere)}?"

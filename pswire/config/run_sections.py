@@ -1,7 +1,6 @@
-"""Sections of an experiment file that daemons and workers read: the run, its cluster, policy, optimizer and job.
+"""Sections of an experiment file that daemons and workers read: run, cluster, policy, optimizer and job.
 
-Knobs of policies and optimizers are kept as they stand, because only their
-builders know them.
+Knobs of policies and optimizers are not checked here, because only their builders know them.
 """
 
 import re
@@ -10,16 +9,15 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from pswire.config.checkpoints import EveryError, parse_every
 from pswire.config.flags import CONNECTING, LISTENING, RUN, SERVER, WORKER, Flag
-from pswire.config.places import PlaceSection
-from pswire.config.sections import DelayText, Section, Time
+from pswire.config.sections import DelayText, PlaceSection, Section, Time
+from pswire.config.units import EveryError, parse_every
 from pswire.model.plan import MAX_SERVERS
 
 Name = Annotated[str, Field(min_length=1)]
 # In milliseconds it fits the 32 bits of gRPC's options.
 Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
-# Seconds that a lost server has to come back: for as long workers look for one that does not answer.
+# Seconds that a lost server has to come back, and that workers retry a server that does not answer.
 RECOVER: Final = 60.0
 
 _MODULE = re.compile(r".+:[A-Za-z_][A-Za-z0-9_]*")
@@ -35,7 +33,7 @@ def _every(text: str) -> str:
 
 
 def _like(pattern: str, expected: str) -> AfterValidator:
-    """A text that fits the pattern as a whole, or is empty."""
+    """Return a validator of texts that match the whole pattern or are empty."""
 
     def check(text: str) -> str:
         if text and not re.fullmatch(pattern, text):
@@ -46,14 +44,14 @@ def _like(pattern: str, expected: str) -> AfterValidator:
 
 
 def _folder_name(name: str) -> str:
-    """It becomes a folder in `runs`, and nothing above or below that."""
+    """Check a name that becomes a folder in `runs`, and must not lead elsewhere."""
     if name.startswith(".") or "/" in name or not name.isprintable() or len(name) > 100:
-        expected = "at most 100 characters that can be printed, without /, and no . at the beginning"
+        expected = "at most 100 printable characters, without /, and no . at the beginning"
         raise PydanticCustomError("shape", "expected {expected}", {"expected": expected})
     return name
 
 
-# As pswire.config.checkpoints reads it.
+# Read by pswire.config.units.
 EveryText = Annotated[str, AfterValidator(_every)]
 
 
@@ -67,7 +65,7 @@ class RunSection(Section):
     """where `ps-lab run` starts the processes"""
 
     seed: Annotated[int, Field(ge=0, lt=2**63), Flag((SERVER,))] = 0
-    """the seed of the data's order, initial values, dropout, what other layers draw, and delays. A worker draws initial
+    """seed of the data order, initial values, dropout and other random layers, and delays. A worker draws initial
     values before it joins: without a file, start every `ps-worker` with the same `--set run.seed=N`"""
 
     versions: Annotated[int, Field(ge=0), Flag((SERVER,))] = 0
@@ -75,89 +73,90 @@ class RunSection(Section):
 
     deterministic: Annotated[bool, Flag((WORKER, RUN))] = False
     """each worker computes on one thread, with TensorFlow's deterministic operations: the run repeats (under a barrier)
-    and replays to the bit, at the price of the other cores. A simulated run computes so always"""
+    and replays to the bit, without using further cores. A simulated run is always deterministic"""
 
     checkpoint_every: Annotated[EveryText, Flag((SERVER,), metavar="1000v|60s")] = ""
-    """take a checkpoint into the run folder after so many versions (`"1000v"`) or seconds (`"60s"`), and at the end;
-    `""`: none. It is the same for all servers"""
+    """take a checkpoint into the run folder every so many versions (`"1000v"`) or seconds (`"60s"`), and at the end;
+    `""`: none. Must be the same for all servers"""
 
     keep: Annotated[int, Field(ge=1), Flag((SERVER,))] = 3
-    """complete checkpoints that are kept, the newest ones; older ones are removed, and earlier where the disk has no
-    room for another one"""
+    """number of complete checkpoints to keep, the newest ones; older ones are removed, and more if the disk has no room
+    for another one"""
 
     rescue: Annotated[str, Flag((SERVER,), metavar="DIR")] = ""
-    """a folder for the final weights if the run folder does not take them: the disk is full, say; `""`: the system's
-    temporary folder"""
+    """folder for the final weights if they cannot be written to the run folder, for example because the disk is full;
+    `""`: the system's temporary folder"""
 
 
 class ClusterSection(Section):
     """[cluster]"""
 
     servers: Annotated[int, Field(ge=1, le=MAX_SERVERS), Flag((RUN,), metavar="N")] = 1
-    """server processes"""
+    """number of server processes"""
 
     workers: Annotated[int, Field(ge=1, le=65536), Flag((SERVER, RUN), metavar="N")] = 1
-    """workers that the data is divided among, and that the start waits for"""
+    """number of workers among which the data is divided, and for which the start waits"""
 
     worker_timeout: Annotated[Seconds, Flag((SERVER,))] = 10.0
-    """seconds that the others wait for a silent worker at most"""
+    """seconds that the job waits for a silent worker"""
 
     idle_timeout: Annotated[Seconds, Flag((SERVER,))] = 600.0
-    """seconds that servers wait without any worker, and others than server 0 without that one (60 at least)"""
+    """seconds that server 0 waits without any worker, and other servers without server 0 (at least 60)"""
 
     ticket_timeout: Annotated[Literal["auto"] | Time, Flag((SERVER,), metavar="SECONDS")] = "auto"
     """seconds after which a worker that keeps a ticket is given up; 0: never; `auto`: twenty usual steps, at least six
-    times `worker_timeout`, and only while another worker waits for it, which none does under `async`"""
+    times `worker_timeout`, and only while another worker waits for it, which never happens under `async`"""
 
     recover_timeout: Annotated[Literal["auto"] | Time, Flag((SERVER,), metavar="SECONDS")] = "auto"
-    """seconds that a lost server has to come back, while the job goes back to its newest checkpoint; 0: its loss ends
-    the job; `auto`: 60 where checkpoints are taken"""
+    """seconds that a lost server has to come back, after which the job continues from its newest checkpoint; 0: its
+    loss ends the job; `auto`: 60 if checkpoints are taken"""
 
     nonfinite_limit: Annotated[int, Field(ge=1, le=2**31), Flag((SERVER,))] = 10
-    """updates in a row that are refused, because they would not be finite, after which the job ends (exit code 8)"""
+    """number of consecutive updates refused as not finite after which the job ends (exit code 8)"""
 
     wire_dtype: Annotated[Name, Flag((WORKER,))] = "float32"
-    """how numbers travel outside shared memory: `float32`, `bfloat16` or `float16`; for gradients alone `int8`, `int4`
-    or `top-k`, with error feedback, and behind a slash how weights do: `int8/bfloat16`; servers add in float32"""
+    """encoding of numbers outside shared memory: `float32`, `bfloat16` or `float16`; for gradients alone `int8`, `int4`
+    or `top-k`, with error feedback, and after a slash the encoding of weights: `int8/bfloat16`; servers add in
+    float32"""
 
     transport: Annotated[Literal["auto", "grpc", "socket", "shared-memory"], Flag((SERVER, WORKER))] = "auto"
-    """how payloads travel: `auto` is memory that server and worker share on one machine (numbers as float32 only), else
-    a plain socket, else gRPC; any other: that, or an error"""
+    """transport of payloads: `auto` uses shared memory if server and worker are on one machine (float32 only), else a
+    plain socket, else gRPC; any other value requires that transport"""
 
     metrics: bool = False
-    """every server has `/metrics` for Prometheus, on a free port unless `--metrics-port` names one"""
+    """serve `/metrics` for Prometheus on every server, on a free port unless `--metrics-port` names one"""
 
     prefetch: Annotated[bool, Flag((WORKER,), name="prefetch/--no-prefetch")] = False
-    """fetch the next weights while the gradient is computed, where the policy permits: hides the time of the transfer;
-    costs a staleness of one more, and memory for one more version"""
+    """fetch the next weights while the gradient is computed, if the policy permits it: hides the transfer time, at the
+    cost of one more version of staleness and of memory"""
 
     min_workers: Annotated[int, Field(ge=0, le=65536), Flag((SERVER,))] = 0
-    """the start waits for so many workers only, and the others may come later; 0: for all `workers`"""
+    """number of workers for which the start waits; the others may come later; 0: all `workers`"""
 
     allow_missing: Annotated[bool, Flag((SERVER, RUN))] = False
-    """a job is a success although a worker has left for good before its data ended, or batches were lost with a server;
-    otherwise the exit code is 13"""
+    """count a job as a success even if a worker left for good before its data ended, or batches were lost with a
+    server; otherwise the exit code is 13"""
 
     max_workers: Annotated[int, Field(ge=0, le=65536), Flag((SERVER,))] = 0
-    """at most so many names of workers may ever join; 0: no limit"""
+    """number of worker names that may ever join; 0: no limit"""
 
     allowed_workers: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=64)]],
         Flag((SERVER,), name="allow-worker", metavar="NAME"),
     ] = Field(default_factory=list)
-    """the only names of workers that may join; none: any may. With certificates or tokens a name is that of one of
-    them; without, it is no proof of who uses it"""
+    """the only worker names that may join; empty: any. Names are proved by certificates or tokens; without these, a
+    name does not prove who uses it"""
 
     hosts: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
-    """engine `ssh`: machines, each `NAME` for one worker or `NAME:N` for N; the servers are on the first"""
+    """engine `ssh`: machines, `NAME` for one worker or `NAME:N` for N; the servers run on the first"""
 
     place: PlaceSection = PlaceSection()
-    """what each process is to have of its node"""
+    """resources of each process on its node"""
 
     @field_validator("wire_dtype")
     @classmethod
     def _known_codec(cls, name: str) -> str:
-        # Imported on use: numpy and protobuf, which a file is read without.
+        # Imported on use, so that reading a file needs neither numpy nor protobuf.
         from pswire.transport.codecs import WireDtypeError
         from pswire.transport.wire import wire_named
 
@@ -168,7 +167,7 @@ class ClusterSection(Section):
 
     @property
     def written(self) -> dict[str, Any]:
-        """The keys of a resolved file: where processes are started stays out of one that does not say it."""
+        """The keys of a resolved file; `hosts` and `place` are left out at their defaults."""
         unsaid = {
             name for name in ("hosts", "place") if getattr(self, name) == getattr(ClusterSection(), name)
         }
@@ -176,7 +175,7 @@ class ClusterSection(Section):
 
     @property
     def payload_dtype(self) -> str:
-        """What payloads are rounded to: nothing in shared memory, which is float32."""
+        """The dtype that payloads are rounded to; shared memory is always float32."""
         return "float32" if self.transport == "shared-memory" else self.wire_dtype
 
 
@@ -200,11 +199,11 @@ class OptimizerSection(Section):
     model_config = ConfigDict(extra="allow")
 
     name: Annotated[Name, Flag((SERVER,), name="optimizer", metavar="NAME")] = "sgd"
-    """the optimizer, or `from-job`: that of the first worker, which names it; every other key is one of its knobs,
-    which `ps-lab optimizers NAME` lists"""
+    """the optimizer, or `from-job` to use the first worker's; every other key is one of its knobs, which
+    `ps-lab optimizers NAME` lists"""
 
     learning_rate: Annotated[Any, Flag((SERVER,))] = 0.01
-    """a number, or in a file also a table with a schedule"""
+    """a number; in a file also a table with a schedule"""
 
     @field_validator("learning_rate")
     @classmethod
@@ -233,28 +232,28 @@ class JobSection(Section):
         _like(r"[1-9][0-9]{0,8} ?(epochs?|versions?|s)", "1 epoch, 200 versions, 30 s or the like"),
         Flag((WORKER,), metavar="N UNIT"),
     ] = ""
-    """measure the held-out data while training: `1 epoch`, `200 versions` or `30 s`; empty: at the end only. Worker 0
-    does it between two steps, into metrics.jsonl; under a barrier the others wait meanwhile. Real runs only"""
+    """evaluate on held-out data while training: every `1 epoch`, `200 versions` or `30 s`; empty: at the end only.
+    Worker 0 evaluates between two steps and writes to metrics.jsonl; under a barrier the others wait. Real runs only"""
 
     monitor: Annotated[
         str,
         Field(min_length=1),
-        _like(r"((min|max) )?[^ ]+", "the name of a metric, behind min or max if need be"),
+        _like(r"((min|max) )?[^ ]+", "the name of a metric, after min or max if needed"),
     ] = "loss"
-    """the metric by which the best evaluation is known; `max NAME` or `min NAME` where the name does not say it"""
+    """metric that determines the best evaluation; `max NAME` or `min NAME` if the name does not imply the direction"""
 
     patience: Annotated[int, Field(ge=0, le=10**6)] = 0
-    """end the job when `monitor` was not better in so many evaluations in a row; 0: never"""
+    """end the job after this many evaluations in a row without a better `monitor`; 0: never"""
 
     plateau: Annotated[int, Field(ge=0, le=10**6)] = 0
-    """lower the learning rate of the servers when `monitor` was not better in so many evaluations in a row, and count
+    """lower the servers' learning rate after this many evaluations in a row without a better `monitor`, then count
     anew; 0: never"""
 
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """what the learning rate is multiplied with then"""
+    """factor by which `plateau` multiplies the learning rate"""
 
     plateau_minimum: Annotated[float, Field(ge=0, le=1e30)] = 0.0
-    """the learning rate is not lowered below this one"""
+    """least learning rate to which `plateau` lowers it"""
 
     options: dict[str, Any] = Field(default_factory=dict)
     """the job's own options"""
@@ -264,8 +263,8 @@ class JobSection(Section):
         _like(r".+\.(keras|safetensors)", "a file .keras or .safetensors"),
         Flag((WORKER, RUN), metavar="FILE"),
     ] = ""
-    """begin with the weights in this `.keras` or `.safetensors` file, without an optimizer's state; empty: with those
-    of the job's `model()`. Every worker reads it, and the first gives them to the servers"""
+    """start from the weights in this `.keras` or `.safetensors` file, without optimizer state; empty: from the job's
+    `model()`. Every worker reads it, and the first one sends them to the servers"""
 
     script: str = ""
     """instead of `module`: a program that calls `model.fit` with `psworker.keras.distribute`; every worker runs it"""
@@ -282,7 +281,7 @@ class JobSection(Section):
 
     @property
     def named(self) -> dict[str, Any]:
-        """The keys that say something: those of a module, those of a script, or the epochs of neither."""
+        """The keys that apply: those of a module, those of a script, or only the epochs."""
         ours = {"script", "arguments"}
         if self.module:
             return self.model_dump(exclude=ours)
@@ -290,7 +289,7 @@ class JobSection(Section):
 
 
 class SecuritySection(Section):
-    """[security]: paths of files. Options (`--tls-ca`) and the environment (PS_TLS_CA) count before it."""
+    """[security]: paths of files. Options (`--tls-ca`) and the environment (PS_TLS_CA) take precedence."""
 
     ca: Annotated[
         str,
@@ -298,11 +297,11 @@ class SecuritySection(Section):
             (CONNECTING,),
             "tls-ca",
             "FILE",
-            "Authorities whose certificates are believed (PEM); TLS is spoken from then on, and nothing else. Or "
-            "PS_TLS_CA, or [security] of the experiment file; so are the others.",
+            "Trusted certificate authorities (PEM); enables TLS and refuses everything else. Also PS_TLS_CA, or "
+            "[security] of the experiment file; likewise for the other options.",
         ),
     ] = ""
-    """authorities whose certificates are believed (PEM); from then on TLS is spoken, and nothing else"""
+    """trusted certificate authorities (PEM); enables TLS and refuses everything else"""
 
     cert: Annotated[
         str,
@@ -310,17 +309,23 @@ class SecuritySection(Section):
             (CONNECTING,),
             "tls-cert",
             "FILE",
-            "This process's certificate (PEM), whose name ps://CLUSTER/ROLE/NAME says what it may do. Or PS_TLS_CERT.",
+            "This process's certificate (PEM); its name ps://CLUSTER/ROLE/NAME determines its rights. Also "
+            "PS_TLS_CERT.",
         ),
     ] = ""
-    """the process's own certificate (PEM), with the name `ps://CLUSTER/ROLE/NAME`; `{name}` in a path is the process's
-    name: `server-0`, `w0`, and `observer-0` for who looks"""
+    """the process's own certificate (PEM), with the name `ps://CLUSTER/ROLE/NAME`; `{name}` in a path stands for the
+    process's name: `server-0`, `w0`, or `observer-0` for observers"""
 
     key: Annotated[
         str,
-        Flag((CONNECTING,), "tls-key", "FILE", "Its private key, which nobody else may read. Or PS_TLS_KEY."),
+        Flag(
+            (CONNECTING,),
+            "tls-key",
+            "FILE",
+            "Its private key, which only the owner may read. Also PS_TLS_KEY.",
+        ),
     ] = ""
-    """its private key, which nobody else may read"""
+    """its private key, which only the owner may read"""
 
     token_file: Annotated[
         str,
@@ -328,21 +333,21 @@ class SecuritySection(Section):
             (CONNECTING,),
             "token-file",
             "FILE",
-            "Instead of certificates of clients: a file (mode 0600) with lines such as 'worker/w0 SECRET', a client's "
-            "with its own line only. Or the lines themselves in PS_TOKEN.",
+            "Tokens instead of client certificates: a file (mode 0600) with lines such as 'worker/w0 SECRET'; a "
+            "client's file has its own line only. Also the lines themselves in PS_TOKEN.",
         ),
     ] = ""
-    """tokens instead of certificates of clients, over TLS; a file of mode 0600"""
+    """tokens instead of client certificates, over TLS; a file of mode 0600"""
 
     insecure: Annotated[
         bool,
         Flag(
             (LISTENING,),
-            about="Let other machines reach this process without TLS. Whoever reaches it may join, read the model and "
-            "change it; on a network of its own that may be right.",
+            about="Let other machines reach this process without TLS. Anyone who reaches it may join, and read and "
+            "change the model; use it on an isolated network only.",
         ),
     ] = False
-    """servers may listen where other machines reach them, without TLS"""
+    """let servers listen without TLS where other machines reach them"""
 
 
 class WorkerSection(Section):
@@ -352,7 +357,7 @@ class WorkerSection(Section):
     """`cpu`, `gpu:N`, or `auto`; real workers only"""
 
     delay: DelayText = "constant(0)"
-    """a distribution of seconds, waited after every step by real and simulated workers alike: a straggler on purpose"""
+    """a distribution of seconds to wait after every step, for real and simulated workers: makes a straggler"""
 
     @field_validator("device")
     @classmethod

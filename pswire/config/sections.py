@@ -1,4 +1,4 @@
-"""Sections of an experiment file that only the simulated cluster reads, and what all sections share."""
+"""Sections of an experiment file that only `ps-lab` reads: simulated cluster, trackers, places; and the base of all."""
 
 import re
 from collections.abc import Mapping
@@ -8,22 +8,24 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from pswire.config.distributions import DelayError, parse
+from pswire.config.units import parse_size
 
-# Up to thirty years: beyond, the ticks of a virtual clock would vanish beside its time.
+# Up to thirty years: beyond, a clock tick would be lost in rounding.
 Time = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=65536)]
 Chance = Annotated[float, Field(ge=0, lt=1)]
 WorkerNumber = Annotated[int, Field(ge=0, le=65536)]
-# Names something of the user's own: "package.module:attribute" or "path/file.py:attribute".
+# Names a class or function of the user's: "package.module:attribute" or "path/file.py:attribute".
 Target = Annotated[str, Field(pattern=r".+:[A-Za-z_][A-Za-z0-9_]*")]
 
 
 class Section(BaseModel):
-    # Strict: 1 for true or "1" for 1 is a slip, not a style.
+    # Strict: 1 for true, or "1" for 1, is a mistake, not a style.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def keyed_by_number(value: Any) -> Any:
-    """TOML's keys are strings; a key that is no number stays one and is refused for it."""
+    """Convert TOML's string keys to numbers; a key that is no number stays as it is and is refused later."""
     if not isinstance(value, Mapping):
         return value
     is_number = re.compile(r"[0-9]{1,9}").fullmatch
@@ -40,11 +42,11 @@ def _delay(text: str) -> str:
 
 def _rate(value: float) -> float:
     if 0 < value < 1:
-        raise PydanticCustomError("range", "expected 0 (no limit), or 1 byte/s at least")
+        raise PydanticCustomError("range", "expected 0 (no limit), or at least 1 byte/s")
     return value
 
 
-# A distribution of times as pswire.config.distributions reads it, such as "exponential(0.05)".
+# A distribution of times, such as "exponential(0.05)", as pswire.config.distributions reads it.
 DelayText = Annotated[str, AfterValidator(_delay)]
 
 
@@ -59,7 +61,7 @@ class LinksSection(Section):
 
 
 class Fault(Section):
-    """Something that happens to one worker at `at` seconds."""
+    """A fault of one worker at `at` seconds."""
 
     worker: WorkerNumber
     """the worker's number, from 0"""
@@ -69,32 +71,32 @@ class Fault(Section):
 
 
 class Crash(Fault):
-    """Its process dies."""
+    """The worker's process dies."""
 
     restart: Time = 0.0
-    """seconds after which it is started again; 0: never"""
+    """seconds until it is restarted; 0: never"""
 
     silent: bool = False
-    """the whole machine is gone: the servers notice only when the keep-alive runs out"""
+    """the whole machine fails: servers notice only when the keep-alive expires"""
 
 
 class Leave(Fault):
-    """It leaves before its data ends."""
+    """The worker leaves before its data ends."""
 
 
 class Join(Fault):
-    """It starts late. Numbers from cluster.workers on are workers beyond those the start waits for."""
+    """The worker starts late. Numbers from cluster.workers on are workers for which the start does not wait."""
 
 
 class Disconnect(Fault):
-    """Its connection to the coordinator breaks for some seconds."""
+    """The worker's connection to the coordinator breaks for some seconds."""
 
     seconds: Time = 1.0
-    """seconds for which the connection is gone"""
+    """seconds without a connection"""
 
 
 class FaultsSection(Section):
-    """[faults]: what goes wrong in the simulated cluster."""
+    """[faults]: faults of the simulated cluster."""
 
     crashes: list[Crash] = Field(default_factory=list)
     """a worker's process dies"""
@@ -103,8 +105,8 @@ class FaultsSection(Section):
     """a worker leaves before its data ends"""
 
     joins: list[Join] = Field(default_factory=list)
-    """a worker starts late; each worker once; numbers from cluster.workers on are workers beyond those that the
-    start waits for"""
+    """a worker starts late; each worker once; numbers from cluster.workers on are workers for which the start does not
+    wait"""
 
     disconnects: list[Disconnect] = Field(default_factory=list)
     """a worker's connection to the coordinator breaks and comes back"""
@@ -126,30 +128,30 @@ class SimulationSection(Section):
     """a distribution of seconds: a worker's step; its own `delay` is added"""
 
     factors: Annotated[dict[int, Time], BeforeValidator(keyed_by_number)] = Field(default_factory=dict)
-    """worker number -> factor by which its steps take longer"""
+    """worker number -> factor on the duration of its steps"""
 
     problem: Literal["auto", "none", "job", "quadratic", "logistic", "mlp"] = "auto"
-    """what is computed: `none` (time only), a problem below, or `job` (the `[job]`, for real); `auto` is `job` where
-    there is one, else `none`"""
+    """what is computed: `none` (time only), a problem below, or `job` (the `[job]`, for real); `auto`: `job` if there
+    is one, else `none`"""
 
     options: dict[str, Any] = Field(default_factory=dict)
-    """the problem's own; an error where no problem is named"""
+    """options of the problem; an error without a problem"""
 
     batches: Annotated[int, Field(ge=0)] = 0
-    """time only: batches of each worker and epoch, 0: without end; with `units`, of each unit, 0: one"""
+    """time only: batches of each worker and epoch, 0: endless; with `units`: batches of each unit, 0: one"""
 
     units: Annotated[int, Field(ge=0, le=2**40)] = 0
-    """time only, or a problem: work units of each epoch, which the coordinator deals to workers as they come; of a
-    problem a unit is what worker i of `units` would have; 0: each worker has data of its own"""
+    """time only, or a problem: work units per epoch, which the coordinator deals to workers on demand; for a problem,
+    unit i has the data of worker i of `units`; 0: each worker has its own data"""
 
     batch_size: Annotated[int, Field(ge=1)] = 32
-    """time only: samples of a batch"""
+    """time only: samples per batch"""
 
     payload_bytes: Annotated[int, Field(ge=0)] = 0
-    """time only: bytes of the whole model, for `[links]`"""
+    """time only: size of the whole model in bytes, for `[links]`"""
 
     interrupt: bool = False
-    """a worker whose ticket is cancelled stops at once, as in the literature; otherwise when its step ends, as real
+    """a worker whose ticket is cancelled stops at once, as in the literature; otherwise at the end of its step, as real
     ones do"""
 
     record: bool = True
@@ -159,10 +161,10 @@ class SimulationSection(Section):
     """virtual seconds after which the run stops; 0: never"""
 
     evaluate: Annotated[int, Field(ge=0)] = 0
-    """evaluate every N versions, which takes no virtual time; 0: at the end only"""
+    """evaluate every N versions, in no virtual time; 0: at the end only"""
 
     until_accuracy: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """stop when an evaluation reaches it; 0: never; needs `evaluate` and a problem that has an accuracy"""
+    """stop when an evaluation reaches this accuracy; 0: never; needs `evaluate` and a problem with an accuracy"""
 
     @field_serializer("factors")
     def _text_keys(self, factors: dict[int, float]) -> dict[str, float]:
@@ -170,9 +172,66 @@ class SimulationSection(Section):
 
 
 class TrackersSection(Section):
-    """[trackers]: classes of the user's that `ps-lab run` gives the run's metrics to."""
+    """[trackers]: the user's classes that receive a run's metrics from `ps-lab run`."""
 
     classes: list[Target] = Field(default_factory=list)
-    """Trackers, each `package.module:Class` or `path/file.py:Class`; see [Observe a run](observe.md)"""
+    """tracker classes, each `package.module:Class` or `path/file.py:Class`; see [Observe a run](observe.md)"""
     every: Annotated[int, Field(ge=1)] = 10
-    """Versions that make one point"""
+    """number of versions per point"""
+
+
+def _size(text: str) -> str:
+    try:
+        if text:
+            parse_size(text)
+    except ValueError as error:
+        raise PydanticCustomError("size", "{problem}", {"problem": str(error)}) from error
+    return text
+
+
+class ServerPlace(Section):
+    """[cluster.place] servers"""
+
+    cpus: Count = 0
+    """of each server; 0: the engine's default"""
+
+    memory: Annotated[str, AfterValidator(_size)] = ""
+    """of each server, such as `4GiB`; empty: the engine's default"""
+
+    spread: bool = False
+    """put every server on a node of its own; otherwise on as few nodes as have room"""
+
+    @property
+    def bytes(self) -> int:
+        """`memory` in bytes; 0 if not given."""
+        return parse_size(self.memory) if self.memory else 0
+
+
+class WorkerPlace(Section):
+    """[cluster.place] workers"""
+
+    cpus: Count = 0
+    """of each worker; 0: the engine's default"""
+
+    gpus: Count = 0
+    """of each worker"""
+
+
+class PlaceSection(Section):
+    """[cluster.place]: for `ps-lab run` with an engine that has nodes; an engine refuses what it cannot honour."""
+
+    servers: ServerPlace = ServerPlace()
+    """resources of each server"""
+
+    workers: WorkerPlace = WorkerPlace()
+    """resources of each worker"""
+
+    place_timeout: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 60.0
+    """seconds that the run waits for room; then it reports demand and supply, and ends with exit code 3"""
+
+    @property
+    def demands(self) -> dict[str, Any]:
+        """The resources asked for, by dotted key: `servers.cpus`, `workers.gpus` and so on."""
+        parts = (("servers", self.servers), ("workers", self.workers))
+        said = {f"{role}.{key}": value for role, part in parts for key, value in part}
+        return {key: value for key, value in said.items() if value}

@@ -1,4 +1,4 @@
-"""Write TOML, which Python reads but does not write; read what others have written; and `section.key=value` over it."""
+"""TOML: write documents, which Python cannot, read documents of others, and apply `section.key=value` to them."""
 
 import json
 import re
@@ -9,27 +9,29 @@ from pathlib import Path
 from typing import Any
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-# Where TOML's basic strings and this text would differ: controls, DEL, quote, backslash.
+# Characters that a basic string must escape: controls, DEL, quote, backslash.
 _ESCAPED = re.compile(r'[\x00-\x1f\x7f"\\]')
 
 
-# A key of so many parts takes tomllib the square of their number; no section of ours has five.
+# tomllib takes quadratic time in the number of a key's parts; no section of ours has five.
 _LONG_KEY = re.compile(r"""(?:(?:[A-Za-z0-9_-]{1,64}|"[^"\n]{0,64}"|'[^'\n]{0,64}')[ \t]*\.[ \t]*){40}""")
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The document. Raises ValueError (of which TOMLDecodeError is one), also for a number of thousands of digits, and
-    RecursionError."""
+    """Parse a document.
+
+    Raises ValueError (including TOMLDecodeError, and for a number of thousands of digits) and RecursionError.
+    """
     if _LONG_KEY.search(text):
         raise ValueError("expected keys of at most 40 parts")
     return tomllib.loads(text)
 
 
 def toml_text(tables: Mapping[str, Mapping[str, object]]) -> str:
-    """A document of `tables` by dotted name, such as {"run": {...}, "workers.0": {...}}.
+    """Write a document of `tables` by dotted name, such as {"run": {...}, "workers.0": {...}}.
 
-    Values may be what `tomllib` returns: str, bool, int, float, dates, lists and tables (written in
-    line). Raises TypeError for anything else.
+    Values may be what `tomllib` returns: str, bool, int, float, dates, lists and (inline) tables. Raises TypeError for
+    anything else.
     """
     blocks = []
     for name, table in tables.items():
@@ -53,7 +55,7 @@ def _value(value: object) -> str:
         case str():
             return _string(value)
         case int() | float():
-            # repr of a float is exact, and inf and nan are spelt alike.
+            # The repr of a float is exact, and TOML spells inf and nan alike.
             return repr(value)
         case datetime() | date() | time():
             return value.isoformat()
@@ -65,25 +67,25 @@ def _value(value: object) -> str:
 
 
 class TooLong(ValueError):
-    """The file goes on beyond what such a file may have; the text names both."""
+    """A file longer than its kind may be. The text names the file and the limit."""
 
 
 def read_text(path: Path, most: int, encoding: str = "utf-8") -> str:
-    """The text of at most `most` characters. Raises TooLong, OSError, UnicodeDecodeError."""
+    """Read a text of at most `most` characters. Raises TooLong, OSError, UnicodeDecodeError."""
     with path.open(encoding=encoding) as file:
         text = file.read(most + 1)
     if len(text) > most:
-        raise TooLong(f"{path}: expected at most {most} characters, and it goes on")
+        raise TooLong(f"{path}: expected at most {most} characters, got more")
     return text
 
 
 class OverrideError(ValueError):
-    """An override that cannot be understood or has no place in the document."""
+    """An override that cannot be parsed or applied to the document."""
 
 
 def overrides_of(settings: Mapping[str, object]) -> list[str]:
-    """`section.key=value` of each setting that is given, which is not None and, of a list, not empty."""
-    # Strings, numbers and lists are TOML as JSON writes them; but not its escapes of a character by two others.
+    """Return `section.key=value` for each setting that is given: not None and not an empty tuple."""
+    # JSON strings, numbers and lists are valid TOML, except for JSON's escapes of a character by a surrogate pair.
     return [
         f"{key}={json.dumps(value, ensure_ascii=False)}"
         for key, value in settings.items()
@@ -92,16 +94,16 @@ def overrides_of(settings: Mapping[str, object]) -> list[str]:
 
 
 def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Set each override's key in `document`, in order; missing tables are made.
+    """Set each override's key in `document`, in order, making missing tables.
 
-    Raises OverrideError for text that is not key=value and for a path through something that is no table.
+    Raises OverrideError for text that is not key=value, and for a path through something that is no table.
     """
     for override in overrides:
         key, equals, text = override.partition("=")
         path = [part.strip() for part in key.split(".")]
         value = parse_value(text.strip())
         if not equals or not all(path) or (len(path) < 2 and not isinstance(value, dict)):
-            raise OverrideError(f"expected section.key=value (policy.max_staleness=2, say), got {override!r}")
+            raise OverrideError(f"expected section.key=value, for example policy.slack=2, got {override!r}")
         table = document
         for depth, part in enumerate(path[:-1], 1):
             child = table.setdefault(part, {})
@@ -112,12 +114,12 @@ def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> None:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value; text that is none, or is a date, is a string as it stands."""
+    """Parse a TOML value; text that is none, or is a date, is returned as a string."""
     try:
         parsed = read_toml(f"value = {text}")
     except ValueError:
         return text
-    # A line break in the text could have smuggled in a second key.
+    # A line break in the text could add a second key.
     if list(parsed) != ["value"] or isinstance(parsed["value"], date | time):
         return text
     return parsed["value"]

@@ -1,1 +1,1 @@
-"""The decision log: its entries, the orders that they give to shards, and how both are written and read."""
+"""The decision log: its entries, the orders they give to shards, and how both are written and read."""

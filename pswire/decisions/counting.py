@@ -1,4 +1,4 @@
-"""Rules by which all readers of the log count, servers and ps-lab alike: losses of updates, and workers' times."""
+"""Counting rules that all readers of the log share, servers and ps-lab alike: losses of updates, and workers' times."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,10 +8,10 @@ from pswire.decisions.entries import Commit
 
 
 class Pending:
-    """Contributions that are committed and have no fate yet. Give it commits, drops and updates in order.
+    """Committed contributions without a fate. Takes commits, drops and updates in order.
 
-    `tickets`: ticket -> samples and mean loss. `samples`: of all that was applied. `losses`: those of the newest
-    update's contributions that are finite.
+    `tickets`: ticket -> samples and mean loss. `samples`: the number applied so far. `losses`: the finite losses of the
+    newest update's contributions.
     """
 
     def __init__(
@@ -21,7 +21,7 @@ class Pending:
 
     @property
     def loss(self) -> float | None:
-        """The mean loss of the newest update; None where no loss is finite."""
+        """The mean loss of the newest update; None if no loss is finite."""
         return sum(self.losses) / len(self.losses) if self.losses else None
 
     def copy(self) -> "Pending":
@@ -34,16 +34,18 @@ class Pending:
         self.tickets.pop(ticket, None)
 
     def apply(self, tickets: Iterable[int]) -> None:
-        """A ticket whose commit is not known counts nothing."""
+        """Count an update. A ticket whose commit is not known counts nothing."""
         parts = [self.tickets.pop(ticket, (0, math.nan)) for ticket in tickets]
         self.samples += sum([samples for samples, _ in parts])
         self.losses = [loss for _, loss in parts if math.isfinite(loss)]
 
 
 class Moments(NamedTuple):
-    """When a worker went on to the next thing under a ticket, in seconds of the log; each is no earlier than the one
-    before. `asked`: it had done its steps without a ticket. `granted`: it had waited for the grant, unless the ticket
-    came ahead. What follows on `computed` is the way out, the push included."""
+    """When a worker changed from one activity to the next under a ticket, in seconds of the log, in rising order.
+
+    `asked`: the end of its steps without a ticket. `granted`: the end of its wait for the grant, unless the ticket came
+    ahead. The time after `computed` is the way out, including the push.
+    """
 
     asked: float
     granted: float
@@ -52,9 +54,9 @@ class Moments(NamedTuple):
 
 
 def moments(since: float, granted: float, now: float, commit: Commit) -> Moments:
-    """What a worker that reports its times did between `since`, the end of its ticket before, and its commit `now`.
+    """Return the moments between `since`, the end of the worker's ticket before, and its commit at `now`.
 
-    Clocks that differ a little are cut to fit.
+    For a worker that reports its times. Clocks that differ a little are cut to fit.
     """
     pull, compute = commit.pull or 0.0, commit.compute or 0.0
     asked = max(since, min(since + (commit.before or 0.0), now - pull - compute))

@@ -1,8 +1,8 @@
 """The kinds of entries of the decision log.
 
-A kind is declared here and nowhere else: its fields, the sentence that people read, and the order that it gives to
-shards. JSON, strict reading and the table in the documents follow (`pswire.decisions.records`). Three places make a
-new kind: a class here, in `Entry`; the part of the coordinator that records it; and a rule in `pslab/check/checks`.
+A kind is declared here and nowhere else: its fields, the sentence that people read, and the order it gives to shards.
+JSON, strict reading and the table in the documents derive from it (`pswire.decisions.records`). A new kind takes three
+places: a class here, in `Entry`; the part of the coordinator that records it; and a rule in `pslab/check/checks`.
 """
 
 import math
@@ -14,30 +14,30 @@ from pswire.decisions import orders
 from pswire.decisions.records import MICROSECONDS, Record, about, record
 
 FORMAT: Final = 1
-"""Of the log: a reader refuses another."""
+"""The format of the log; a reader refuses any other."""
 
 # Why the contributions of a refused update are dropped.
 NONFINITE: Final = "nonfinite update"
-# What a worker remembers from commit to commit, and no server has: the moments of its local rule,
+# State that a worker keeps from commit to commit, and no server has: the moments of its local rule,
 LOCAL_RULE: Final = "local rule"
-# the residuals of its codec.
+# and the residuals of its codec.
 CODEC: Final = "codec"
 
 
 class LogEntry(Record, ABC):
-    """What every entry says besides its fields."""
+    """What every entry has besides its fields."""
 
     __slots__ = ()
 
-    # A server's own log has the entry too, as the event of this name (`pswire.logs.events`); "": it has not.
+    # The event of this name in a server's own log (`pswire.logs.events`); "": the entry is not logged there.
     event: ClassVar[str] = ""
 
     @abstractmethod
     def sentence(self) -> str:
-        """Say what happened, without the time and, where there is one, the worker in front."""
+        """Say what happened, without the time, and without the worker that readers put in front."""
 
     def order(self, folded: set[int]) -> orders.Order:
-        """Return what a shard does; here nothing. `folded`: tickets summed since the last update, kept up to date."""
+        """Return the order to shards; here none. `folded`: tickets summed since the last update, kept up to date."""
         return orders.NOTE
 
 

@@ -1,4 +1,4 @@
-"""What a shard is ordered to do: the entries of the decision log, as far as they concern arrays."""
+"""Orders to a shard: the entries of the decision log, as far as they concern arrays."""
 
 from typing import Final
 
@@ -7,10 +7,10 @@ from pswire.values import value
 
 @value
 class Pin:
-    """A ticket was granted: it will read `version`, and `worker` may push.
+    """A ticket was granted: its worker will read `version` and may push.
 
-    `turn`: its place in the round's order of summation; None when payloads
-    are summed as they are committed. `initialise`: its payload is version 0.
+    `turn`: its place in the round's order of summation; None if payloads are summed as they are committed.
+    `initialise`: its payload is version 0.
     """
 
     ticket: int
@@ -45,7 +45,7 @@ class Fold:
 
 @value
 class Apply:
-    """Make `version` from scale * sum; `parts` lists those that are not in the sum yet."""
+    """Make `version` from scale * sum; `parts` lists contributions that are not in the sum yet."""
 
     version: int
     scale: float
@@ -55,7 +55,7 @@ class Apply:
 
 @value
 class Discard:
-    """The coming update is not made: what was summed for it is void. Nothing else changes."""
+    """The coming update is not made: drop what was summed for it. Nothing else changes."""
 
 
 @value
@@ -75,7 +75,7 @@ class Admit:
 
 @value
 class Dismiss:
-    """`worker` is no member any more. `kept`: what is kept for it alone stays, for it is expected back."""
+    """`worker` is no member any more. `kept`: it is expected back, so what is kept for it alone stays."""
 
     worker: str
     kept: bool = False
@@ -83,7 +83,7 @@ class Dismiss:
 
 @value
 class Save:
-    """All that the shard holds behind this order is part of the checkpoint of `version`."""
+    """The shard's state after this order belongs to the checkpoint of `version`."""
 
     version: int
 
@@ -95,7 +95,7 @@ class Note:
 
 NOTE: Final = Note()
 
-# Orders that write to arrays, or give them to others, which a state may show: see `Shard.views`.
+# Orders that write to arrays that a state shows, or give these away: see `Shard.views`.
 Writing = Install | Fold | Apply | Discard | Release
 Order = Pin | Install | Seal | Fold | Apply | Discard | Release | Admit | Dismiss | Save | Note
 """What a shard executes, in the order of the log."""

@@ -1,8 +1,8 @@
 """Records of the decision log: fields declared once, from which JSON and its strict reading follow.
 
-A record is a class with `@record` whose fields are made by `about`. Each field is a text, whole number (never
-negative), number, truth value, list of texts, table, or list of other records. A field with a default is written only
-where it differs from it.
+A record is a class with `@record` whose fields are made by `about`. A field is a text, whole number (never negative),
+number, truth value, list of texts, table, or list of other records. A field with a default is written only if its value
+differs from it.
 """
 
 import json
@@ -28,36 +28,36 @@ from typing import (
 T = TypeVar("T")
 R = TypeVar("R", bound="Record")
 
-# Decimals of times: whole microseconds.
+# Decimals of times in seconds.
 MICROSECONDS: Final = 6
 
 
 def about(
     text: str, *, default: Any = MISSING, always: bool = False, null: bool = False, digits: int = 0
 ) -> Any:
-    """Declare a field; `text` says in a line what it is, with its unit.
+    """Declare a field; `text` describes it in a line, with its unit.
 
-    `default`: None, or what is empty or 0. `always`: write it even where it has its default. `null`: JSON may hold
-    null, which is NaN here. `digits`: decimals of a number in JSON; 0 for all.
+    `default`: None, or an empty value or 0. `always`: write the field even if it has its default. `null`: JSON may have
+    null, which stands for NaN. `digits`: decimals of a number in JSON; 0 for all.
     """
     return field(default=default, metadata={"text": text, "always": always, "null": null, "digits": digits})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(about,))
 def record(cls: type[T]) -> type[T]:
-    """Make `cls` a record: as `pswire.values.value`, with `kind`, the name of the class in small letters."""
+    """Make `cls` a record: a `pswire.values.value` with `kind`, the name of the class in lower case."""
     made = dataclass(slots=True, unsafe_hash=True)(cls)
     made.kind = made.__name__.lower()  # type: ignore[attr-defined]
     return made
 
 
 class FieldError(ValueError):
-    """A value of JSON does not fit its field. The text says what was expected and what was got."""
+    """A JSON value does not fit its field. The text says what was expected and what was found."""
 
 
 @record
 class Record:
-    """What all records have."""
+    """The base of all records."""
 
     kind: ClassVar[str]
 
@@ -67,23 +67,23 @@ class Record:
 
 
 class Field(NamedTuple):
-    """A field as it was declared."""
+    """A declared field."""
 
     name: str
     hint: Any
     text: str
-    # MISSING where it must be there.
+    # MISSING if the field is required.
     default: Any
     always: bool
     digits: int
-    # From JSON to the value. Raises FieldError.
+    # Reads the value from JSON. Raises FieldError.
     read: Callable[[Any], Any]
-    # What the records of a list are; None for other fields.
+    # The kind of record in a list; None for other fields.
     inner: type[Record] | None
 
     @property
     def noun(self) -> str:
-        """Its type, for people."""
+        """The type in words."""
         names = {int: "whole number", float: "number", str: "text", bool: "true or false"}
         origin, inner = get_origin(self.hint), get_args(self.hint)
         if origin in (Union, types.UnionType):
@@ -94,14 +94,14 @@ class Field(NamedTuple):
 
     @property
     def absent(self) -> str:
-        """What it means that JSON has not got it, where that may be."""
+        """The meaning of its absence from JSON, if it may be absent."""
         if isinstance(self.default, (bool, float)):
             return str(self.default).lower()
         return "none"
 
     @property
     def omits(self) -> bool:
-        """Whether it is left out of JSON where it has its default."""
+        """True if JSON leaves it out when it has its default."""
         return self.default is not MISSING and not self.always
 
 
@@ -141,7 +141,7 @@ def _plain_fields(made: Record) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has for a field's value: NaN and infinity become null."""
+    """Return a field's value as JSON has it: NaN and infinity become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, tuple):
@@ -151,14 +151,14 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-# Made once. What is written holds no cycles, and NaN is not JSON.
+# Shared by all writers. Records have no cycles, and NaN is not JSON.
 ENCODER: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
 
 
 def line_of(index: int, t: float, made: Record) -> str:
     """Return the line of the log: ``json.dumps({"i": index, "t": round(t, 6), **made.to_json()})`` without spaces.
 
-    It takes a tenth of that time: a commit leaves three lines or four. Raises ValueError for what is not JSON.
+    It takes a tenth of that time, since a commit leaves three or four lines. Raises ValueError for what is not JSON.
     """
     t = round(t, MICROSECONDS)
     kind = type(made)
@@ -168,12 +168,12 @@ def line_of(index: int, t: float, made: Record) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return one value as JSON, without spaces; NaN and infinity become null. Raises ValueError for no JSON."""
+    """Return one value as JSON, without spaces; NaN and infinity become null. Raises ValueError if it is not JSON."""
     kind = type(value)
     if kind is int:
         return repr(value)
     if kind is float:
-        # Neither NaN nor infinity is its own difference to zero.
+        # The difference of NaN or infinity to itself is not zero.
         return repr(value) if value - value == 0.0 else "null"
     if kind is str:
         return encode_basestring_ascii(value)
@@ -182,13 +182,13 @@ def value_text(value: Any) -> str:
     if kind is tuple:
         return f"[{','.join([value_text(each) for each in value])}]"
     if isinstance(value, Record):
-        # A part of an entry has no kind of its own.
+        # A nested record has no kind of its own.
         return f"{{{(_WRITERS.get(kind) or _writer(kind))(value)[1:]}}}"
     return ENCODER.encode(_plain(value))
 
 
 def _writer(kind: type[Record]) -> Callable[[Any], str]:
-    """Compile, as `dataclasses` compile an `__init__`, what writes the fields of a kind, each behind a comma."""
+    """Compile the writer of a kind's fields, each after a comma, as `dataclasses` compile an `__init__`."""
     lines, texts = ["def write(made):"], []
     names: dict[str, Any] = {"quoted": encode_basestring_ascii, "text": value_text}
     for number, each in enumerate(declared(kind)):
@@ -217,7 +217,7 @@ def _writer(kind: type[Record]) -> Callable[[Any], str]:
 
 
 def from_json(kind: type[R], data: Mapping[str, Any], where: str) -> R:
-    """Make a record of a JSON object, which may have other keys too: a newer server's log stays readable.
+    """Make a record from a JSON object, which may have more keys, so that a newer server's log stays readable.
 
     `where` names the object in messages. Raises FieldError for a field that is missing or of another type.
     """
@@ -304,7 +304,7 @@ _READERS: Final[Mapping[Any, Callable[[Any], Any]]] = {int: whole, float: number
 
 
 def _reader(hint: Any, *, null: bool) -> Callable[[Any], Any]:
-    """Return what reads a field of that type."""
+    """Return the function that reads a field of that type."""
     if null:
         return _number_or_null
     origin, inner = get_origin(hint), get_args(hint)

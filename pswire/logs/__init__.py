@@ -1,1 +1,1 @@
-"""What daemons log: events with stable names, lines that are bounded, texts made safe to print."""
+"""Logs of daemons: events with stable names, bounded lines, texts made safe to print."""

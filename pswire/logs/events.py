@@ -1,7 +1,7 @@
-"""What daemons log, and how: plain lines for people, or one JSON object per line with a stable event name.
+"""Logging: plain lines for people, or one JSON object per line with a stable event name.
 
-Every call of a logger names its event, `log.info("%s is back", worker, extra=event("connection_back", worker=worker))`,
-and `EVENTS` has them all; a test compares. Texts may change between releases, names of events and fields do not.
+Every logging call names its event, `log.info("%s is back", worker, extra=event("connection_back", worker=worker))`, and
+`EVENTS` lists them all; a test compares the two. Texts may change between releases; names of events and fields do not.
 """
 
 import inspect
@@ -25,7 +25,7 @@ TEXT: Final = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`by`: the commands that log it. `fields`: keys that its line has beside the common ones."""
+    """A kind of log line. `by`: the commands that log it. `fields`: its keys besides the common ones."""
 
     by: str
     fields: tuple[str, ...]
@@ -40,134 +40,144 @@ EVENTS: Final[dict[str, Event]] = {
     "connection_lost": Event(
         SERVER, ("worker", "grace"), "a worker's session broke; seconds it has to return"
     ),
-    "session_cut": Event(SERVER, ("worker",), "a worker does not read what it is sent"),
+    "session_cut": Event(SERVER, ("worker",), "a worker does not read its messages"),
     "chief_changed": Event(
         BOTH, ("worker",), "another worker validates and writes files for all, from the next epoch on"
     ),
-    "backend": Event(WORKER, ("backend", "device"), "what a loop of your own computes with"),
-    "worker_waits": Event(SERVER, ("seconds",), "somebody has waited long; the message says for what"),
+    "backend": Event(WORKER, ("backend", "device"), "the framework and device of your own loop"),
+    "worker_waits": Event(SERVER, ("seconds",), "a worker has waited long; the message says for what"),
     # Certificates
     "identity_renewed": Event(
         BOTH, ("subject",), "the files of the certificate have changed: the new one is used"
     ),
-    "identity_not_renewed": Event(BOTH, (), "they have changed and cannot be used: the former ones are"),
+    "identity_not_renewed": Event(BOTH, (), "they have changed but cannot be used: the old ones stay in use"),
     # Servers
     "too_many_workers": Event(
         SERVER, ("workers", "room"), "more workers are expected than the server has descriptors or memory for"
     ),
-    "server_ready": Event(SERVER, ("server", "address"), "server 0 follows: another server executes the log"),
+    "server_ready": Event(SERVER, ("server", "address"), "another server executes the log of server 0"),
     "server_unreachable": Event(
         SERVER, ("server", "address", "seconds"), "another server does not answer yet"
     ),
     "not_where_expected": Event(
-        SERVER, ("server", "address"), "server 0 looks for this server elsewhere, or takes another one for it"
+        SERVER, ("server", "address"), "server 0 has another address for this server, or another server there"
     ),
     "server_lost": Event(SERVER, ("server",), "another server is gone: the job ends"),
     "following": Event(SERVER, ("job",), "this server executes that job's log"),
     "shard_ready": Event(SERVER, ("bytes", "variables"), "this server holds its part of the model"),
     "open_to_all": Event(
-        SERVER, (), "others can reach this server, and nothing keeps them out; said each minute"
+        SERVER, (), "others can reach this server without authentication; repeated each minute"
     ),
     "certificate_ends": Event(
-        SERVER, (), "the certificate or its authority's ends within a week; said each day"
+        SERVER, (), "the certificate or its authority's expires within a week; repeated each day"
     ),
     "certificate_misnamed": Event(
         SERVER, (), "the certificate is not for the server's own name in --ps-hosts"
     ),
-    "call_refused": Event(SERVER, ("peer", "method"), "a peer is known, and the method is not for its role"),
-    "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
+    "call_refused": Event(
+        SERVER, ("peer", "method"), "a known peer called a method that its role may not call"
+    ),
+    "data_port": Event(SERVER, ("port",), "payloads of workers on other machines arrive at this port"),
     # Decisions and their execution
     "advice": Event(SERVER, (), "the policy is meant for another optimizer"),
     "update_refused": Event(
         SERVER, ("version", "workers"), "an update would not be finite: its contributions are dropped"
     ),
-    "decision_failed": Event(SERVER, (), "a policy or the coordinator raised"),
-    "job_failed": Event(SERVER, (), "nothing more can be decided: the job ends"),
+    "decision_failed": Event(SERVER, (), "a policy or the coordinator raised an error"),
+    "job_failed": Event(SERVER, (), "no decision is possible any more: the job ends"),
     "entry_failed": Event(SERVER, ("entry",), "a shard cannot execute an entry of the log: the job ends"),
     "tickets_taken_back": Event(SERVER, ("seconds",), "granted versions were not read in time"),
     "grant_without_version": Event(SERVER, ("ticket",), "the worker must pull the version itself"),
     "updates_in_numpy": Event(SERVER, ("reason",), "compiled arithmetic is not available"),
-    "code_not_kept": Event(SERVER, (), "compiled code is made anew at each start"),
+    "code_not_kept": Event(SERVER, (), "compiled code cannot be cached and is compiled at each start"),
     # Connections for payloads
     "data_port_refused": Event(SERVER, (), "no port for payloads: they travel over gRPC"),
     "local_socket_refused": Event(SERVER, (), "no Unix socket for workers of this machine"),
     "shared_memory_refused": Event(SERVER, ("reason",), "no memory is shared with workers"),
     "accept_failed": Event(SERVER, (), "a connection cannot be accepted yet"),
     "connection_refused": Event(SERVER, (), "a connection was closed at its beginning"),
-    "connection_broken": Event(SERVER, (), "a connection to a worker ended in the middle"),
+    "connection_broken": Event(SERVER, (), "a connection to a worker broke during a message"),
     "session_failed": Event(BOTH, ("worker",), "a fault of this program in a session"),
     "exchange_failed": Event(SERVER, (), "a fault of this program in an exchange"),
     # Ends
     "trial_unanswered": Event(
-        SERVER, ("servers",), "no word whether an update would be finite: the job ends"
+        SERVER, ("servers",), "servers did not say whether an update would be finite: the job ends"
     ),
-    "staying": Event(SERVER, (), "the job has ended; a worker that joins begins the next one"),
+    "staying": Event(SERVER, (), "the job has ended; the next worker to join begins a new one"),
     "checkpoint_written": Event(
         SERVER,
         ("version", "bytes", "seconds"),
         "a checkpoint is complete: all servers have written their part",
     ),
     "part_copied": Event(
-        SERVER, ("bytes", "seconds"), "what this server saves is copied, and may change again; for debugging"
+        SERVER, ("bytes", "seconds"), "this server's part of a checkpoint is copied; for debugging"
     ),
-    "checkpoint_failed": Event(SERVER, ("version",), "a checkpoint was not written; training goes on"),
+    "checkpoint_failed": Event(SERVER, ("version",), "a checkpoint was not written; training continues"),
     "checkpoint_skipped": Event(
-        SERVER, ("version",), "one was due while the one before it was being written"
+        SERVER, ("version",), "a checkpoint was due while the one before was being written"
     ),
-    "checkpoint_passed_over": Event(SERVER, (), "a checkpoint is damaged, or is none of this run's"),
+    "checkpoint_passed_over": Event(SERVER, (), "a checkpoint is damaged, or of another run"),
     "log_damaged": Event(
-        SERVER, ("entries",), "a line of the decision log cannot be read: what is before it counts"
+        SERVER, ("entries",), "a line of the decision log cannot be read: only the lines before it count"
     ),
     "generation_damaged": Event(
-        SERVER, (), "a file was damaged: the job's generations are counted on further ahead"
+        SERVER, (), "a file was damaged: the number of the job's generation leaps ahead"
     ),
-    "resumed": Event(SERVER, ("version", "rolled_back"), "the job goes on from a checkpoint"),
-    "begins_anew": Event(SERVER, ("rolled_back",), "a job that was cut off before its first checkpoint"),
+    "resumed": Event(SERVER, ("version", "rolled_back"), "the job continues from a checkpoint"),
+    "begins_anew": Event(SERVER, ("rolled_back",), "a job that was interrupted before its first checkpoint"),
     "begins_again": Event(
-        SERVER, (), "a server was lost: this one goes back to what is saved, and waits for it"
+        SERVER, (), "a server was lost: this one returns to the last checkpoint and waits for it"
     ),
-    "metrics_differ": Event(SERVER, (), "workers of one job measure different things; said once"),
-    "no_final_weights": Event(SERVER, (), "the weights of the last version cannot be had"),
-    "no_room_for_weights": Event(SERVER, (), "the disk keeps no room for the final weights"),
+    "metrics_differ": Event(SERVER, (), "workers of one job report different metrics; logged once"),
+    "no_final_weights": Event(SERVER, (), "the weights of the last version are not available"),
+    "no_room_for_weights": Event(SERVER, (), "the disk cannot reserve room for the final weights"),
     "checkpoints_given_up": Event(SERVER, ("count",), "older checkpoints made room for the next one"),
     "run_folder_failed": Event(SERVER, (), "the run folder cannot be written to"),
-    "nothing_kept": Event(SERVER, (), "no run folder was named, and the default one cannot be made"),
+    "nothing_kept": Event(SERVER, (), "no run folder was given, and the default one cannot be made"),
     "metrics_not_written": Event(SERVER, (), "metrics.prom cannot be written"),
     # Workers
     "contribution_void": Event(WORKER, (), "the coordinator cancelled the ticket meanwhile"),
     "batch_skipped": Event(WORKER, (), "its gradient is not finite"),
-    "state_is_trained": Event(WORKER, (), "a moving average, say, was named as if it were a weight"),
+    "state_is_trained": Event(
+        WORKER, (), "a variable that looks like state (a moving average) is trained as a weight"
+    ),
     "no_validation": Event(WORKER, (), "Keras: an epoch ended without worker 0, which validates for all"),
     "same_data": Event(
-        WORKER, ("workers",), "Keras: all workers were given the same data, which nobody has cut"
+        WORKER, ("workers",), "Keras: all workers have the same data, which was not divided among them"
     ),
     "another_seed": Event(
-        WORKER, ("seed",), "it drew the initial values with another seed than the servers'"
+        WORKER, ("seed",), "the worker drew initial values with another seed than the servers'"
     ),
     "workers_clip": Event(WORKER, (), "Keras: each worker clips its own gradient, not the mean"),
-    "no_batches": Event(WORKER, ("index",), "its part of the data is empty; it is done at once"),
+    "no_batches": Event(WORKER, ("index",), "the worker's part of the data is empty; it is done at once"),
     "not_deterministic": Event(WORKER, (), "TensorFlow had started with several threads, which stay"),
-    "metric_own": Event(WORKER, (), "Keras: a metric is no sum; each worker's logs have its own value"),
+    "metric_own": Event(
+        WORKER, (), "Keras: a metric cannot be summed; each worker's logs have its own value"
+    ),
     "slots_missing": Event(WORKER, (), "Keras: the model's optimizer did not get the servers' slots"),
-    "optimizer_anew": Event(WORKER, (), "Keras: the optimizer's earlier steps are not known to the servers"),
+    "optimizer_anew": Event(WORKER, (), "Keras: the servers do not know the optimizer's earlier steps"),
     "session_closed": Event(WORKER, (), "the coordinator closed the session; the worker joins again"),
     "session_refused": Event(WORKER, (), "the coordinator had given this worker up; it joins again"),
-    "server_moved": Event(WORKER, ("server", "address"), "a server is at another address since it came back"),
-    "joined_again": Event(WORKER, ("incarnation", "job"), "as a new incarnation"),
+    "server_moved": Event(WORKER, ("server", "address"), "a server came back at another address"),
+    "joined_again": Event(WORKER, ("incarnation", "job"), "the worker joined as a new incarnation"),
     "rolled_back": Event(
         WORKER, ("batch",), "commits of this worker are undone, and it goes back to this batch"
     ),
-    "commits_undone": Event(WORKER, ("batches",), "by a rollback, and this loop cannot work on them again"),
-    "server_silent": Event(WORKER, ("server", "pause"), "a server does not answer; seconds to the next try"),
-    "data_port_silent": Event(WORKER, ("server",), "what is sent there is not acknowledged; connects again"),
-    "transport_unavailable": Event(WORKER, ("server",), "a faster way of travelling is not to be had"),
-    "version_cut_off": Event(WORKER, (), "the version that came with a grant; it is pulled again"),
+    "commits_undone": Event(WORKER, ("batches",), "by a rollback, and this loop cannot repeat them"),
+    "server_silent": Event(
+        WORKER, ("server", "pause"), "a server does not answer; seconds to the next attempt"
+    ),
+    "data_port_silent": Event(WORKER, ("server",), "data is not acknowledged; the worker reconnects"),
+    "transport_unavailable": Event(WORKER, ("server",), "a faster transport is not available"),
+    "version_cut_off": Event(
+        WORKER, (), "a version that came with a grant was incomplete; it is pulled again"
+    ),
     "ticket_settled": Event(WORKER, ("ticket",), "its fate was decided while an answer was lost"),
     # Both
     "task_index": Event(BOTH, ("task_index", "source"), "--task-index auto was found in the environment"),
-    "failed": Event(BOTH, ("exit_code",), "the command's last sentence"),
+    "failed": Event(BOTH, ("exit_code",), "the command's last message"),
     "crashed": Event(BOTH, (), "a fault of this program, with the traceback in `exception`"),
-    "library": Event(BOTH, (), "logged by somebody else's code, or a Python warning"),
+    "library": Event(BOTH, (), "logged by a library, or a Python warning"),
 }
 
 
@@ -183,7 +193,7 @@ EVENTS.update(_of_entries())
 
 
 def event(name: str, **fields: object) -> dict[str, object]:
-    """The `extra` of a log call."""
+    """Return the `extra` of a log call."""
     return {"event": name, "fields": fields}
 
 
@@ -193,7 +203,7 @@ def entry_event(entry: Entry) -> dict[str, object]:
 
 
 class JsonFormatter(logging.Formatter):
-    """time, level, logger, event, message, the event's fields, `exception` where there is one. Texts are bounded."""
+    """Formats time, level, logger, event, message, the event's fields, and any `exception`. Texts are bounded."""
 
     def format(self, record: logging.LogRecord) -> str:
         whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -211,14 +221,14 @@ class JsonFormatter(logging.Formatter):
 
 
 class JsonHandler(BoundedHandler):
-    """Bounded as lines for people are; JSON escapes by itself."""
+    """Bounded like lines for people, but without escaping, which JSON does itself."""
 
     def format(self, record: logging.LogRecord) -> str:
         return JsonFormatter().format(record)
 
 
 def set_up(command: str, form: str) -> None:
-    """The root logger writes to standard error in one of FORMATS. In "json", warnings and crashes are lines too."""
+    """Make the root logger write to standard error in one of FORMATS. In "json", warnings and crashes are lines."""
     handler = JsonHandler(sys.stderr) if form == "json" else BoundedHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(TEXT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -234,7 +244,7 @@ def set_up(command: str, form: str) -> None:
 
 
 def last_words(command: str, message: str, code: int) -> None:
-    """Why the command ends, on standard error in the form of `set_up`."""
+    """Print why the command ends, on standard error in the form of `set_up`."""
     if any(isinstance(handler, JsonHandler) for handler in logging.root.handlers):
         logging.getLogger(command).error("%s", message, extra=event("failed", exit_code=code))
     else:
@@ -242,7 +252,7 @@ def last_words(command: str, message: str, code: int) -> None:
 
 
 def spoken(line: str) -> str:
-    """A line of a daemon's log for people: of a JSON line the message, any other as it is."""
+    """Return a daemon's log line for people: the message of a JSON line, any other line as it is."""
     if not line.startswith('{"time"'):
         return line
     try:

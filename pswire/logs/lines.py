@@ -1,7 +1,7 @@
-"""The log of a daemon on standard error: what it prints is escaped and bounded, and what repeats itself is counted.
+"""A handler for logs on standard error: escapes and bounds what it prints, and counts repetitions.
 
-Half of what a log says was said by somebody else: names, reasons, errors. None of it reaches a terminal as it is,
-and no peer can fill a disk by making the same line come true again and again.
+Names, reasons and errors in a log come from other parties. None of them reaches a terminal unescaped, and no peer can
+fill a disk by provoking the same line again and again.
 """
 
 import logging
@@ -10,30 +10,41 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from pswire.logs.texts import escaped
-
-# Lines from one place of the code that are printed within `PERIOD` seconds; the others are counted.
+# Lines from one place in the code that are printed within `PERIOD` seconds; further ones are counted.
 BURST: Final = 50
 PERIOD: Final = 10.0
-# Characters of a line, and lines of a record: a traceback has some.
+# Characters per line, and lines per record, which may be a traceback.
 LONGEST: Final = 4000
 MOST_LINES: Final = 100
+# Enough for a sentence that names a few things.
+USUAL: Final = 500
+
+
+def escaped(text: str, most: int = USUAL) -> str:
+    r"""Return `text` with unprintable characters written as in Python ("\x1b", "\n", "\u202e").
+
+    Keeps at most `most` characters, and then says how many were left out.
+    """
+    kept = text[:most]
+    if not kept.isprintable():
+        kept = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in kept)[:most]
+    return kept if len(text) <= most else f"{kept} ... ({len(text) - most} more characters)"
 
 
 @dataclass(slots=True)
 class _Place:
-    """Of lines from one place: since when they are counted, how many came, and the newest that was left out."""
+    """The records from one place: start of the period, their number, and the newest that was not printed."""
 
     since: float
-    came: int = 0
+    count: int = 0
     newest: logging.LogRecord | None = None
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Prints up to `burst` records of one place in the code in `period` seconds, then counts.
+    """Prints up to `burst` records from one place in the code per `period` seconds, then counts.
 
-    The number is printed with the next record after the period, or at the end. The handler's own lock owns
-    everything here. `clock`: seconds, monotonic.
+    The count is printed with the next record after the period, or at the end. The handler's own lock guards all
+    fields. `clock`: monotonic seconds.
     """
 
     def __init__(
@@ -49,10 +60,10 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         self._looked = clock()
 
     def format(self, record: logging.LogRecord) -> str:
-        """Every further line is indented, so that none looks like a record of its own."""
+        """Indent all lines but the first, so that none looks like a record of its own."""
         lines = super().format(record).split("\n")
         if len(lines) > MOST_LINES:
-            # The end of a traceback says what it was.
+            # Keep both ends: the end of a traceback has the error.
             cut = [f"... ({len(lines) - MOST_LINES} lines)"]
             lines = [*lines[: MOST_LINES // 2], *cut, *lines[-MOST_LINES // 2 :]]
         return "\n    ".join(escaped(line, LONGEST) for line in lines)
@@ -65,8 +76,8 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = _Place(now)
-        place.came += 1
-        if place.came <= self._burst:
+        place.count += 1
+        if place.count <= self._burst:
             super().emit(record)
         else:
             if place.newest is None:
@@ -75,19 +86,19 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
             place.newest = record
 
     def _tell(self, now: float) -> None:
-        """Print what was counted, of the places whose period is over."""
+        """Print the counts of all places whose period is over."""
         self._looked = now
         for key, place in list(self._places.items()):
             if now - place.since < self._period:
                 continue
             del self._places[key]
             if place.newest is not None:
-                left = place.came - self._burst
+                left = place.count - self._burst
                 text = f"({left} more like this one) {place.newest.getMessage()}"
                 super().emit(_line(place.newest, text))
 
     def close(self) -> None:
-        """What was counted is printed."""
+        """Print the remaining counts, and close the handler."""
         self.acquire()
         try:
             self._tell(float("inf"))
@@ -97,8 +108,8 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 
 
 def _line(record: logging.LogRecord, text: str) -> logging.LogRecord:
-    """Another record of the same place and event, without its traceback."""
+    """Return a record of the same place and event with another text, without its traceback."""
     made = logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, text, (), None)
-    # What `pswire.logs.events.event` put there, where it did.
+    # Keep what `pswire.logs.events.event` set, if anything.
     vars(made).update({key: value for key, value in vars(record).items() if key in ("event", "fields")})
     return made

@@ -1,7 +1,7 @@
-"""Every process computes the same layout of the model over the servers, balanced by bytes.
+"""The plan: the layout of a model over the servers, balanced by bytes, which every process computes for itself.
 
-Pure and deterministic: the same variables in the same order and the same
-number of servers give the same plan on every machine; its fingerprint proves it.
+Pure and deterministic: the same variables in the same order and the same number of servers give the same plan on every
+machine, and its fingerprint proves it.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ Piece = tuple[int, int, int]  # variable, first row, row after the last
 
 
 def assign(variables: Sequence[tuple[int, int]], servers: int) -> list[list[Piece]]:
-    """The pieces of each server, in the order of placement.
+    """Return the pieces of each server, in the order of placement.
 
-    `variables` are pairs (rows, elements per row), all >= 1. Integers only, ties broken by
-    position, so the result does not depend on the machine.
+    `variables` are pairs (rows, elements per row), all >= 1. Uses integers only and breaks ties by position, so the
+    result does not depend on the machine.
     """
     total = sum(rows * width for rows, width in variables)
     target = -(-total // servers)
-    # With a mean of a few elements its ceiling may exceed 1.05 of it, but never by a whole row.
+    # If the mean is a few elements, its ceiling may exceed 1.05 of it, but never by a whole row.
     limit = max(target, total * 21 // (20 * servers))
     pieces: list[list[Piece]] = [[] for _ in range(servers)]
     loads = [(0, server) for server in range(servers)]  # a heap; invariant: sum of loads = elements placed
@@ -54,7 +54,7 @@ def assign(variables: Sequence[tuple[int, int]], servers: int) -> list[list[Piec
 
 
 def _append(pieces: list[Piece], new: Piece) -> None:
-    """Add a piece, joining it to the last one when that ends where this begins."""
+    """Add a piece, merged with the last one if they adjoin."""
     if pieces and pieces[-1][0] == new[0] and pieces[-1][2] == new[1]:
         new = (new[0], pieces.pop()[1], new[2])
     pieces.append(new)
@@ -74,7 +74,7 @@ __all__ = [
 
 Flat = NDArray[np.float32]
 
-# Part of the fingerprint: raise it whenever the same variables could be laid out differently.
+# Part of the fingerprint. Raise it whenever the same variables could be laid out differently.
 ALGORITHM: Final = 1
 MAX_SERVERS: Final = 4096
 
@@ -94,7 +94,7 @@ class Slice:
 class ShardLayout:
     """One server's payload: `trainable` elements, then `state` elements, float32 each.
 
-    Invariant: `slices` follow each other without gaps, in the order of the variables within each kind.
+    Invariant: `slices` are contiguous, in the order of the variables within each kind.
     """
 
     server: int
@@ -108,7 +108,7 @@ class ShardLayout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the arena; fewer on the wire when that has a smaller dtype."""
+        """Bytes in the arena; fewer on the wire with a smaller dtype."""
         return 4 * self.elements
 
 
@@ -121,13 +121,13 @@ class Plan:
     fingerprint: str = field(repr=False)
 
     def scatter(self, arrays: Sequence[ArrayLike]) -> list[Flat]:
-        """One new flat float32 payload per shard, from one array per variable, in the variables' order.
+        """Return a new flat float32 payload per shard, from one array per variable, in the variables' order.
 
         Raises PlanError for a wrong number of arrays, a wrong shape, or a dtype that does not cast.
         """
         checked = checked_arrays(self.variables, arrays)
         flats = [np.empty(shard.elements, np.float32) for shard in self.shards]
-        # An overflow to infinity is for the receiver to judge; it looks at every payload anyway.
+        # The receiver checks every payload anyway, including for an overflow to infinity.
         with np.errstate(over="ignore"):
             for shard, flat in zip(self.shards, flats, strict=True):
                 for piece in shard.slices:
@@ -137,13 +137,13 @@ class Plan:
         return flats
 
     def gather(self, flats: Sequence[NDArray[Any]], dtype: DTypeLike = np.float32) -> list[NDArray[Any]]:
-        """The arrays of `dtype`, in the variables' order, of one flat payload per shard.
+        """Return arrays of `dtype`, in the variables' order, from one flat payload per shard.
 
-        A variable that lies whole in one shard is returned as a view of its payload, without a copy.
-        Raises PlanError for a wrong number, length or dtype of payloads.
+        A variable that lies whole in one shard is a view of its payload, without a copy. Raises PlanError for a wrong
+        number, length or dtype of payloads.
         """
         self._check_flats(flats, np.dtype(dtype))
-        # Every variable has an element, hence a piece: none stays None.
+        # Every variable has at least one piece, so none stays None.
         arrays: list[NDArray[Any] | None] = [None] * len(self.variables)
         for shard, flat in zip(self.shards, flats, strict=True):
             for piece in shard.slices:
@@ -159,18 +159,18 @@ class Plan:
         return [array for array in arrays if array is not None]
 
     def gather_trained(self, flats: Sequence[Flat]) -> list[Flat]:
-        """As `gather`, of the trainable part of each payload; zeros for variables that are not trained."""
+        """Gather the trainable part of each payload; zeros for variables that are not trained."""
         states = [np.zeros(shard.elements - shard.trainable, np.float32) for shard in self.shards]
         return self.gather([np.concatenate(each) for each in zip(flats, states, strict=True)])
 
     def gather_by_name(self, flats: Sequence[Flat]) -> dict[str, Flat]:
-        """As `gather`: arrays by variable name."""
+        """Gather arrays by variable name."""
         return {spec.name: array for spec, array in zip(self.variables, self.gather(flats), strict=True)}
 
     def scatter_by_name(self, arrays: Mapping[str, ArrayLike]) -> list[Flat]:
-        """As `scatter`, from arrays by variable name; zero where there is none of a name.
+        """Scatter arrays by variable name; variables without an array are zero.
 
-        Raises ValueError for an unknown name besides.
+        Raises PlanError as `scatter`, and ValueError for an unknown name.
         """
         known = {spec.name for spec in self.variables}
         unknown = sorted(set(arrays) - known)
@@ -189,7 +189,7 @@ class Plan:
                 raise PlanError(f"payload of server {shard.server}: expected {expected}, got {got}")
 
     def describe(self) -> str:
-        """Text for people: bytes per server, how even they are, the largest variables and where they lie."""
+        """Return a text for people: bytes per server, balance, the largest variables and their servers."""
         total = sum(shard.nbytes for shard in self.shards)
         uneven = max(shard.nbytes for shard in self.shards) * len(self.shards) / total
         title = f"plan {self.fingerprint[:12]}: {_count(len(self.variables), 'variable')}, {_bytes(total)}"
@@ -215,17 +215,16 @@ class Plan:
 def make_plan(variables: Sequence[VariableSpec], servers: int) -> Plan:
     """Lay `variables` out over `servers` shards.
 
-    Guarantee, with r the bytes of the largest axis-0 row of any variable and
-    mean the model's bytes / servers, both kinds of variables counted::
+    Guarantee, with r the bytes of the largest axis-0 row of any variable, and mean the model's bytes / servers, both
+    kinds of variables counted::
 
         largest shard <= max(1.05 * mean, mean + (1 - 1/servers) * r)
 
-    so max/mean <= 1.05 whenever no row exceeds 5% of the mean; the rule and its
-    proof are in `pswire.model.plan`. A variable stays whole where that leaves its
-    shard within 1.05 of the mean. With more servers than rows some shards are empty.
+    so max/mean <= 1.05 whenever no row exceeds 5% of the mean. A variable stays whole if that leaves its shard within
+    1.05 of the mean. With more servers than rows, some shards are empty.
 
-    Raises PlanError on no variables, duplicate names, unknown dtypes or kinds, dimensions < 1,
-    more than 2**40 elements, servers < 1 or > 4096.
+    Raises PlanError for no variables, duplicate names, unknown dtypes or kinds, dimensions < 1, more than 2**40
+    elements, servers < 1 or > 4096.
     """
     specs = tuple(variables)
     if not 1 <= servers <= MAX_SERVERS:
@@ -254,7 +253,7 @@ def _fingerprint(specs: Sequence[VariableSpec], servers: int) -> str:
 
 
 def _bytes(count: int) -> str:
-    """`1.5 MiB`."""
+    """Format a size, as `1.5 MiB`."""
     if count < 1024:
         return f"{count} B"
     amount, unit = count / 1024, "KiB"

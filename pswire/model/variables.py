@@ -1,4 +1,4 @@
-"""What a model's variables are to servers and workers, and how two models differ."""
+"""A model's variables as servers and workers see them, and the difference between two models."""
 
 import hashlib
 import json
@@ -16,14 +16,14 @@ from pswire.nearest import did_you_mean
 Kind = Literal["trainable", "state"]
 
 DTYPES: Final = ("float32", "float16", "bfloat16", "float64")
-# 2**40 elements are 4 TiB; a larger claim is a mistake or an attack, never a model.
+# 2**40 elements are 4 TiB. A larger claim is a mistake or an attack, not a model.
 MAX_ELEMENTS: Final = 2**40
-# Of all variables together: four for each of as many as a Join may name. Large models have some thousands.
+# Dimensions of all variables together: four for each variable that a Join may name. Large models have thousands.
 MAX_DIMENSIONS: Final = 2**16
 
 
 class PlanError(ValueError):
-    """Variables or arrays that no plan, or not this plan, can hold."""
+    """Variables or arrays that no plan can hold, or that do not fit this plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,22 @@ class VariableSpec:
     kind: Kind = "trainable"
 
     def __post_init__(self) -> None:
-        # numpy's integers would compare equal but print differently in the fingerprint's text.
+        # numpy's integers compare equal but print differently in the fingerprint's text.
         object.__setattr__(self, "shape", tuple(index(length) for length in self.shape))
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def rows(self) -> int:
-        """Length of axis 0, the axis along which a variable may be split; 1 for a scalar."""
+        """The length of axis 0, along which a variable may be split; 1 for a scalar."""
         return self.shape[0] if self.shape else 1
 
     @property
     def width(self) -> int:
-        """Elements per row."""
+        """The number of elements per row."""
         return math.prod(self.shape[1:])
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class VariableSpec:
 
 
 def check_dimensions(total: int) -> None:
-    """Raise PlanError for more dimensions of all variables together than a plan is made of."""
+    """Raise PlanError if all variables together have more dimensions than a plan may have."""
     if total > MAX_DIMENSIONS:
         raise PlanError(
             f"expected at most {MAX_DIMENSIONS} dimensions of all variables together, got {total}"
@@ -67,7 +67,7 @@ def check_dimensions(total: int) -> None:
 
 
 def check_specs(specs: Sequence[VariableSpec]) -> None:
-    """Raise PlanError, naming the first variable that is wrong, unless `specs` can be planned."""
+    """Raise PlanError, naming the first wrong variable, unless `specs` can be planned."""
     if not specs:
         raise PlanError("expected at least one variable, got none")
     check_dimensions(sum(len(spec.shape) for spec in specs))
@@ -92,7 +92,7 @@ def check_specs(specs: Sequence[VariableSpec]) -> None:
 
 
 def checked_arrays(specs: Sequence[VariableSpec], arrays: Sequence[ArrayLike]) -> list[NDArray[np.generic]]:
-    """`arrays` as numpy arrays that fit `specs`, not yet cast. Raises PlanError naming the first misfit."""
+    """Return `arrays` as numpy arrays that fit `specs`, not yet cast. Raises PlanError naming the first misfit."""
     if len(arrays) != len(specs):
         raise PlanError(f"expected {len(specs)} arrays, one per variable, got {len(arrays)}")
     checked = [np.asarray(array) for array in arrays]
@@ -105,7 +105,7 @@ def checked_arrays(specs: Sequence[VariableSpec], arrays: Sequence[ArrayLike]) -
 
 
 def explain_mismatch(expected: Sequence[VariableSpec], got: Sequence[VariableSpec]) -> str:
-    """In words, the first difference between two models' variables."""
+    """Describe the first difference between two models' variables."""
     for number, (one, other) in enumerate(zip(expected, got, strict=False)):
         if one != other:
             return f"variable {number}: expected {one}, got {other}"
@@ -118,10 +118,10 @@ def explain_mismatch(expected: Sequence[VariableSpec], got: Sequence[VariableSpe
 
 
 def weights_sha256(variables: Sequence[VariableSpec], arrays: Sequence[ArrayLike]) -> str:
-    """Hex digest of a model: each variable's name, shape and little-endian float32 bytes, in order.
+    """Return the hex digest of a model: each variable's name, shape and little-endian float32 bytes, in order.
 
-    The number of servers, the model's own dtypes and the kinds do not enter. Raises PlanError for
-    arrays that do not fit the variables.
+    It does not depend on the number of servers, the model's own dtypes, or the kinds. Raises PlanError for arrays that
+    do not fit the variables.
     """
     digest = hashlib.sha256()
     for spec, array in zip(variables, checked_arrays(variables, arrays), strict=True):

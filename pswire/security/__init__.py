@@ -1,1 +1,1 @@
-"""Who a process is to the others of its cluster: keys, certificates, the names in them, TLS contexts made of them."""
+"""Identities of processes: keys, certificates and the names in them, tokens, TLS contexts."""

@@ -1,4 +1,4 @@
-"""A certificate authority of one's own, in memory. Needs `cryptography`, the extra `tls`: no other module does."""
+"""A private certificate authority, in memory. Needs `cryptography` (extra `tls`), which no other module does."""
 
 import datetime
 import ipaddress
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-# Clocks of two machines may differ by so much.
+# The clocks of two machines may differ by this much.
 SKEW = datetime.timedelta(hours=1)
-# A run may last so long.
+# The default validity: longer than a run.
 VALID: Final = datetime.timedelta(days=30)
-# By these names a machine calls itself, whatever others call it.
+# Names by which a machine reaches itself.
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def check_installed() -> None:
-    """Raises IdentityError, which says what to install."""
+    """Raise IdentityError, which says what to install, if `cryptography` is missing."""
     if find_spec("cryptography") is None:
-        raise IdentityError("to make certificates needs cryptography: pip install 'paramserver[tls]'")
+        raise IdentityError("making certificates needs cryptography: pip install 'paramserver[tls]'")
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What one says: `subject` None for an authority's, or one of others' making. `hosts`: of whom it may serve."""
+    """The contents of a certificate. `subject`: None for an authority's or a foreign one. `hosts`: it may serve."""
 
     subject: Subject | None
     hosts: tuple[str, ...]
@@ -40,7 +40,7 @@ class Certificate:
 
 
 def described(cert: bytes) -> Certificate:
-    """The first in `cert`, whoever signed it and whether or not it is valid now. Raises IdentityError."""
+    """Describe the first certificate in `cert`, whether or not it is valid or trusted. Raises IdentityError."""
     check_installed()
     from cryptography import x509
 
@@ -54,20 +54,20 @@ def described(cert: bytes) -> Certificate:
         names = list(found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
         subject = subject_among(str(n.value) for n in names if isinstance(n, x509.UniformResourceIdentifier))
     except (x509.ExtensionNotFound, IdentityError):
-        # An authority's, or one of others' making.
+        # A certificate of an authority, or a foreign one.
         names = names or []
     hosts = tuple(str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress))
     return Certificate(subject, hosts, found.not_valid_before_utc, found.not_valid_after_utc)
 
 
 class Authority:
-    """Signs certificates for the processes of one cluster: keys on the curve P-256, made by it.
+    """Signs certificates, with P-256 keys that it makes, for the processes of one cluster.
 
-    `cert`: its own, in PEM, which all of the cluster believe; `key`: in PEM, whoever has it is the authority.
+    `cert`: its own certificate in PEM, which the whole cluster trusts. `key`: in PEM; its holder is the authority.
     """
 
     def __init__(self, cert: bytes, key: Secret) -> None:
-        """One that was made before. Raises IdentityError for what is none, and without `cryptography`."""
+        """Load an authority. Raises IdentityError if certificate and key are none, and without `cryptography`."""
         check_installed()
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization
@@ -89,8 +89,11 @@ class Authority:
 
     @classmethod
     def make(cls, cluster: str, valid: datetime.timedelta = VALID) -> "Authority":
-        """A new one, whose certificates are good for at most as long. Raises IdentityError without `cryptography`, and
-        for a name that a certificate cannot hold (see `cluster_named_after`)."""
+        """Make a new authority, whose certificates are valid for at most `valid`.
+
+        Raises IdentityError without `cryptography`, and for a name that a certificate cannot hold (see
+        `cluster_named_after`).
+        """
         check_installed()
         from cryptography import x509
 
@@ -107,18 +110,18 @@ class Authority:
 
     @property
     def ends(self) -> datetime.datetime:
-        """In UTC."""
+        """The end of validity, in UTC."""
         ends: datetime.datetime = self._cert.not_valid_after_utc
         return ends
 
     def issue(
         self, role: Role, name: str = "", hosts: Sequence[str] = (), valid: datetime.timedelta | None = None
     ) -> Identity:
-        """A certificate and its key for one process, with the authority's certificate beside them.
+        """Issue a certificate and key for one process, together with the authority's certificate.
 
         `hosts`: DNS names and IP addresses under which others reach it; without any it serves clients only. A server
-        gets those of the loopback interface, too. `name` "": any of its role. `valid`: no longer than the
-        authority itself. Raises IdentityError for a name that a certificate cannot hold.
+        also gets the names of the loopback interface. `name` "": any process of the role. `valid`: at most as long as
+        the authority itself. Raises IdentityError for a name that a certificate cannot hold.
         """
         from cryptography import x509
         from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
@@ -183,7 +186,7 @@ def _new_key() -> "EllipticCurvePrivateKey":
 
 
 def _name(cluster: str, common: str) -> "x509.Name":
-    """For people: nothing reads it. X.509 allows 64 characters each."""
+    """Return a name for people to read; programs ignore it. X.509 allows 64 characters for each part."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -211,7 +214,7 @@ def _host(text: str) -> "x509.GeneralName":
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
-        # A name, then.
+        # A DNS name, then.
         pass
     try:
         return x509.DNSName(text)

@@ -1,6 +1,6 @@
-"""What one process has to speak with the others of its cluster: nothing, certificates, or tokens over TLS.
+"""The credentials with which a process speaks to its cluster: none, certificates, or tokens over TLS.
 
-Everything that listens or connects is given the same `Credentials`: gRPC, the data line, metrics, the dashboard.
+Everything that listens or connects uses the same `Credentials`: gRPC, data sockets, metrics, the dashboard.
 """
 
 import logging
@@ -21,23 +21,23 @@ log = logging.getLogger("security")
 
 
 class LiveIdentity:
-    """Ask `now` for every new connection: connections that stand keep what they were made with. Any thread.
+    """An identity that follows its files. Call `now` for every new connection; existing ones keep theirs. Thread-safe.
 
-    While new files do not fit together, because they are being written one after
-    the other, or are wrong, the former identity holds; the log says so once.
+    While new files are inconsistent, because they are still being written or are wrong, the old identity stays in use,
+    and the log says so once.
     """
 
     def __init__(self, source: TlsFiles | Identity) -> None:
-        """An `Identity` is one that never changes. Raises IdentityError as `TlsFiles.read`."""
+        """`source`: files, or an `Identity` that never changes. Raises IdentityError as `TlsFiles.read`."""
         self._files = source if isinstance(source, TlsFiles) else None
         self._guard = threading.Lock()
-        # What the files were when they were last read.
+        # The state of the files when they were last read.
         self._stamps = self._files.stamps if self._files is not None else ()
         self._identity = source.read() if isinstance(source, TlsFiles) else source
         self._said = ""
 
     def now(self) -> Identity:
-        """The same object for as long as nothing has changed."""
+        """Return the current identity; the same object until the files change."""
         files = self._files
         if files is None:
             return self._identity
@@ -55,7 +55,9 @@ class LiveIdentity:
             if str(error) != self._said:
                 self._said = str(error)
                 told = event("identity_not_renewed")
-                log.warning("the new certificate is not used yet, the former one is: %s", error, extra=told)
+                log.warning(
+                    "the new certificate cannot be used yet, the old one stays: %s", error, extra=told
+                )
             return
         self._said = ""
         if self._identity.cert:
@@ -68,8 +70,11 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Credentials:
-    """`live`: the identity, None without TLS. `tokens`: instead of certificates of clients. `role`: this process's.
-    `insecure`: others may reach this process although there is no TLS (`--insecure`)."""
+    """The credentials of one process.
+
+    `live`: the identity, None without TLS. `tokens`: replace certificates of clients. `role`: this process's.
+    `insecure`: others may reach this process without TLS (`--insecure`).
+    """
 
     live: LiveIdentity | None = None
     tokens: Tokens | None = None
@@ -82,27 +87,27 @@ class Credentials:
 
     @property
     def mutual(self) -> bool:
-        """Both ends show certificates."""
+        """True if both ends show certificates."""
         return self.encrypted and self.tokens is None
 
     @property
     def kind(self) -> str:
-        """ "tls", "tokens" or "none": for statuses and summaries."""
+        """ "tls", "tokens" or "none", for statuses and summaries."""
         if not self.encrypted:
             return "none"
         return "tls" if self.tokens is None else "tokens"
 
     @property
     def identity(self) -> Identity:
-        """The newest; the same object until the files change. Only with TLS."""
+        """The newest identity; the same object until the files change. Only with TLS."""
         assert self.live is not None, "without TLS there is no identity"
         return self.live.now()
 
     @property
     def server_contexts(self) -> Callable[[], ssl.SSLContext] | None:
-        """That of TLS for a new connection to this process, other than gRPC's; None without TLS.
+        """A thread-safe function that returns the TLS context of a new incoming connection, except for gRPC.
 
-        It raises IdentityError for an identity that TLS cannot use. Any thread may call it.
+        None without TLS. The function raises IdentityError for an identity that TLS cannot use.
         """
         if self.live is None:
             return None
@@ -112,7 +117,7 @@ class Credentials:
             identity = self.identity
             found = made[0] if made else None
             if found is None or found[0] is not identity:
-                # Two threads may both make one, which does no harm.
+                # Two threads may both make one, which is harmless.
                 found = (identity, identity.server_context(mutual=self.mutual))
                 made[:] = [found]
             return found[1]
@@ -121,7 +126,7 @@ class Credentials:
 
     @cached_property
     def metadata(self) -> Metadata:
-        """Of every call that this process makes. Raises TokenError where its own token is not clear."""
+        """The metadata of every call that this process makes. Raises TokenError if its own token is ambiguous."""
         if self.tokens is None or self.role is None:
             return ()
         return bearer(self.tokens.own(self.role))

@@ -1,4 +1,4 @@
-"""The three files of an identity: read if nobody else can read the key, written so that nobody else can."""
+"""The three files of an identity. A key is read only if nobody else can read it, and written accordingly."""
 
 import os
 import stat
@@ -11,16 +11,16 @@ from pswire.security.identity import Identity
 from pswire.security.names import IdentityError
 from pswire.security.secret import Secret
 
-# No certificate is so long; a path may be that of anything.
+# More than any certificate file; the path may be that of anything.
 _MOST: Final = 2**20
 
-# Of one file: which it is, and when it was written.
+# The identity of a file's contents: inode, modification time, size.
 Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """`[security] ca, cert, key`. Without `cert` and `key`: of a client that shows a token instead."""
+    """`[security] ca, cert, key`. Without `cert` and `key`: for a client that shows a token instead."""
 
     ca: Path
     cert: Path | None = None
@@ -28,12 +28,15 @@ class TlsFiles:
 
     @classmethod
     def in_folder(cls, folder: Path, name: str) -> "TlsFiles":
-        """As `ps-lab certs` calls them: ca.pem, NAME.pem, NAME-key.pem."""
+        """Return the files as `ps-lab certs` names them: ca.pem, NAME.pem, NAME-key.pem."""
         return cls(folder / "ca.pem", folder / f"{name}.pem", folder / f"{name}-key.pem")
 
     def read(self) -> Identity:
-        """Raises IdentityError for what is missing or unreadable, for a key that others can read, and for files that do
-        not belong together or are not valid now."""
+        """Read the identity.
+
+        Raises IdentityError for missing or unreadable files, a key that others can read, and files that do not belong
+        together or are not valid now.
+        """
         if (self.cert is None) != (self.key is None):
             given, lacking = ("certificate", "key") if self.key is None else ("key", "certificate")
             raise IdentityError(f"expected a certificate and its key, got a {given} without a {lacking}")
@@ -52,8 +55,11 @@ class TlsFiles:
         return identity
 
     def write(self, identity: Identity, *, replace: bool = False) -> None:
-        """The key for its owner only. Raises FileExistsError for a certificate or key that is there, unless `replace`;
-        a file is replaced in one step, and readers see the former or the new one. Raises OSError."""
+        """Write the identity, with the key readable by its owner only.
+
+        Raises FileExistsError for a certificate or key that exists, unless `replace`; replacing is atomic, so readers
+        see the old file or the new one. Raises OSError.
+        """
         if not self.ca.exists() or replace:
             _write(self.ca, identity.ca, 0o644, replace=True)
         if self.key is not None:
@@ -63,7 +69,7 @@ class TlsFiles:
 
     @property
     def stamps(self) -> tuple[Stamp | None, ...]:
-        """Others than before when a file was written or replaced; None for one that cannot be looked at."""
+        """Stamps that change when a file is written or replaced; None for a file that cannot be examined."""
         return tuple(_stamp(path) for path in self._all)
 
     @property
@@ -80,7 +86,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def read_file(path: Path, what: str, *, private: bool = False) -> bytes:
-    """`private`: nobody else may be able to read it. Raises IdentityError, which calls it `what`."""
+    """Read a file. `private`: nobody else may be able to read it. Raises IdentityError, which calls it `what`."""
     try:
         with path.open("rb") as file:
             if private:
@@ -91,8 +97,10 @@ def read_file(path: Path, what: str, *, private: bool = False) -> bytes:
 
 
 def _refuse_what_others_read(path: Path, what: str, found: os.stat_result) -> None:
-    """As PostgreSQL's client does: root may own a key that a group reads, for that is how Kubernetes mounts secrets for
-    processes that are not root."""
+    """Raise IdentityError if others can read a key, with the rules of PostgreSQL's client.
+
+    Root may own a key that a group can read, because Kubernetes mounts secrets that way for non-root processes.
+    """
     if found.st_uid == os.geteuid():
         allowed = 0o700
     elif found.st_uid == 0:
@@ -115,14 +123,14 @@ def _write(path: Path, data: bytes, mode: int, *, replace: bool) -> None:
         return
     new = path.with_name(f".{path.name}.new")
     with suppress(FileNotFoundError):
-        # Of a process that was killed here.
+        # Left by a process that was killed here.
         new.unlink()
     _create(new, data, mode)
     new.replace(path)
 
 
 def _create(path: Path, data: bytes, mode: int) -> None:
-    """Never as somebody else's file, and never with more rights than `mode`, not even at first."""
+    """Create a file that did not exist, with no more rights than `mode` from the beginning."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

@@ -1,6 +1,6 @@
-"""What a process shows to others, and whom it believes: a certificate, its key, the authorities; as TLS wants them.
+"""The identity of a process in TLS: a certificate, its key, and the trusted authorities.
 
-TLS 1.3 on both sides. No session is resumed: a certificate is looked at anew for every connection.
+TLS 1.3 on both sides. Sessions are not resumed: every connection checks the certificate anew.
 """
 
 import hashlib
@@ -16,33 +16,38 @@ from typing import Any, Final
 from pswire.security.names import IdentityError, Subject, subject_among
 from pswire.security.secret import Secret
 
-# X509_V_ERR_...: what OpenSSL says of a certificate, in words for who has to mend it.
+# X509_V_ERR_... codes of OpenSSL.
 _EARLY, _ENDED, _PURPOSE, _HOST, _ADDRESS = 9, 10, 26, 62, 64
 _STRANGE: Final = (2, 18, 19, 20, 21)
 
 
 class WrongHostError(IdentityError):
-    """The certificate is good, and for other hosts."""
+    """The certificate is valid, but for other hosts."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """All in PEM. Without `cert` and `key`: a client that proves by other means who it is. `cert` may go on with
-    intermediate certificates; `ca` may hold several authorities."""
+    """A certificate, its key and trusted authorities, all in PEM.
+
+    Without `cert` and `key`: a client that proves its identity by other means. `cert` may contain intermediate
+    certificates, and `ca` several authorities.
+    """
 
     ca: bytes = field(repr=False)
     cert: bytes = field(default=b"", repr=False)
     key: Secret = field(default_factory=Secret)
 
     def server_context(self, *, mutual: bool = True) -> ssl.SSLContext:
-        """For who listens. `mutual`: only clients with a certificate of these authorities are heard.
+        """Return a context for a listener. `mutual`: accept only clients with a certificate of these authorities.
 
         Raises IdentityError for files that TLS cannot use, and without a certificate.
         """
         if not self.cert:
-            raise IdentityError("a server needs a certificate and its key, got the authority's only")
+            raise IdentityError(
+                "a server needs a certificate and its key, got only the authority's certificate"
+            )
         context = new_context(ssl.PROTOCOL_TLS_SERVER)
-        # A ticket would be written after the handshake, to a client that perhaps never reads.
+        # A session ticket would be written after the handshake, to a client that may never read.
         context.num_tickets = 0
         if mutual:
             self._believe(context)
@@ -51,7 +56,7 @@ class Identity:
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """For who connects: the server's certificate must be of these authorities, for the host that was meant.
+        """Return a context for a client. The server's certificate must be of these authorities and for the host.
 
         Raises IdentityError for files that TLS cannot use.
         """
@@ -63,13 +68,15 @@ class Identity:
 
     @cached_property
     def line_context(self) -> ssl.SSLContext:
-        """That of `client_context`, made once: whoever connects to many servers reads key and certificates once."""
+        """The context of `client_context`, made once for connections to many servers."""
         return self.client_context()
 
     @cached_property
     def facts(self) -> "Facts":
-        """What the certificate says. Raises IdentityError if the authorities did not sign it, it is not valid now, or
-        names nobody."""
+        """The facts in the certificate.
+
+        Raises IdentityError if the authorities did not sign it, it is not valid now, or it has no usable name.
+        """
         if not self.cert:
             raise IdentityError("there is no certificate")
         seen = self._seen(as_client=True) or self._seen(as_client=False)
@@ -79,7 +86,7 @@ class Identity:
         return Facts(subject_among(names), ends, self._authority_ends(seen))
 
     def is_for(self, host: str) -> bool:
-        """A client that means `host` believes the certificate. Raises IdentityError as `facts`."""
+        """Return True if a client that connects to `host` accepts the certificate. Raises IdentityError as `facts`."""
         try:
             self._seen(as_client=False, host=host)
         except WrongHostError:
@@ -88,11 +95,11 @@ class Identity:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """SHA-256 of the certificate, as `peer_fingerprint` gives it to the other end; empty without one."""
+        """The SHA-256 digest of the certificate, which `peer_fingerprint` gives to the other end; empty without one."""
         return fingerprint_of_pem(self.cert.decode()) if self.cert else b""
 
     def _show(self, context: ssl.SSLContext) -> None:
-        """`ssl` reads files only: a key in memory goes through a file without a name, which no disk ever sees."""
+        """Load certificate and key. `ssl` reads files only, so they go through an anonymous file in memory."""
 
         def encrypted() -> str:
             raise IdentityError(
@@ -118,8 +125,10 @@ class Identity:
             ) from error
 
     def _seen(self, *, as_client: bool, host: str | None = None) -> dict[str, Any] | None:
-        """What another end would see of this certificate; None when it is not made for this side of a connection.
-        `host`: that the other end means; None: any."""
+        """Return this certificate as another end sees it, or None if it is not made for this side of a connection.
+
+        `host`: the host that the other end expects; None: any.
+        """
         client, server = new_context(ssl.PROTOCOL_TLS_CLIENT), new_context(ssl.PROTOCOL_TLS_SERVER)
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
         self._show(server)
@@ -150,13 +159,13 @@ class Identity:
         self._believe(context)
         every: list[dict[str, Any]] = list(context.get_ca_certs())
         signed = [each for each in every if each["subject"] == seen["issuer"]]
-        # Behind an intermediate certificate it may be any of them.
+        # With an intermediate certificate in between, any of them may be the root.
         return max(ssl.cert_time_to_seconds(each["notAfter"]) for each in signed or every)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of a certificate that is valid now. The ends are seconds since 1970."""
+    """The facts of a certificate that is valid now. Ends are seconds since 1970."""
 
     subject: Subject
     certificate_ends: float
@@ -164,12 +173,12 @@ class Facts:
 
     @property
     def ends(self) -> float:
-        """From then on nobody believes it."""
+        """The time from which it is no longer accepted."""
         return min(self.certificate_ends, self.authority_ends)
 
 
 def fingerprint_of_pem(cert: str) -> bytes:
-    """SHA-256 of the first certificate in `cert`. Raises IdentityError for what is none."""
+    """Return the SHA-256 digest of the first certificate in `cert`. Raises IdentityError if there is none."""
     end = cert.find(ssl.PEM_FOOTER)
     start = cert.find(ssl.PEM_HEADER)
     try:
@@ -180,14 +189,16 @@ def fingerprint_of_pem(cert: str) -> bytes:
 
 
 def peer_fingerprint(connected: ssl.SSLSocket | ssl.SSLObject) -> bytes:
-    """Of the other end's certificate; empty if it has shown none."""
+    """Return the digest of the other end's certificate; empty if it showed none."""
     der = connected.getpeercert(binary_form=True)
     return hashlib.sha256(der).digest() if der else b""
 
 
 def new_context(protocol: int) -> ssl.SSLContext:
-    """Not `ssl.create_default_context`, which believes the system's authorities, and writes keys where SSLKEYLOGFILE
-    says."""
+    """Return a strict context.
+
+    `ssl.create_default_context` would trust the system's authorities, and write keys to the file in SSLKEYLOGFILE.
+    """
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.hostname_checks_common_name = False
@@ -195,7 +206,7 @@ def new_context(protocol: int) -> ssl.SSLContext:
 
 
 def _greet(ends: list[ssl.SSLObject]) -> None:
-    """A handshake in memory: the client's turn, then the server's, twice."""
+    """Do a handshake in memory: the client's turn, then the server's, twice."""
     for end in (*ends, *ends):
         try:
             end.do_handshake()
@@ -209,13 +220,13 @@ def _why(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code == _EARLY:
         return "is not valid yet; is the clock of this machine right?"
     if error.verify_code in _STRANGE:
-        return "was not signed by the authority (CA) that is given beside it"
+        return "was not signed by the given authority (CA)"
     return f"is not accepted: {error.verify_message}"
 
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """A path at which this process alone can read `data`, for as long as the block lasts."""
+    """Yield a path at which only this process can read `data`, for the duration of the block."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("identity", os.MFD_CLOEXEC)
         try:

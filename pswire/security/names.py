@@ -1,7 +1,6 @@
-"""Whom a certificate names: `ps://<cluster>/<role>/<name>`, a URI among its subject alternative names.
+"""Names in certificates: `ps://<cluster>/<role>/<name>`, a URI among the subject alternative names.
 
-The common name is for people, and is never read: it is one text in which
-whoever asks for a certificate may write what he likes.
+The common name is for people and is never read, because a requester may put any text there.
 """
 
 import re
@@ -17,11 +16,11 @@ _PART: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class IdentityError(ValueError):
-    """A certificate, a key or a name that is not what it should be; the text is a sentence for people."""
+    """A certificate, a key or a name is not valid. The text is a sentence for people."""
 
 
 class Role(StrEnum):
-    """What a process is, and with it what it may do."""
+    """The role of a process, which determines its rights."""
 
     SERVER = "server"
     WORKER = "worker"
@@ -31,8 +30,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Of a certificate. Without a `name` it stands for every process of its role, so that all workers of an elastic
-    job may share one. Raises IdentityError for parts that a URI cannot hold as they are."""
+    """The subject of a certificate. Raises IdentityError for parts that a URI cannot hold unescaped.
+
+    Without a `name` it stands for every process of its role, so that all workers of an elastic job may share one.
+    """
 
     cluster: str
     role: Role
@@ -49,18 +50,18 @@ class Subject:
 
 
 def check_part(text: str, what: str) -> None:
-    """Raises IdentityError unless `text`, a cluster's name or a process's, can stand in a certificate."""
+    """Raise IdentityError unless `text`, the name of a cluster or a process, can stand in a certificate."""
     if not _PART.fullmatch(text):
         raise IdentityError(f"{what}: expected 1 to 64 letters, digits, dots, - or _, got {text[:80]!r}")
 
 
 def cluster_named_after(text: str) -> str:
-    """A cluster's name that is as near to `text`, a job's name say, as can be."""
+    """Return a valid cluster name as similar as possible to `text`, for example a job's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:64].strip("-") or "cluster"
 
 
 def parse_subject(uri: str) -> Subject:
-    """`ps://<cluster>/<role>` or `ps://<cluster>/<role>/<name>`. Raises IdentityError."""
+    """Parse `ps://<cluster>/<role>` or `ps://<cluster>/<role>/<name>`. Raises IdentityError."""
     parts = uri.removeprefix(SCHEME).split("/")
     if not uri.startswith(SCHEME) or len(parts) not in (2, 3) or not all(parts):
         raise IdentityError(f"expected {SCHEME}<cluster>/<role>/<name>, got {uri[:200]!r}")
@@ -71,8 +72,10 @@ def parse_subject(uri: str) -> Subject:
 
 
 def subject_among(names: Iterable[str]) -> Subject:
-    """Of a certificate with these subject alternative names, of whatever kind. Raises IdentityError unless exactly one
-    of them is a `ps://` URI."""
+    """Return the subject among a certificate's subject alternative names, of whatever kind.
+
+    Raises IdentityError unless exactly one of them is a `ps://` URI.
+    """
     found = [name for name in names if name.startswith(SCHEME)]
     if len(found) != 1:
         got = f"{len(found)} of them" if found else "none"

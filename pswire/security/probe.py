@@ -1,7 +1,7 @@
-"""Why a server cannot be spoken with, where TLS is the reason: gRPC says "unavailable" for all of them.
+"""Diagnosis of failed connections where TLS is the reason: gRPC reports all of them as "unavailable".
 
-One connection by Python's `ssl`, as a client would make it. Of TLS 1.3 it is to be known that a server looks at the
-client's certificate when the client's handshake is over: its refusal comes with the first read.
+Makes one connection with Python's `ssl`, as a client would. In TLS 1.3 a server checks the client's certificate after
+the client's handshake is over, so its refusal arrives with the first read.
 """
 
 import socket
@@ -12,9 +12,9 @@ from pswire.addresses import Address
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError
 
-# How long each step may take; seconds.
+# Seconds that each step may take.
 PATIENCE: Final = 0.8
-# Without a protocol that both know, gRPC ends a connection.
+# gRPC closes a connection without a common application protocol.
 PROTOCOL: Final = "h2"
 
 # X509_V_ERR_... of OpenSSL.
@@ -23,8 +23,11 @@ _STRANGE: Final = (2, 18, 19, 20, 21)
 
 
 class Problem(NamedTuple):
-    """`certain`: it stays until somebody mends it. Otherwise a server that is about to end may look the same.
-    `passing`: it has nothing to do with TLS, and may well be otherwise soon."""
+    """The reason of a failed connection.
+
+    `certain`: it lasts until somebody fixes it; otherwise a server that is shutting down may look the same. `passing`:
+    it is unrelated to TLS, and may soon be over.
+    """
 
     sentence: str
     certain: bool = True
@@ -32,8 +35,10 @@ class Problem(NamedTuple):
 
 
 def find_problem(address: Address, credentials: Credentials, patience: float = PATIENCE) -> Problem | None:
-    """None where TLS is not the reason: nothing listens, say, or all is well. Takes at most thrice `patience`, and
-    what the system takes to look a name up."""
+    """Return the TLS problem of a connection; None if TLS is not the reason, or all is well.
+
+    Takes at most three times `patience`, plus the system's name resolution.
+    """
     try:
         with socket.create_connection((address.host, address.port), patience) as plain:
             plain.settimeout(patience)
@@ -41,15 +46,15 @@ def find_problem(address: Address, credentials: Credentials, patience: float = P
                 return _with_tls(address, credentials, plain)
             return _without(address, plain)
     except socket.gaierror as error:
-        # On Kubernetes a name may be there half a minute after its pod.
+        # On Kubernetes a name may be available only half a minute after its pod.
         return Problem(f"the name {address.host} is not known yet ({error.strerror})", False, True)
     except OSError:
-        # Refused, or out of reach: gRPC says so itself.
+        # Refused or unreachable, which gRPC reports itself.
         return None
 
 
 class _Closed(ssl.SSLSocket):
-    """By its first failure: `wrap_socket` leaves one open whose peer has reset the connection before the handshake."""
+    """Closes at its first failure: `wrap_socket` leaves it open if the peer resets before the handshake."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         try:
@@ -60,7 +65,7 @@ class _Closed(ssl.SSLSocket):
 
 
 def _without(address: Address, plain: socket.socket) -> Problem | None:
-    """Does it answer to TLS? Whoever it is: nothing is believed."""
+    """Check whether the address answers to TLS, without verifying who it is."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols([PROTOCOL])
@@ -88,7 +93,7 @@ def _with_tls(address: Address, credentials: Credentials, plain: socket.socket) 
     except ssl.SSLCertVerificationError as error:
         return Problem(_of_server(address, error))
     except (TimeoutError, ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
-        # A server that is busy or about to end; or one behind a proxy that is not there yet.
+        # A server that is busy or shutting down, or behind a proxy that is not up yet.
         return Problem(f"{address} does not speak TLS (yet)", False, True)
     except ssl.SSLError as error:
         alert = _alert(error)
@@ -98,10 +103,10 @@ def _with_tls(address: Address, credentials: Credentials, plain: socket.socket) 
 
 
 def _after(address: Address, credentials: Credentials, tls: ssl.SSLSocket) -> Problem | None:
-    """The handshake is over for this end."""
+    """Check what follows the handshake, which is over for this end."""
     try:
         if tls.recv(1):
-            # gRPC's first words: the other end believes this one, too.
+            # gRPC's first bytes: the other end accepts this one, too.
             return None
     except TimeoutError:
         return None
@@ -109,7 +114,7 @@ def _after(address: Address, credentials: Credentials, tls: ssl.SSLSocket) -> Pr
         if alert := _alert(error):
             return Problem(_of_own(address, alert))
     except OSError:
-        # It hung up, as a server of gRPC does that refuses a certificate: it says nothing more.
+        # The peer hung up, as gRPC servers do when they refuse a certificate.
         pass
     why = (
         "it probably refuses the certificate of this process: is it of this cluster's authority, and still good?"
@@ -128,7 +133,7 @@ def _no_tls(address: Address) -> str:
 
 
 def _of_server(address: Address, error: ssl.SSLCertVerificationError) -> str:
-    """What is wrong with the server's certificate."""
+    """Say what is wrong with the server's certificate."""
     code = error.verify_code
     if code in _STRANGE:
         return (
@@ -150,12 +155,12 @@ def _of_server(address: Address, error: ssl.SSLCertVerificationError) -> str:
 
 
 def _alert(error: ssl.SSLError) -> str:
-    """The other end's last word, such as CERTIFICATE_EXPIRED; empty where it has said none."""
+    """Return the alert that the other end sent, such as CERTIFICATE_EXPIRED; empty if none."""
     return (error.reason or "").partition("ALERT_")[2]
 
 
 def _of_own(address: Address, alert: str) -> str:
-    """What the server says of this process's certificate."""
+    """Say why the server refuses this process's certificate."""
     if "CERTIFICATE_REQUIRED" in alert:
         return (
             f"{address} expects a certificate of its clients, and this process shows none: give --tls-cert and "

@@ -1,4 +1,4 @@
-"""What must not be seen: it prints as ***, in tracebacks and logs too."""
+"""Secret bytes, which print as *** also in tracebacks and logs."""
 
 import hmac
 
@@ -12,7 +12,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> bytes:
-        """To whoever needs it."""
+        """Return the bytes."""
         return self._value
 
     def __repr__(self) -> str:
@@ -22,7 +22,7 @@ class Secret:
         return bool(self._value)
 
     def __eq__(self, other: object) -> bool:
-        """In a time that does not tell how much of both is the same."""
+        """Compare in constant time."""
         if not isinstance(other, Secret):
             return NotImplemented
         return hmac.compare_digest(self._value, other._value)

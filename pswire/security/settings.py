@@ -1,4 +1,4 @@
-"""From options, the environment and an experiment file's [security] to the credentials of one process."""
+"""The credentials of one process, from options, the environment, and [security] of an experiment file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,26 +13,26 @@ from pswire.security.tokens import VARIABLE, Tokens, parse_tokens, read_tokens
 if TYPE_CHECKING:
     from pswire.config.run_sections import SecuritySection
 
-# The variable of each option in the environment. A key of [security] has its name, without "tls_".
+# The environment variable of each option. The key in [security] has the same name, without "tls_".
 VARIABLES: Final = {
     option: f"PS_{option.upper()}" for option in ("tls_ca", "tls_cert", "tls_key", "token_file")
 }
-# In a path: the name of the process that reads it.
+# In a path, stands for the name of the process that reads it.
 BLANK: Final = "{name}"
-# As `ps-lab certs` calls the one that looks.
+# The observer's name in `ps-lab certs`.
 OBSERVER: Final = "observer-0"
 
-# Of one process: a child is given its own, or none.
+# Variables of one process: a child process gets its own, or none.
 PERSONAL: Final = ("PS_JOB_SECRET", VARIABLE, *VARIABLES.values())
 
 
 class SecurityError(ValueError):
-    """Options that do not fit together; the text says which, and what was expected."""
+    """Inconsistent options. The text says which, and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecurityOptions:
-    """Paths as they were given; None where they were not."""
+    """Paths as they were given; None if not given."""
 
     tls_ca: str | None = None
     tls_cert: str | None = None
@@ -41,7 +41,7 @@ class SecurityOptions:
     insecure: bool = False
 
     def with_environment(self, environment: Mapping[str, str]) -> "SecurityOptions":
-        """What no option says the environment may."""
+        """Fill options that are not given from the environment."""
         said = {
             name: getattr(self, name) or environment.get(variable) or None
             for name, variable in VARIABLES.items()
@@ -49,7 +49,7 @@ class SecurityOptions:
         return SecurityOptions(**said, insecure=self.insecure)
 
     def with_section(self, section: "SecuritySection | None") -> "SecurityOptions":
-        """What neither says an experiment file may."""
+        """Fill options that are still not given from an experiment file."""
         if section is None:
             return self
         said = {
@@ -59,21 +59,21 @@ class SecurityOptions:
         return SecurityOptions(**said, insecure=self.insecure or section.insecure)
 
     def named(self, name: str) -> "SecurityOptions":
-        """Paths for the process of that name, which stands for ``{name}`` in them: so one experiment file is for all.
+        """Replace ``{name}`` in paths by the process's name, so that one experiment file serves all processes.
 
-        Raises SecurityError where a path asks for a name and there is none.
+        Raises SecurityError if a path needs a name and there is none.
         """
         said = {option: getattr(self, option) for option in VARIABLES}
         asking = next((path for path in said.values() if path and BLANK in path), None)
         if asking is not None and not name:
             raise SecurityError(
-                f"{asking}: expected to know which worker this is: its task index, its name, or a path without {BLANK}"
+                f"{asking}: expected a worker's task index or name to fill in, or a path without {BLANK}"
             )
         filled = {option: path and path.replace(BLANK, name) for option, path in said.items()}
         return SecurityOptions(**filled, insecure=self.insecure)
 
     def absolute(self) -> "SecurityOptions":
-        """The same files, for a process with another working directory."""
+        """Make paths absolute, for a process with another working directory."""
         said = {option: getattr(self, option) for option in VARIABLES}
         found = {option: path and str(Path(path).absolute()) for option, path in said.items()}
         return SecurityOptions(**found, insecure=self.insecure)
@@ -91,25 +91,25 @@ def credentials_for(
     *,
     name: str = "",
 ) -> Credentials:
-    """An option counts before its variable, and that before the file; PS_TOKEN holds a token itself. `name`: of this
-    process, where it is known.
+    """Return the credentials. Options take precedence over variables, and these over the file.
 
-    Raises SecurityError for what does not fit together, TokenError and IdentityError for what is wrong in a file.
+    PS_TOKEN holds a token itself. `name`: this process's, if known. Raises SecurityError for inconsistent options,
+    TokenError and IdentityError for what is wrong in a file.
     """
     said = options.with_environment(environment).with_section(section).named(name)
     tokens = _tokens(said.token_file, environment)
     live = _identity(role, said, tokens)
     if live is None and tokens is not None:
         raise SecurityError(
-            "a token is shown over TLS only, or others would have it, too: expected --tls-ca (or PS_TLS_CA) as well"
+            "a token is sent over TLS only, or others could read it: expected --tls-ca (or PS_TLS_CA) as well"
         )
     if live is not None and said.insecure:
         raise SecurityError(
-            "--insecure means without TLS: expected it, or --tls-ca and its companions, not both"
+            "--insecure means without TLS: expected either --insecure, or --tls-ca and its companions"
         )
     credentials = Credentials(live, tokens, role, said.insecure)
     if tokens is not None:
-        # A server needs its own only where it gives other servers orders.
+        # A server needs a token of its own only to give orders to other servers.
         if role is not Role.SERVER:
             _ = credentials.metadata
     elif live is not None and live.now().cert:
@@ -128,12 +128,12 @@ def _identity(role: Role, said: SecurityOptions, tokens: Tokens | None) -> LiveI
     if not (said.tls_ca or said.tls_cert or said.tls_key):
         return None
     if not said.tls_ca:
-        raise SecurityError("expected --tls-ca (or PS_TLS_CA), too: whose certificates are to be believed")
+        raise SecurityError("expected --tls-ca (or PS_TLS_CA), too: the authorities to trust")
     missing = [f"--{name.replace('_', '-')}" for name in ("tls_cert", "tls_key") if not getattr(said, name)]
     shows = role is Role.SERVER or tokens is None
     if missing and (shows or len(missing) == 1):
         raise SecurityError(
-            f"expected {' and '.join(missing)}, too: this process has to show a certificate"
+            f"expected {' and '.join(missing)}, too: this process must show a certificate"
             + ("" if role is Role.SERVER else " or, with --token-file or PS_TOKEN, a token")
         )
     paths = (Path(path) if path else None for path in (said.tls_ca, said.tls_cert, said.tls_key))
@@ -143,7 +143,7 @@ def _identity(role: Role, said: SecurityOptions, tokens: Tokens | None) -> LiveI
 
 
 def _check_role(role: Role, live: LiveIdentity) -> None:
-    """A server that is none would be refused by others only, much later. Raises IdentityError."""
+    """Raise IdentityError for a server with another role's certificate, which others would refuse much later."""
     subject = live.now().facts.subject
     if role is Role.SERVER and subject.role is not role:
         raise IdentityError(f"the certificate is that of {subject}: a server needs one with the role server")

@@ -1,7 +1,7 @@
-"""Tokens, the second way to say who a process is: a secret for each role, or for each name, sent with every call.
+"""Tokens, the alternative to client certificates: a secret for each role or each name, sent with every call.
 
-Only over TLS: who listens on a plain connection would have them. A file of mode 0600 or the variable PS_TOKEN holds
-one for each line, ``worker/w0 SECRET``, ``worker SECRET`` (any name) or, at a client, ``SECRET`` alone.
+Over TLS only, because a listener on a plain connection could read them. A file of mode 0600 or the variable PS_TOKEN
+holds one per line: ``worker/w0 SECRET``, ``worker SECRET`` (any name) or, at a client, ``SECRET`` alone.
 """
 
 import re
@@ -15,7 +15,7 @@ from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
 
 VARIABLE: Final = "PS_TOKEN"
-# Of the 32 random bytes that a secret should be, in base64; in hexadecimal they are 64.
+# The length in base64 of 32 random bytes, which a secret should be; in hexadecimal they are 64.
 LEAST: Final = 43
 
 _SECRET = re.compile(rf"[A-Za-z0-9_=+/-]{{{LEAST},256}}")
@@ -25,12 +25,12 @@ _BEARER = "Bearer "
 
 
 class TokenError(ValueError):
-    """A token, or a file of them, that cannot be used; the text never has the secret."""
+    """A token, or a file of them, that cannot be used. The text never contains the secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`role`: None where a client does not say it. `name`: empty for any."""
+    """A token. `role`: None if a client's line does not say. `name`: empty for any."""
 
     role: Role | None
     name: str
@@ -43,12 +43,12 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What one process holds: a server all that it accepts, a client its own."""
+    """The tokens of one process: all that a server accepts, or a client's own."""
 
     held: tuple[Token, ...]
 
     def own(self, role: Role) -> Token:
-        """The one that this process shows to a server. Raises TokenError where that is not clear."""
+        """Return the token that this process shows to a server. Raises TokenError if that is ambiguous."""
         mine = [token for token in self.held if token.role in (role, None)]
         if len(mine) != 1:
             raise TokenError(
@@ -57,24 +57,24 @@ class Tokens:
         return mine[0]
 
     def of(self, header: str) -> Token | None:
-        """Whose token a call's `authorization` is; all are compared, each in constant time."""
+        """Return the token of a call's `authorization` header; compares with all, each in constant time."""
         given = Secret(header.removeprefix(_BEARER).encode(errors="replace"))
         found = [token for token in self.held if token.secret == given and token.role is not None]
         return found[0] if found else None
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of workers that have a token of their own: nobody with another one takes them."""
+        """The names of workers with tokens of their own, which holders of other tokens may not use."""
         return frozenset(token.name for token in self.held if token.role is Role.WORKER and token.name)
 
 
 def bearer(token: Token) -> tuple[tuple[str, str], ...]:
-    """The metadata of a call."""
+    """Return the metadata of a call."""
     return ((HEADER, _BEARER + token.secret.reveal().decode()),)
 
 
 def read_tokens(path: Path) -> Tokens:
-    """Raises TokenError for a file that others of this machine may read, or that is none."""
+    """Read a file of tokens. Raises TokenError for an invalid file, or one that others of this machine may read."""
     try:
         text = read_file(path, "file of tokens", private=True).decode("ascii")
     except IdentityError as error:
@@ -85,7 +85,7 @@ def read_tokens(path: Path) -> Tokens:
 
 
 def parse_tokens(text: str, source: str) -> Tokens:
-    """Lines of [ROLE[/NAME]] SECRET. Raises TokenError, which names `source` and the line, never the secret."""
+    """Parse lines of [ROLE[/NAME]] SECRET. Raises TokenError, which names `source` and the line, never the secret."""
     lines = [line.partition("#")[0].split() for line in text.splitlines()]
     held = tuple(_token(words, f"{source}: line {n}") for n, words in enumerate(lines, 1) if words)
     if not held:
@@ -115,5 +115,5 @@ def _refuse_duplicates(held: Iterable[Token], source: str) -> None:
     seen: set[Secret] = set()
     for token in held:
         if token.secret in seen:
-            raise TokenError(f"{source}: one secret stands for two holders, {token.holder} is the second")
+            raise TokenError(f"{source}: one secret belongs to two holders, {token.holder} is the second")
         seen.add(token.secret)

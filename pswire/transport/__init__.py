@@ -1,1 +1,1 @@
-"""How bytes travel: chunk framing, sockets, shared memory, wire dtypes and channel options."""
+"""Transport of bytes: chunk framing, sockets, shared memory, wire dtypes and channel options."""

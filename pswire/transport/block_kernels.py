@@ -1,7 +1,7 @@
-"""The loops of block codecs, compiled by numba; one call takes whole rows. Imported when a job uses such a codec.
+"""The loops of block codecs, compiled by numba. One call takes whole rows. Imported when a job uses such a codec.
 
 Each has the bits of single float32 operations: nothing is reordered or contracted (see `psserver.fast.compiler`).
-Magnitudes are compared as the bits of a float32 without its sign, which rise as the numbers do, NaN above all.
+Magnitudes are compared as the bits of a float32 without its sign, which order as the numbers do, with NaN above all.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Floats = NDArray[np.float32]
 Octets = NDArray[np.uint8]
 Bits = NDArray[np.uint32]
 
-# What a decoder found wrong in a block.
+# What a decoder found wrong in a block; indices of `blocks._WRONG`.
 NONFINITE, NEGATIVE, LEVEL, ZERO, PADDING, PLACES = range(1, 7)
 
 _INFINITE: Final = np.uint32(0x7F800000)
@@ -28,14 +28,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _jit(*signature: str) -> Callable[[Function], Function]:
-    """Compile for these types, now and once for all processes where a cache can be written; or with its caller."""
+    """Compile for these types, cached on disk if possible; without types, compile together with the caller."""
 
     def decorate(function: Function) -> Function:
         options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
         try:
             compiled: Function = numba.njit(*signature, cache=bool(signature), **options)(function)
         except RuntimeError as error:
-            # Numba's way to say that no cache folder can be written.
+            # Numba raises this if no cache folder is writable.
             if "cache" not in str(error):
                 raise
             compiled = numba.njit(*signature, **options)(function)
@@ -65,7 +65,7 @@ def _judge(scale: np.float32) -> int:
 
 @_jit()
 def _add(values: Floats, residual: Floats, left: Floats, bits: Bits) -> int:
-    """Add, and return the place of the first sum that is not finite; -1 where all are."""
+    """Add, and return the place of the first sum that is not finite, or -1."""
     largest = np.uint32(0)
     for i in range(values.size):
         left[i] = values[i] + residual[i]
@@ -80,7 +80,7 @@ def _add(values: Floats, residual: Floats, left: Floats, bits: Bits) -> int:
 
 @_jit()
 def _scale(largest: np.uint32, most: np.float32, word: Bits) -> np.float32:
-    """So that `most` times it, which is decoded for the largest, stays finite."""
+    """Return a scale such that `most` times it, which is what the largest magnitude decodes to, stays finite."""
     word[0] = largest
     limit = np.nextafter(np.float32(_MOST / most), _NONE)
     return min(word.view(np.float32)[0] / most, limit)
@@ -88,7 +88,7 @@ def _scale(largest: np.uint32, most: np.float32, word: Bits) -> np.float32:
 
 @_jit()
 def _level(value: np.float32, scale: np.float32, most: np.float32) -> np.float32:
-    """Next to the smallest numbers a scale is rounded so much that a level would not fit. Never -0."""
+    """Return the level, never -0. Among the smallest numbers, rounding of the scale could make it exceed `most`."""
     return np.float32(max(-most, min(most, np.rint(value / scale))) + _NONE)
 
 
@@ -104,9 +104,10 @@ def encode_levels(
     left: Floats,
     bits: Bits,
 ) -> int:
-    """Encode rows of `width` elements of `values` + `residual`; `left`: what that takes from them, `bits` its memory.
+    """Encode rows of `width` elements of `values` + `residual`.
 
-    `halves`: two levels a byte. Returns as `_add`.
+    `left`: receives what encoding takes from them; `bits`: its memory as integers. `halves`: two levels per byte.
+    Returns as `_add`.
     """
     bad = _add(values, residual, left, bits)
     if bad >= 0:
@@ -145,7 +146,7 @@ def encode_levels(
 
 @_jit("i8(Array(u1, 1, 'C', readonly=True), i8, i8, f4, b1, f4[::1])")
 def decode_levels(data: Octets, width: int, block: int, most: np.float32, halves: bool, out: Floats) -> int:
-    """Decode whole rows. Returns what is wrong with them; 0: nothing."""
+    """Decode whole rows. Return what is wrong with them, or 0."""
     octets, levels = np.empty(4, np.uint8), np.empty(block + 1, np.int8)
     at = 0
     for row in range(0, out.size, width):
@@ -181,7 +182,7 @@ def decode_levels(data: Octets, width: int, block: int, most: np.float32, halves
 
 @_jit()
 def _threshold(bits: Bits, start: int, size: int, heap: Bits, kept: int) -> np.uint32:
-    """The magnitude of which so many are at least as large: the root of a heap of the largest, the least on top."""
+    """Return the largest magnitude that at least `kept` magnitudes reach: the root of a min-heap of the largest."""
     heap[:kept] = 0
     for i in range(start, start + size):
         magnitude = bits[i] & _MAGNITUDE
@@ -212,7 +213,7 @@ def encode_largest(
     left: Floats,
     bits: Bits,
 ) -> int:
-    """As `encode_levels`, of one in `part` elements of a block: rising places, then levels."""
+    """Encode one in `part` elements of each block, as `encode_levels` does: rising places, then levels."""
     bad = _add(values, residual, left, bits)
     if bad >= 0:
         return bad
@@ -229,7 +230,7 @@ def encode_largest(
             for i in range(start, start + size):
                 above += (bits[i] & _MAGNITUDE) > least
                 largest = max(largest, bits[i] & _MAGNITUDE)
-            # Of those that are just as large as the least, the first.
+            # Of elements that tie with the least, the first ones are sent.
             equal, found = kept - above, 0
             for i in range(start, start + size):
                 magnitude = bits[i] & _MAGNITUDE
@@ -252,7 +253,7 @@ def encode_largest(
 
 @_jit("i8(Array(u1, 1, 'C', readonly=True), i8, i8, i8, f4[::1])")
 def decode_largest(data: Octets, width: int, block: int, part: int, out: Floats) -> int:
-    """As `decode_levels`, of what `encode_largest` writes."""
+    """Decode what `encode_largest` writes, as `decode_levels` does."""
     octets = np.empty(4, np.uint8)
     out[:] = 0
     at = 0

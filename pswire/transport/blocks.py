@@ -1,16 +1,16 @@
 """Codecs for gradients on thin links: a few bits per element, a scale per block, and error feedback.
 
-A block is a run of elements in one row (along axis 0) of a variable: a row is never divided between servers, so the
-same blocks, and the same bits, come out on any number of them. Rows of fewer than `SHORTEST` elements (biases, say)
-and state variables travel as float32. Blocks follow each other in the order of the elements, each as its float32 scale
-and then its levels.
+A block is a run of elements in one row (along axis 0) of a variable. Rows are never divided between servers, so any
+number of servers gives the same blocks and the same bits. Rows of fewer than `SHORTEST` elements (such as biases) and
+state variables travel as float32. Blocks follow each other in the order of the elements, each as its float32 scale and
+then its levels.
 
     int8    blocks of 1,024; level = nearest integer to w / scale, scale = max |w| / 127     1 byte per element
-    int4    blocks of 64; scale = max |w| / 7; two levels a byte                             0.56
+    int4    blocks of 64; scale = max |w| / 7; two levels per byte                           0.56
     top-k   blocks of 4,096; the 64th part with the largest |w|, as int8, with their places  0.05
 
 Error feedback (F. Seide et al., "1-bit stochastic gradient descent", Interspeech 2014, section 3.1; S. U. Stich et al.,
-"Sparsified SGD with memory", NeurIPS 2018, algorithm 1): what encoding took from one payload is added to the next,
+"Sparsified SGD with memory", NeurIPS 2018, algorithm 1): what encoding takes from one payload is added to the next,
 w = g + e, e' = w - decoded(w). All of it is float32 arithmetic of single operations, with the same bits everywhere.
 """
 
@@ -33,7 +33,7 @@ Octets = NDArray[np.uint8]
 
 SHORTEST: Final = 32
 SCALE: Final = 4
-# Of the elements of a block, top-k sends one in so many.
+# Top-k sends one in this many elements of a block.
 PART: Final = 64
 
 
@@ -48,7 +48,7 @@ class Run:
 
 
 def runs(layout: ShardLayout) -> Iterator[Run]:
-    """The parts of a payload, in order."""
+    """Yield the parts of a payload, in order."""
     for piece in layout.slices:
         rows = piece.stop - piece.start
         width = piece.size // rows
@@ -56,13 +56,13 @@ def runs(layout: ShardLayout) -> Iterator[Run]:
 
 
 def coded_share(layout: ShardLayout) -> float:
-    """Which part of the trainable elements does not travel as float32."""
+    """Return the fraction of trainable elements that does not travel as float32."""
     coded = sum(run.rows * run.width for run in runs(layout) if run.coded)
     return coded / layout.trainable if layout.trainable else 0.0
 
 
 class BlockCodec(Codec):
-    """`block`: the most elements that share a scale."""
+    """A codec with a scale per block. `block`: the most elements that share a scale."""
 
     remembers = True
 
@@ -71,18 +71,18 @@ class BlockCodec(Codec):
 
     @abstractmethod
     def record(self, elements: int) -> int:
-        """Bytes of a block of so many elements."""
+        """Return the bytes of a block of this many elements."""
 
     @abstractmethod
     def encode_rows(self, values: Floats, residual: Floats, width: int, out: Octets, left: Floats) -> int:
-        """Encode the sums of both, and write what that takes from them to `left`.
+        """Encode the sums of `values` and `residual`, and write what that takes from them to `left`.
 
-        Returns the place of the first sum that is not finite; -1 where all are.
+        Returns the place of the first sum that is not finite, or -1.
         """
 
     @abstractmethod
     def decode_rows(self, data: Octets, width: int, out: Floats) -> int:
-        """The reverse. Returns what no encoder writes, as `block_kernels` numbers it; 0: nothing."""
+        """Decode rows. Return the number of an error (see `block_kernels`) that no encoder makes, or 0."""
 
     def prepare(self) -> None:
         _kernels()
@@ -91,7 +91,7 @@ class BlockCodec(Codec):
         return sum(run.rows * self.row_bytes(run) for run in runs(layout))
 
     def row_bytes(self, run: Run) -> int:
-        """Bytes of one row."""
+        """Return the bytes of one row."""
         if not run.coded:
             return 4 * run.width
         whole, rest = divmod(run.width, self.block)
@@ -106,12 +106,12 @@ class BlockCodec(Codec):
 
 @cache
 def _kernels() -> Any:
-    """Compiled at the first call, which takes a second or more where no earlier process has left them."""
+    """Load the kernels. The first call takes a second or more if no earlier process has cached their code."""
     return import_module("pswire.transport.block_kernels")
 
 
 class _Levels(BlockCodec):
-    """Every element as a whole multiple, at most `most`, of its block's scale. `halves`: in four bits."""
+    """Sends every element as an integer multiple, at most `most`, of its block's scale. `halves`: in four bits."""
 
     def __init__(
         self, name: str, number: "model_pb2.WireDtype.ValueType", block: int, most: int, *, halves: bool
@@ -133,7 +133,7 @@ class _Levels(BlockCodec):
 
 
 class _TopK(BlockCodec):
-    """The elements of largest magnitude, of equal ones the first: rising places (16 bits each), then int8 levels."""
+    """Sends the elements of largest magnitude (of ties the first): rising places (16 bits each), then int8 levels."""
 
     sparse = True
 
@@ -152,17 +152,17 @@ class _TopK(BlockCodec):
 
 _WRONG: Final = (
     "",
-    "finite numbers, got a scale that is none",
+    "finite numbers, got a scale that is not finite",
     "no negative scale",
-    "levels that are no smaller than the largest is large",
+    "levels no smaller than minus the largest",
     "levels of zero beside a scale of zero",
-    "zero behind the last level of a block",
+    "zero after the last level of a block",
     "places that rise and lie within the block",
 )
 
 
 class _BlockDecoder:
-    """Decodes row by row; the beginning of a row waits for its end."""
+    """Decodes row by row; an incomplete row waits for the rest of its bytes."""
 
     def __init__(self, codec: BlockCodec, layout: ShardLayout, out: Array) -> None:
         self._codec, self._out = codec, out.reshape(-1)
@@ -177,7 +177,7 @@ class _BlockDecoder:
         while data.nbytes:
             run = self._current()
             if run is None:
-                raise WireDtypeError(f"expected the end of the payload, got {data.nbytes} bytes more")
+                raise WireDtypeError(f"expected the end of the payload, got {data.nbytes} more bytes")
             unit = self._codec.row_bytes(run)
             rows = min(run.rows - self._row, data.nbytes // unit)
             if rows == 0:
@@ -203,13 +203,13 @@ class _BlockDecoder:
 
 
 class ErrorFeedback(Encoder):
-    """What encoding takes from a payload is added to the worker's next one."""
+    """Adds what encoding takes from a payload to the worker's next one."""
 
     def __init__(self, codec: BlockCodec, layout: ShardLayout) -> None:
         self._blocks, self._runs, self._size = codec, tuple(runs(layout)), codec.size(layout)
         self.residual = np.zeros(layout.elements, np.float32)
         self.base = None
-        # What counted before `base` was committed, and what encoding the newest payload leaves behind, by ticket.
+        # Base and residual before the commit of `base`; the newest payload's ticket and the residual it leaves.
         self._before: tuple[int | None, Floats] | None = None
         self._next: tuple[int, Floats] | None = None
 

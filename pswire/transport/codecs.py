@@ -1,10 +1,10 @@
-"""How a flat float32 payload travels: what a codec is, and those that take each element by itself.
+"""Codecs of flat float32 payloads: their interface, and those that encode each element by itself.
 
-Gradients may travel by any codec, weights by an `Elementwise` one: float32 as it is, bfloat16 and float16 rounded to
+Gradients may travel by any codec, weights by an `Elementwise` one: float32 unchanged, bfloat16 and float16 rounded to
 nearest even. `pswire.transport.blocks` has codecs that share a scale among a block of elements; `pswire.transport.wire`
-has the table of all. The size of a payload depends on the server's `ShardLayout` only, never on the numbers.
+has the table of all. The size of a payload depends on the server's `ShardLayout` alone, never on the numbers.
 
-What a worker remembers from payload to payload, such as the residual of error feedback, is in an `Encoder`, one for
+State that a worker keeps from payload to payload, such as the residual of error feedback, is in an `Encoder`, one for
 each worker and server. It counts from the commit on.
 """
 
@@ -23,14 +23,14 @@ Array = NDArray[Any]
 
 
 class WireDtypeError(ValueError):
-    """A codec that is not known, or bytes that are not what it encodes."""
+    """An unknown codec, or bytes that it does not encode."""
 
 
 class Decoder(Protocol):
-    """Decodes one payload into the array that it was made for. One thread uses it."""
+    """Decodes one payload into one array. Used by one thread."""
 
     def feed(self, data: Bytes) -> tuple[int, int]:
-        """The payload's next bytes. The elements [start, stop) of the array are final now.
+        """Decode the payload's next bytes. Return the elements [start, stop) of the array that are final now.
 
         Raises WireDtypeError for bytes that do not belong to such a payload.
         """
@@ -38,44 +38,44 @@ class Decoder(Protocol):
 
 
 class NotFinite(ValueError):
-    """A gradient with NaN or infinity, which a codec with scales would hide from the server. The text says where."""
+    """A gradient has NaN or infinity, which scales would hide from the server. The text says where."""
 
 
 class Encoder:
-    """One worker's payloads to one server, by a codec that remembers nothing.
+    """The encoder of one worker's payloads to one server, by a codec without state.
 
-    The thread that sends to the server uses it.
+    Used by the thread that sends to the server.
     """
 
-    # The ticket whose commit left behind what the next payload begins with; None: nothing did.
+    # The ticket whose commit produced the residual that the next payload starts from; None: no residual.
     base: int | None = None
 
     def __init__(self, codec: "Elementwise") -> None:
         self._codec = codec
 
     def encode(self, ticket: int, values: Array) -> Array:
-        """Return an array whose memory is the payload. Encoded again, a ticket's payload has the same bytes.
+        """Return an array whose memory is the payload. Encoding a ticket's payload again gives the same bytes.
 
         `values`: C-contiguous, float32 or the codec's `array_dtype`. Raises NotFinite.
         """
         return self._codec.encode(values)
 
     def keep(self, ticket: int) -> None:
-        """Let what encoding `ticket` left behind count: it is committed.
+        """Adopt the residual of encoding `ticket`, which is committed.
 
-        Do nothing for a ticket that was not encoded last: its payload went another way, uncoded.
+        Does nothing unless `ticket` was encoded last: otherwise its payload travelled uncoded.
         """
 
     def take_back(self, ticket: int) -> None:
-        """Forget what the commit of `ticket` left behind, because it was dropped; if it is `base`."""
+        """Undo the commit of `ticket`, which was dropped, if it is `base`."""
 
 
 class Codec(ABC):
-    """`number`: in messages, a WireDtype. `caution`: why a finite number may arrive infinite, if it may.
+    """A way to encode payloads.
 
-    `exact`: what is decoded has the bits of what was encoded. `remembers`: what a worker's payload becomes depends
-    on those that it committed before, so that replay encodes all of them. `sparse`: most elements of a payload arrive
-    as zeros, and come in a later one.
+    `number`: a WireDtype in messages. `caution`: why a finite number may arrive infinite, if it may. `exact`: decoding
+    restores the bits. `remembers`: a worker's payload depends on those that it committed before, so replay encodes all
+    of them. `sparse`: most elements of a payload arrive as zeros, and are sent later.
     """
 
     name: str
@@ -87,27 +87,27 @@ class Codec(ABC):
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
-        """Of arrays that hold elements as they travel; float32 where no array does."""
+        """The dtype of arrays that hold elements as they travel; float32 if none does."""
         return np.dtype(np.float32)
 
     def prepare(self) -> None:  # noqa: B027
-        """Do ahead what would make the first payload late. Most have nothing to do."""
+        """Do work in advance that would delay the first payload. Most codecs have none."""
 
     @abstractmethod
     def size(self, layout: ShardLayout) -> int:
-        """Bytes of a payload."""
+        """Return the bytes of a payload."""
 
     @abstractmethod
     def decoder(self, layout: ShardLayout, out: Array) -> Decoder:
-        """For one payload, into `out`: float32, or `array_dtype` to keep elements as they travel."""
+        """Return a decoder of one payload into `out`: float32, or `array_dtype` to keep elements as they travel."""
 
     @abstractmethod
     def encoder(self, layout: ShardLayout) -> Encoder:
-        """For one worker and one server."""
+        """Return an encoder for one worker and one server."""
 
 
 class Elementwise(Codec):
-    """Every element by itself in the bytes of `raw`, a little-endian numpy dtype."""
+    """Encodes each element by itself, in the bytes of `raw`, a little-endian numpy dtype."""
 
     def __init__(
         self, name: str, number: "model_pb2.WireDtype.ValueType", raw: str, caution: str = ""
@@ -122,7 +122,7 @@ class Elementwise(Codec):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """The bytes of an element."""
         return self.raw.itemsize
 
     def size(self, layout: ShardLayout) -> int:
@@ -134,7 +134,7 @@ class Elementwise(Codec):
     def encode(self, values: Array) -> Array:
         """Return an array whose memory is the payload of `values` (C-contiguous; float32 or `array_dtype`).
 
-        Nothing is copied that is the payload already.
+        Does not copy values that are the payload already.
         """
         if values.dtype == self.raw:
             return values
@@ -142,19 +142,19 @@ class Elementwise(Codec):
             return values.astype(self.raw, copy=False)
 
     def pieces(self, values: Array, limit: int) -> Iterator[Array]:
-        """As `encode`, in pieces of at most `limit` bytes, each made when it is asked for."""
+        """Encode in pieces of at most `limit` bytes, each made on demand."""
         step = limit // self.raw.itemsize
         return (self.encode(values[start : start + step]) for start in range(0, values.size, step))
 
     def elements(self, data: Bytes) -> Array:
-        """The elements in a chunk, as `raw`, uncopied. Raises WireDtypeError when one is cut."""
+        """Return the elements of a chunk, as `raw`, without a copy. Raises WireDtypeError if one is cut."""
         length = memoryview(data).nbytes
         if length % self.raw.itemsize:
             raise WireDtypeError(f"expected whole {self.name} elements, got {length} bytes")
         return np.frombuffer(data, self.raw)
 
     def widen(self, elements: Array, out: Array) -> None:
-        """From `elements`, which are `raw`, to float32."""
+        """Convert `elements`, which are `raw`, to float32 in `out`."""
         out[...] = elements
 
     def decoder(self, layout: ShardLayout, out: Array) -> Decoder:
@@ -162,7 +162,7 @@ class Elementwise(Codec):
 
 
 class ElementDecoder:
-    """Decodes into `out` whatever number of elements that has."""
+    """Decodes into `out`, which may have any number of elements."""
 
     def __init__(self, codec: Elementwise, out: Array) -> None:
         self._codec = codec
@@ -175,10 +175,10 @@ class ElementDecoder:
         start, stop = self._done, self._done + elements.size
         if stop > self._out.size:
             expected = self._codec.itemsize * (self._out.size - start)
-            raise WireDtypeError(f"expected at most {expected} bytes more, got {memoryview(data).nbytes}")
+            raise WireDtypeError(f"expected at most {expected} more bytes, got {memoryview(data).nbytes}")
         out = self._out[start:stop]
         if self._narrow:
-            # Bit by bit: numpy converts no bfloat16 from a buffer.
+            # Copy as bits: numpy converts no bfloat16 from a buffer.
             size = elements.itemsize
             out.view(f"u{size}")[...] = elements.view(f"<u{size}")
         else:
@@ -188,11 +188,11 @@ class ElementDecoder:
 
 
 class _BFloat16(Elementwise):
-    """Its raw elements are bits (uint16), because numpy does not know bfloat16 as the format of a buffer."""
+    """bfloat16. Raw elements are bits (uint16), because numpy does not support bfloat16 as a buffer's format."""
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
-        # Imported on use: most runs never need it, and every process pays for imports.
+        # Imported on use: most runs never need it, and every process would pay for the import.
         import ml_dtypes
 
         dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
@@ -208,5 +208,5 @@ class _BFloat16(Elementwise):
 FLOAT32: Final = Elementwise("float32", model_pb2.WIRE_DTYPE_FLOAT32, "<f4")
 BFLOAT16: Final = _BFloat16("bfloat16", model_pb2.WIRE_DTYPE_BFLOAT16, "<u2")
 FLOAT16: Final = Elementwise(
-    "float16", model_pb2.WIRE_DTYPE_FLOAT16, "<f2", caution="beyond 65504 they become infinite as float16"
+    "float16", model_pb2.WIRE_DTYPE_FLOAT16, "<f2", caution="float16 turns numbers beyond 65504 into infinity"
 )

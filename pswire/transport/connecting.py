@@ -1,4 +1,4 @@
-"""Where gRPC channels and ports are made: the one place, so that nothing is protected by accident or left out.
+"""Creation of gRPC channels and ports, in this one place, so that protection is uniform.
 
 A test finds every other use of gRPC's own functions for it.
 """
@@ -17,21 +17,21 @@ from pswire.v1 import coordinator_pb2, shard_pb2
 
 
 def open_channel(address: str, options: Options, credentials: Credentials) -> grpc.Channel:
-    """For any thread. With TLS a call that begins after the files have changed is made with the new ones."""
+    """Open a channel for any thread. With TLS, calls that begin after a change of the files use the new ones."""
     if not credentials.encrypted:
         return grpc.insecure_channel(address, options)
     return RenewedChannel(address, options, credentials)
 
 
 def open_aio_channel(address: str, options: Options, credentials: Credentials) -> grpc.aio.Channel:
-    """For one event loop; its calls need `credentials.metadata`."""
+    """Open a channel for one event loop. Its calls need `credentials.metadata`."""
     if not credentials.encrypted:
         return grpc.aio.insecure_channel(address, options)
     return grpc.aio.secure_channel(address, _client(credentials.identity), options)
 
 
 class Stub:
-    """The methods of a service as attributes of their names, as those of gRPC's generated stubs."""
+    """The methods of a service as attributes, like gRPC's generated stubs."""
 
     def __init__(self, channel: Any, service: Any) -> None:
         for method in service.methods:
@@ -49,13 +49,13 @@ class Stub:
 
 
 def stub_of(channel: grpc.Channel | grpc.aio.Channel, service: str = "Coordinator") -> Stub:
-    """The "Coordinator" or the "Shard" at the other end of `channel`."""
+    """Return a stub for the "Coordinator" or the "Shard" at the other end of `channel`."""
     file = coordinator_pb2 if service == "Coordinator" else shard_pb2
     return Stub(channel, file.DESCRIPTOR.services_by_name[service])
 
 
 def add_port(server: grpc.aio.Server, address: str, credentials: Credentials) -> int:
-    """The port that `server` listens on, 0 for none. Raises RuntimeError, as gRPC does."""
+    """Make `server` listen. Return the port, 0 for none. Raises RuntimeError, as gRPC does."""
     if not credentials.encrypted:
         return server.add_insecure_port(address)
     return server.add_secure_port(address, _server(credentials))
@@ -68,10 +68,10 @@ def _client(identity: Identity) -> grpc.ChannelCredentials:
 
 
 def _server(credentials: Credentials) -> grpc.ServerCredentials:
-    """gRPC asks at every new connection; what stands goes on."""
+    """Return credentials that gRPC queries for every new connection; existing connections continue."""
     shown = credentials.identity
 
-    # None: the former holds. The stubs do not know of it.
+    # None means no change, which the type stubs of gRPC do not express.
     def newer() -> Any:
         nonlocal shown
         found = credentials.identity
@@ -90,9 +90,10 @@ def _configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
 
 
 class RenewedChannel(grpc.Channel):
-    """Over TLS: gRPC's own channel keeps the files that it was made with, so there is a new one when they change.
+    """A channel over TLS that follows changes of the certificate files.
 
-    What is under way on the channel before stays there; the one before that is closed. `_one` guards the channels.
+    gRPC's own channel keeps the files that it was made with, so each change makes a new channel. Calls in progress stay
+    on the previous channel; the one before that is closed. `_one` guards the channels.
     """
 
     def __init__(self, address: str, options: Options, credentials: Credentials) -> None:
@@ -155,7 +156,7 @@ class RenewedChannel(grpc.Channel):
 
 
 class _Method:
-    """One method, on whichever channel is the newest, with the process's token if it has one."""
+    """One method on the newest channel, with the process's token if it has one."""
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class _Method:
         metadata: tuple[tuple[str, str], ...],
     ) -> None:
         self._channel, self._make, self._metadata = channel, make, metadata
-        # Replaced whole.
+        # Replaced as a whole, so that any thread may read it.
         self._on: tuple[grpc.Channel, Any] | None = None
 
     def __call__(self, *request: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Why a call failed, for people. gRPC's own texts put the reason last, behind addresses and layers of itself."""
+"""Reasons of failed calls, for people. gRPC's own texts put the reason last, after addresses and layers of its own."""
 
 import asyncio
 import re
@@ -8,17 +8,17 @@ from typing import Any, Final
 
 import grpc
 
-from pswire.logs.texts import escaped
+from pswire.logs.lines import escaped
 
 LONGEST: Final = 300
-# Characters that are looked at: gRPC takes 8 KiB.
+# The limit of characters to examine: gRPC allows 8 KiB.
 MOST: Final = 10_000
 
-# grpc.aio's word for a call that ended while a message was on its way. It takes the place of what the server or the
-# connection says (`pswire.transport.failures`).
+# What grpc.aio reports if a call ends while a message is being written, instead of what the server or the connection
+# says.
 _WRITE_BROKE: Final = "Internal error from Core"
 
-# Of connections and processes: that they broke, ended or did not answer in time, or cut this call off to make room.
+# Codes that say only that a connection or process broke, ended, timed out, or cut this call off to make room.
 _PASSING: Final = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -32,7 +32,7 @@ _LAYERS = re.compile(
 
 
 class CallEnded(grpc.RpcError):
-    """How a call has ended, in gRPC's terms, where gRPC itself does not say it, or not so."""
+    """How a call has ended, in gRPC's terms, if gRPC itself does not report it, or not correctly."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"{code.name}: {details}")
@@ -46,23 +46,25 @@ class CallEnded(grpc.RpcError):
 
 
 def write_broke(error: grpc.RpcError) -> bool:
-    """Did a message that was on its way when the call ended take the place of the reason?"""
+    """Return True if a message that was being written at the end of the call hides the reason."""
     return error.code() == grpc.StatusCode.INTERNAL and error.details() == _WRITE_BROKE
 
 
 def may_pass(error: grpc.RpcError) -> bool:
-    """Does the failure say of the peer only that it is gone, dying, starting or busy? It may answer another time; any
-    other failure is its answer. (`tests/service/test_dying_servers.py` holds gRPC to it.)"""
+    """Return True if the failure says only that the peer is gone, dying, starting or busy, so that a retry may succeed.
+
+    Any other failure is the peer's answer. (`tests/service/test_dying_servers.py` holds gRPC to it.)
+    """
     return error.code() in _PASSING or write_broke(error)
 
 
 def method_failed(error: grpc.RpcError) -> bool:
-    """Has the peer's method raised something that nobody foresaw? What a stream's other end remembers is as it was."""
+    """Return True if the peer's method raised an unexpected error. The state of the stream's other end is unchanged."""
     return error.code() == grpc.StatusCode.UNKNOWN
 
 
 def reason(error: grpc.RpcError) -> str:
-    """Why a call failed, in at most `LONGEST` characters: the words of a server of ours, or the end of gRPC's."""
+    """Return why a call failed, in at most `LONGEST` characters: the words of our server, or the end of gRPC's."""
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and error.details() in ("", "Deadline Exceeded"):
         return "no answer in time"
     if write_broke(error):
@@ -73,21 +75,21 @@ def reason(error: grpc.RpcError) -> str:
     if not text:
         return str(error.code().name)
     if text == "Cancelling all calls":
-        # gRPC's word for a server that ends.
+        # gRPC's text for a server that shuts down.
         return "it shut down"
     text = escaped(text, MOST)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
 
 
-# Seconds that a call whose write has failed may take to end.
+# Seconds that a call may take to end after a failed write.
 PATIENCE: Final = 5.0
 
 
 class CallEnding:
-    """Of one call; made before anything is written. The loop's thread owns it.
+    """Finds the true end of one call. Made before anything is written; owned by the loop's thread.
 
-    A write that fails sets the call's status to INTERNAL, before its own status is there or in place of it: a peer that
-    refuses what it is sent would look like one that is gone. gRPC tells of each status at once when it is set.
+    A write that fails sets the call's status to INTERNAL, before the real status arrives or instead of it: a peer that
+    refuses a message would look like one that is gone. gRPC reports each status as soon as it is set.
     """
 
     def __init__(self, call: Any) -> None:
@@ -102,7 +104,7 @@ class CallEnding:
             self._known.set()
 
     async def explained(self, error: grpc.RpcError) -> grpc.RpcError:
-        """`error`, which the call has raised, or why the write failed of which it tells. That may be OK."""
+        """Return `error`, which the call raised, or, if it reports a failed write, the reason. That may be OK."""
         if not write_broke(error):
             return error
         with suppress(TimeoutError):
@@ -111,7 +113,7 @@ class CallEnding:
 
 
 def _immediate(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What it returns, for which it waits for nothing."""
+    """Return the result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as stopped:

@@ -1,14 +1,12 @@
 """Messages over a plain socket: a stream of an RPC without HTTP/2 around it.
 
-A round trip of a small message takes a tenth of what gRPC's takes, and a
-large one is copied half as often. The socket is an addition to a gRPC stream,
-on which the server says how to get it: where it listens (a Unix socket for
-its own machine, a port for others), and a token, good for one connection. The
-token is the first frame; an empty one in return accepts it.
+A round trip of a small message takes a tenth of gRPC's time, and a large one is copied half as often. The socket
+supplements a gRPC stream, on which the server says how to connect: where it listens (a Unix socket for its own machine,
+a port for others), and a token that is valid for one connection. The token is the first frame; an empty frame in return
+accepts it.
 
-Each frame is its length and a gRPC status code, 0 for a message of the
-stream. Any other code ends the stream; the frame then holds the reason in
-UTF-8. How the two ends connect: `pswire.transport.socket_handshake`.
+Each frame is its length and a gRPC status code, which is 0 for a message of the stream. Any other code ends the stream;
+the frame then holds the reason in UTF-8. For connecting see `pswire.transport.socket_handshake`.
 """
 
 import math
@@ -23,39 +21,39 @@ from typing import Final
 
 from pswire.transport.tls_socket import TlsSocket
 
-# What carries frames.
+# A socket that carries frames.
 Carrier = socket.socket | TlsSocket
-# The pieces that a message is made of.
+# The pieces of a message.
 Parts = Sequence[bytes | memoryview]
 
-# A chunk of 4 MiB with its headers; neither end makes the other take more at once.
+# A chunk of 4 MiB with its headers. Neither end makes the other accept more at once.
 FRAME_BYTES: Final = 4 * 2**20 + 2**16
 TOKEN_BYTES: Final = 16
-# How long either end waits for the other's first frame, seconds.
+# Seconds that either end waits for the other's first frame.
 HANDSHAKE_TIMEOUT: Final = 5.0
 HEAD: Final = struct.Struct("<IB")
-# From here on a frame is sent in two pieces rather than copied behind its head, and received
-# into memory that is used again.
+# A frame from this size on is sent in two pieces instead of being copied behind its head, and received into a reused
+# buffer.
 LARGE: Final = 1 << 16
-# A connection is idle while a gradient is computed, and a router forgets connections that are idle for minutes. Then
-# TCP itself would wait a quarter of an hour for an answer: gRPC's pings use another connection. Seconds, and how many
-# probes without an answer.
+# A connection is idle while a gradient is computed, and routers forget connections that are idle for minutes. TCP
+# itself would then wait a quarter of an hour for an answer, and gRPC's pings use another connection. Idle seconds,
+# interval in seconds, and number of unanswered probes.
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-# The rest follows at once. Not every system has it.
+# More data follows at once. Not every system has this flag.
 MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
-# Of Linux' struct tcp_info: retransmissions and probes without an answer, at bytes 2 and 3; milliseconds since data
-# and since an acknowledgement came, at bytes 52 and 56.
+# Fields of Linux' struct tcp_info: unanswered retransmissions and probes at bytes 2 and 3; milliseconds since the last
+# data and the last acknowledgement at bytes 52 and 56.
 _TCP_INFO: Final = struct.Struct("<2xBB48xII")
 
 
 class SocketError(OSError):
-    """There is no connection, or it is broken: the text says why."""
+    """There is no connection, or it is broken. The text says why."""
 
 
 def keep_alive(connected: Carrier) -> None:
-    """What both ends ask of TCP: small messages at once, and a connection that routers know."""
+    """Configure TCP: send small messages at once, and keep the connection known to routers."""
     if connected.family != socket.AF_UNIX:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -67,28 +65,28 @@ def keep_alive(connected: Carrier) -> None:
 class FramedSocket:
     """One end of a stream. One thread receives and sends; any thread may `cut` and `close`.
 
-    `_guard` owns the count of users and whether it is closed; all else belongs to the one thread.
+    `_guard` protects the count of users and the closed flag; everything else belongs to the one thread.
     """
 
     def __init__(self, connected: Carrier) -> None:
         self._socket = connected
         keep_alive(connected)
-        # What has come and is not read yet: bytes `_start` to `_end`. A buffered reader of Python's does the same in
-        # twice the time of a small frame.
+        # Received and not read yet: bytes `_start` to `_end`. Python's buffered reader takes twice the time for a small
+        # frame.
         self._come = memoryview(bytearray(LARGE))
         self._start = self._end = 0
-        # The last large frame.
+        # Holds the last large frame.
         self._buffer = bytearray()
-        # A signal handler may close what it interrupts, therefore reentrant.
+        # Reentrant, because a signal handler may close the socket it interrupts.
         self._guard = threading.RLock()
-        # The last user gives the descriptor back: its number is soon another connection's.
+        # The last user closes the descriptor, whose number is soon reused for another connection.
         self._users = 0
         self._closed = False
 
     def first(self, most: int) -> bytes | None:
-        """The first frame; None when none comes within `HANDSHAKE_TIMEOUT`.
+        """Return the first frame; None if none comes within `HANDSHAKE_TIMEOUT`. Call before any other receive.
 
-        Before anything else is received. Raises SocketError for one of more than `most` bytes, and where TLS says why.
+        Raises SocketError for a frame of more than `most` bytes, and if TLS gives a reason.
         """
         deadline = time.monotonic() + HANDSHAKE_TIMEOUT
         try:
@@ -103,17 +101,17 @@ class FramedSocket:
         except SocketError:
             raise
         except ssl.SSLError as error:
-            # The other end looks at a certificate when the handshake is over for this one.
+            # The other end checks the certificate after the handshake is over for this end.
             raise SocketError(f"TLS ends the connection: {error.reason}") from error
         except OSError:
             return None
         return message if len(message) == length else None
 
     def _exactly(self, size: int, deadline: float) -> bytes:
-        """Fewer at the end of the stream. Raises TimeoutError."""
+        """Receive this many bytes, or fewer at the end of the stream. Raises TimeoutError."""
         data = b""
         while len(data) < size:
-            # For all of it, not for each byte anew.
+            # One deadline for all bytes, not one for each.
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
@@ -125,7 +123,7 @@ class FramedSocket:
         return data
 
     def send(self, parts: Parts, code: int = 0) -> None:
-        """Raises SocketError when the other end is gone, or for a message that is too long."""
+        """Send a frame. Raises SocketError if the other end is gone or the message is too long."""
         length = sum(map(len, parts))
         if length > FRAME_BYTES:
             raise SocketError(f"expected a message of at most {FRAME_BYTES} bytes, got {length}")
@@ -136,7 +134,7 @@ class FramedSocket:
             if length < LARGE:
                 self._socket.sendall(b"".join((head, *parts)))
             else:
-                # The last part is the payload: everything before it is some hundred bytes.
+                # The last part is the payload; the others have some hundred bytes.
                 *few, payload = parts
                 self._socket.sendall(b"".join((head, *few)), MORE)
                 self._socket.sendall(payload)
@@ -146,7 +144,7 @@ class FramedSocket:
             self._leave()
 
     def receive(self) -> tuple[bytes | memoryview, int] | None:
-        """The next frame and its code; None when the stream is over. Raises SocketError for what is no frame.
+        """Return the next frame and its code; None at the end of the stream. Raises SocketError for an invalid frame.
 
         A large frame lies in memory that the next one overwrites.
         """
@@ -169,7 +167,7 @@ class FramedSocket:
             self._leave()
 
     def _fill(self, size: int) -> bool:
-        """At least so many bytes are here, of which there is room for `LARGE`; False when the stream ends before."""
+        """Receive until this many bytes (at most `LARGE`) are here; False if the stream ends before."""
         come, held = self._come, self._end - self._start
         if self._start:
             come[:held] = come[self._start : self._end]
@@ -189,7 +187,7 @@ class FramedSocket:
         return bytes(self._come[start:end])
 
     def _large(self, length: int) -> memoryview | None:
-        """Memory grows with what has come, not with what was announced: anybody can announce."""
+        """Receive a large frame. Memory grows with what has come, not with what a peer announces."""
         received = min(length, self._end - self._start)
         if len(self._buffer) < received:
             self._buffer = bytearray(min(length, 4 * LARGE))
@@ -197,7 +195,7 @@ class FramedSocket:
         self._start += received
         while received < length:
             if len(self._buffer) < length and received == len(self._buffer):
-                # A view of the last frame may be in use: a buffer is replaced, never resized.
+                # The buffer is replaced, never resized, because a view of the last frame may be in use.
                 larger = bytearray(min(length, max(2 * received, 4 * LARGE)))
                 larger[:received] = self._buffer[:received]
                 self._buffer = larger
@@ -208,8 +206,10 @@ class FramedSocket:
         return memoryview(self._buffer)[:length]
 
     def drain(self) -> None:
-        """After the last frame: read until the other end has closed. A socket that is closed with something
-        unread takes back what was sent on it last."""
+        """After the last frame: read until the other end has closed.
+
+        A socket that is closed with unread data would take back what was sent on it last.
+        """
         if not self._enter():
             return
         try:
@@ -217,14 +217,14 @@ class FramedSocket:
             while self._socket.recv(LARGE):
                 pass
         except OSError:
-            # It is over already.
+            # The connection is over already.
             return
         finally:
             self._leave()
 
     @property
     def alive(self) -> bool:
-        """The other end has neither closed nor died."""
+        """True if the other end has neither closed nor died."""
         watch = select.poll()
         try:
             watch.register(self._socket, select.POLLRDHUP)
@@ -233,7 +233,7 @@ class FramedSocket:
         return not watch.poll(0)
 
     def probe(self, seconds: float) -> None:
-        """Have the system ask an idle peer for a sign of life, so often that `silent` can tell within `seconds`."""
+        """Make the system probe an idle peer often enough for `silent` to answer within `seconds`."""
         if self._socket.family == socket.AF_UNIX:
             return
         for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
@@ -242,8 +242,10 @@ class FramedSocket:
                 self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def silent(self, seconds: float) -> bool:
-        """The other end's system has acknowledged nothing for so long, though it was asked several times: it is gone,
-        or something on the way drops what is sent. False where that cannot be known. From any thread."""
+        """Return True if the other end's system has acknowledged nothing for this long, despite several probes.
+
+        It is gone, or something on the way drops packets. False if that cannot be known. Thread-safe.
+        """
         with self._guard:
             if self._closed or self._socket.family == socket.AF_UNIX or not hasattr(socket, "TCP_INFO"):
                 return False
@@ -258,18 +260,18 @@ class FramedSocket:
         return bool(max(retransmitted, probed) > 1 and min(data, acknowledged) > 1000 * seconds)
 
     def cut(self) -> None:
-        """End the stream for both ends; a `receive` or `send` that waits returns or raises. Any number of times."""
+        """End the stream for both ends; a waiting `receive` or `send` returns or raises. Repeatable."""
         with self._guard:
             if self._socket.fileno() < 0:
                 return
             try:
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:
-                # The other end was faster.
+                # The other end has closed already.
                 return
 
     def close(self) -> None:
-        """As `cut`; the descriptor is given back when no thread receives or sends any more."""
+        """Cut the stream, and close the descriptor when no thread receives or sends any more."""
         with self._guard:
             self.cut()
             self._closed = True

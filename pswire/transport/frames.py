@@ -1,10 +1,9 @@
 """Chunk messages written and read by hand: one copy per chunk, the same bytes as the generated code.
 
-Protobuf's own classes copy a payload once more on each side. Here a chunk's
-message is its fields' few header bytes joined with the data, and parsing
-gives a view of the received message. Only the canonical form (what every
-protobuf library writes) is read by hand; whatever else is legal goes to the
-generated parser, and whatever is not raises FrameError.
+Protobuf's own classes copy a payload once more on each side. Here a chunk's message is the few header bytes of its
+fields joined with the data, and parsing gives a view of the received message. Only the canonical form (which every
+protobuf library writes) is read by hand; other legal forms go to the generated parser, and illegal ones raise
+FrameError.
 """
 
 from collections.abc import Iterator
@@ -16,14 +15,14 @@ from numpy.typing import NDArray
 
 from pswire.v1 import shard_pb2
 
-# Best of 64 KiB to 16 MiB on loopback lies between 1 and 4 MiB. A multiple of every element's
-# size, so that a chunk of ours never cuts an element of an elementwise codec in two.
+# On loopback the best of 64 KiB to 16 MiB lies between 1 and 4 MiB. A multiple of every element's size, so that a chunk
+# never cuts an element of an elementwise codec.
 CHUNK_BYTES: Final = 2 * 2**20
 
 Message = bytes | memoryview
 Data = bytes | bytearray | memoryview | NDArray[Any]
 
-# Up to here the generated parser's copy of a chunk costs less than reading fields by hand.
+# Up to this size, the generated parser's copy of a chunk costs less than reading fields by hand.
 SMALL: Final = 1024
 
 # Tags: field number << 3 | wire type (0 varint, 2 length-delimited).
@@ -35,20 +34,20 @@ _DATA: Final = 2 << 3 | 2
 
 
 class FrameError(ValueError):
-    """Bytes that are not the message they should be."""
+    """Bytes that are not the expected message."""
 
 
 class ChunkView(NamedTuple):
-    """A piece of a payload: `data` belongs at byte `offset`. It keeps the received message alive."""
+    """A piece of a payload: `data` belongs at byte `offset`. Keeps the received message alive."""
 
     offset: int
     data: memoryview
 
 
 def pull_chunk(offset: int, data: Data, total: int | None) -> bytes:
-    """A PullReply with one chunk; `total`, the payload's bytes, belongs in the first one.
+    """Return a PullReply with one chunk; `total`, the payload's bytes, belongs in the first one.
 
-    As everywhere in proto3, a total of 0 is not written: an empty payload's reply has none.
+    As everywhere in proto3, a total of 0 is not written, so an empty payload's reply has none.
     """
     parts = _chunk_parts(_MESSAGE_CHUNK_PULL, offset, data)
     if total:
@@ -57,7 +56,7 @@ def pull_chunk(offset: int, data: Data, total: int | None) -> bytes:
 
 
 def parse_push(message: bytes) -> shard_pb2.PushHeader | ChunkView:
-    """Read a PushRequest. Raises FrameError for malformed bytes and for a message that holds neither part."""
+    """Read a PushRequest. Raises FrameError for malformed bytes, and for a message without header and chunk."""
     found = _read_chunk(message, _MESSAGE_CHUNK_PUSH)
     if found is not None and found[1] == len(message):
         return found[0]
@@ -73,7 +72,7 @@ def parse_push(message: bytes) -> shard_pb2.PushHeader | ChunkView:
 
 
 def parse_pull(message: bytes) -> tuple[ChunkView, int | None]:
-    """Read a PullReply: the chunk, and the payload's bytes, None when absent or 0. Raises FrameError."""
+    """Read a PullReply: the chunk, and the payload's bytes, None if absent or 0. Raises FrameError."""
     found = _read_chunk(message, _MESSAGE_CHUNK_PULL)
     if found is not None:
         chunk, end = found
@@ -91,16 +90,15 @@ def parse_pull(message: bytes) -> tuple[ChunkView, int | None]:
 
 
 def split_chunk(message: Message) -> tuple[memoryview, ChunkView | None]:
-    """Cut a message in which a chunk (field 2, as in ExchangeRequest) may come last: the rest, and the chunk.
+    """Split a message that may end with a chunk (field 2, as in ExchangeRequest) into the rest and the chunk.
 
-    Without a chunk at its end the rest is the whole message. Raises FrameError when the fields before it
-    are cut off.
+    Without a chunk at the end, the rest is the whole message. Raises FrameError if the fields before it are cut off.
     """
     return _split(message, _MESSAGE_CHUNK_PUSH)
 
 
 def split_reply(message: Message) -> tuple[memoryview, ChunkView | None]:
-    """As `split_chunk` for ExchangeReply, where the chunk is field 1."""
+    """Split an ExchangeReply, where the chunk is field 1, as `split_chunk` does."""
     return _split(message, _MESSAGE_CHUNK_PULL)
 
 
@@ -119,9 +117,9 @@ def _split(message: Message, tag: int) -> tuple[memoryview, ChunkView | None]:
 
 
 def _skip_field(message: Message, at: int) -> int | None:
-    """The position after the field at `at`; None when the bytes end first or it is of no kind in use."""
+    """Return the position after the field at `at`; None if the bytes end first or its wire type is not in use."""
     if at + 1 < len(message) and message[at] < 0x80 and message[at] & 7 == 2 and message[at + 1] < 0x80:
-        # A short field with a small number, as nearly all are: both are one byte.
+        # The common case: a short field with a small number, one byte each.
         end = at + 2 + message[at + 1]
         return end if end <= len(message) else None
     key = _read_varint(message, at)
@@ -135,7 +133,7 @@ def _skip_field(message: Message, at: int) -> int | None:
 
 
 def chunk_field(offset: int, data: Data, *, reply: bool = False) -> list[bytes | memoryview]:
-    """The pieces of a chunk field to put at the end of an ExchangeRequest (or reply), to be joined."""
+    """Return the pieces, to be joined, of a chunk field at the end of an ExchangeRequest or reply."""
     return _chunk_parts(_MESSAGE_CHUNK_PULL if reply else _MESSAGE_CHUNK_PUSH, offset, data)
 
 
@@ -151,9 +149,9 @@ def chunks(data: Data, size: int = CHUNK_BYTES) -> Iterator[tuple[int, memoryvie
 
 
 def as_bytes(data: Data) -> memoryview:
-    """A view of contiguous memory as bytes; of any array's too, whatever its dtype.
+    """Return a view of contiguous memory, or of an array of any dtype, as bytes.
 
-    Raises ValueError when the memory is not C-contiguous, because a view cannot mend that.
+    Raises ValueError if the memory is not C-contiguous, because a view cannot change that.
     """
     if isinstance(data, np.ndarray):
         if not data.flags.c_contiguous:
@@ -162,12 +160,12 @@ def as_bytes(data: Data) -> memoryview:
     view = memoryview(data)
     if not view.c_contiguous:
         raise ValueError("expected contiguous memory; copy it first")
-    # A shape with a 0 in it cannot be cast, and has nothing to show.
+    # A shape with a 0 in it cannot be cast.
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def _chunk_parts(tag: int, offset: int, data: Data) -> list[bytes | memoryview]:
-    """The pieces of a message that holds one chunk, to be joined; zero fields are left out."""
+    """Return the pieces, to be joined, of a message that holds one chunk; zero fields are left out."""
     view = as_bytes(data)
     head = bytes([_OFFSET]) + _varint(offset) if offset else b""
     if view.nbytes:
@@ -187,7 +185,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(message: Message, at: int) -> tuple[int, int] | None:
-    """(value, position after it), or None when the bytes end first or it needs more than 63 bits."""
+    """Return (value, position after it), or None if the bytes end first or it needs more than 63 bits."""
     value = 0
     for count, byte in enumerate(message[at : at + 9]):
         value |= (byte & 0x7F) << 7 * count
@@ -197,7 +195,7 @@ def _read_varint(message: Message, at: int) -> tuple[int, int] | None:
 
 
 def _read_chunk(message: Message, tag: int, start: int = 0) -> tuple[ChunkView, int] | None:
-    """A canonical chunk field at `start` in `message` and the position after it; None when it is none."""
+    """Return a canonical chunk field at `start` and the position after it; None if there is none."""
     if start >= len(message) or message[start] != tag:
         return None
     length = _read_varint(message, start + 1)
@@ -213,7 +211,7 @@ def _read_chunk(message: Message, tag: int, start: int = 0) -> tuple[ChunkView, 
     if at == end:
         return ChunkView(offset, memoryview(b"")), end
     if at > end:
-        # The offset ends behind the chunk that it should be a part of.
+        # The offset ends after the chunk that it should be a part of.
         return None
     size = _read_varint(message, at + 1) if message[at] == _DATA else None
     if size is None or size[1] + size[0] != end:

@@ -1,10 +1,8 @@
-"""Memory that two processes of one machine share: files without a name, found through /proc.
+"""Memory shared by two processes of one machine: anonymous files, found through /proc.
 
-A segment is an anonymous file (memfd). No directory lists it, so nothing is
-left behind however its processes end: the kernel frees it with the last one
-that has it open or mapped. Another process opens it as /proc/<pid>/fd/<fd>,
-which the kernel allows to the same user only; a random token at its beginning
-tells that it is the one that was meant.
+A segment is an anonymous file (memfd). No directory lists it, so nothing is left behind however its processes end: the
+kernel frees it with the last process that has it open or mapped. Another process opens it as /proc/<pid>/fd/<fd>, which
+the kernel allows to the same user only. A random token at its beginning proves that it is the right one.
 """
 
 import fcntl
@@ -23,13 +21,13 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-# The first page holds the token; contents begin behind it, aligned for any kernel.
+# The first page holds the token; the contents follow, aligned for any kernel.
 HEADER: Final = 4096
 TOKEN_BYTES: Final = 16
-# Of linux/fcntl.h, from Linux 5.1 on; Python has no name for it. Mappings that exist may still be written to; nobody
-# gets a new one that may, and nobody may write to the file.
+# From linux/fcntl.h, since Linux 5.1; Python has no name for it. Existing mappings may still be written to; nobody gets
+# a new writable one, and nobody may write to the file.
 F_SEAL_FUTURE_WRITE: Final = 0x10
-# As `readlink` shows the files, and `ls -l /proc/*/fd` for a person who looks for them.
+# The name of the files in `readlink` and `ls -l /proc/*/fd`.
 NAME: Final = "pswire"
 
 
@@ -39,7 +37,7 @@ class SegmentError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a segment is: open as `fd` in process `pid`, `nbytes` behind its first page."""
+    """The place of a segment: open as `fd` in process `pid`, with `nbytes` after its first page."""
 
     pid: int
     fd: int
@@ -48,16 +46,16 @@ class Place:
 
 
 class Segment:
-    """A segment made here. It lives as long as `memory`, or an array in it, is in use anywhere."""
+    """A segment made by this process. It lives as long as `memory`, or an array in it, is in use anywhere."""
 
     def __init__(self, nbytes: int, *, writable: bool) -> None:
-        """`writable`: by other processes too. Otherwise only this mapping is written to, ever.
+        """`writable`: by other processes too. Otherwise only this mapping can ever be written to.
 
-        Raises SegmentError when the system does not give the memory, at once and not at its first use.
+        Raises SegmentError if the system cannot provide the memory, now rather than at its first use.
         """
         size = HEADER + nbytes
         fd, self.memory = _made(size, writable)
-        # Other processes find the file as long as this one has it open.
+        # Other processes find the file only while this one has it open.
         weakref.finalize(self.memory, os.close, fd).atexit = False
         token = secrets.token_bytes(TOKEN_BYTES)
         self.memory[:TOKEN_BYTES] = token
@@ -74,9 +72,9 @@ def _made(size: int, writable: bool) -> tuple[int, mmap.mmap]:
         memory = mmap.mmap(fd, size)
         if not writable:
             _keep_for_readers(fd)
-        # Behind the seal: to get the memory takes long enough for another process to map it.
+        # After sealing, because allocation takes long enough for another process to map the file.
         os.posix_fallocate(fd, 0, size)
-        # Were it cut short by another process, every access here would be fatal.
+        # If another process could shrink the file, every access here could be fatal.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except OSError as error:
         if fd >= 0:
@@ -98,10 +96,10 @@ def _keep_for_readers(fd: int) -> None:
 
 
 def open_segment(place: Place, *, writable: bool) -> mmap.mmap:
-    """Map a segment of another process. Raises SegmentError unless it is there, ours to open, and the one meant."""
+    """Map a segment of another process. Raises SegmentError unless it exists, may be opened, and is the right one."""
     path = f"/proc/{place.pid}/fd/{place.fd}"
     try:
-        # Looked at first: opening whatever else may be there could have effects.
+        # Check first, because opening an arbitrary file could have effects.
         if not os.readlink(path).startswith(f"/memfd:{NAME}"):
             raise SegmentError(f"{path} is no segment of a ps-server")
         fd = os.open(path, os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY))
@@ -124,19 +122,19 @@ def open_segment(place: Place, *, writable: bool) -> mmap.mmap:
 
 
 def floats(memory: mmap.mmap) -> Floats:
-    """The contents as float32; read-only if the mapping is. The array keeps the mapping."""
+    """Return the contents as float32; read-only if the mapping is. The array keeps the mapping alive."""
     return np.frombuffer(memory, np.float32, offset=HEADER)
 
 
 def words(memory: mmap.mmap) -> NDArray[np.int64]:
-    """The contents as 64-bit words. A word has one writer, and is written and read whole."""
+    """Return the contents as 64-bit words. Each word has one writer, and is read and written atomically."""
     return np.frombuffer(memory, np.int64, offset=HEADER)
 
 
 def here() -> str:
-    """This kernel and this process namespace: where the same, processes find each other's segments by number.
+    """Identify this kernel and process namespace, within which processes find each other's segments by number.
 
-    Empty where that is unknown.
+    Empty if unknown.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,7 +1,6 @@
-"""How the two ends of a socket connect: the server listens and checks the peer, the worker shows its token.
+"""The handshake of a socket: the server listens and checks the peer, the worker shows its token.
 
-A Unix socket's name is abstract: no file is left behind, and another network
-namespace does not see it.
+A Unix socket's name is abstract: no file is left behind, and other network namespaces cannot see it.
 """
 
 import os
@@ -17,14 +16,14 @@ from pswire.transport.tls_socket import TlsSocket
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
-# Connections that the system keeps until they are accepted. One more is tried again by its client a second later.
+# Connections that the system queues until they are accepted. The client of a further one retries a second later.
 BACKLOG: Final = 1024
 
 # The server's side
 
 
 def listen_unix() -> tuple[socket.socket, str]:
-    """A listening Unix socket and its unguessable name. Raises SocketError where there are no such sockets."""
+    """Return a listening Unix socket and its unguessable name. Raises SocketError if the system has none."""
     name = f"pswire-{secrets.token_hex(16)}"
     listening = _unix()
     try:
@@ -37,10 +36,10 @@ def listen_unix() -> tuple[socket.socket, str]:
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """A listening socket for other machines; port 0: one that is free. Raises SocketError."""
+    """Return a listening socket for other machines; port 0: a free one. Raises SocketError."""
     failed = OSError(0, "it has no address")
     try:
-        # "localhost", say, is two addresses, of which a machine may have one.
+        # A name such as "localhost" has two addresses, of which a machine may have only one.
         for family, place in _places(host, port):
             try:
                 dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
@@ -53,7 +52,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def _places(host: str, port: int) -> Iterator[tuple[int, Any]]:
-    """Every interface is that of IPv4 and of IPv6, by either name; as for gRPC. Raises OSError."""
+    """Yield addresses to listen on. As in gRPC, every interface means IPv4 and IPv6, by either name. Raises OSError."""
     if host in ("0.0.0.0", "::"):
         if socket.has_dualstack_ipv6():
             yield socket.AF_INET6, ("::", port)
@@ -64,7 +63,7 @@ def _places(host: str, port: int) -> Iterator[tuple[int, Any]]:
 
 
 def check_same_user(connected: socket.socket) -> None:
-    """Raises SocketError when the other end of a Unix socket belongs to another user."""
+    """Raise SocketError if the other end of a Unix socket belongs to another user."""
     _, user, _ = _CREDENTIALS.unpack(
         connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
@@ -76,9 +75,9 @@ def check_same_user(connected: socket.socket) -> None:
 
 
 def connect_unix(name: str, token: bytes) -> FramedSocket:
-    """To the process of this machine that listens under `name`.
+    """Connect to the process of this machine that listens under `name`.
 
-    Raises SocketError when it cannot be reached, is not of this user, or does not expect `token`.
+    Raises SocketError if it cannot be reached, is not of this user, or does not expect `token`.
     """
     made = _unix()
     try:
@@ -100,8 +99,10 @@ def connect_tcp(
     context: ssl.SSLContext | None = None,
     timeout: float = HANDSHAKE_TIMEOUT,
 ) -> FramedSocket:
-    """To the process that listens there, within `timeout` seconds; with TLS where there is a `context`. Raises
-    SocketError as `connect_unix`, and for a server that has no certificate for `host`."""
+    """Connect to the process that listens there, within `timeout` seconds; with TLS if there is a `context`.
+
+    Raises SocketError as `connect_unix`, and for a server without a certificate for `host`.
+    """
     try:
         made = socket.create_connection((host, port), timeout=min(timeout, HANDSHAKE_TIMEOUT))
     except OSError as error:

@@ -1,11 +1,11 @@
-"""TLS on a socket, with those methods of a socket that the line uses.
+"""TLS on a socket, with the socket methods that the data connection uses.
 
-Not `ssl.SSLSocket`. Of that one `sendall` refuses MSG_MORE, `shutdown` drops TLS so that whoever reads next is given
-ciphertext, and one read gives one record, 16 KiB at most, with a system call or two for each. Here TLS works in
-memory: the plain socket carries ciphertext, in pieces as large as one likes, and is what ends.
+Replaces `ssl.SSLSocket`, whose `sendall` refuses MSG_MORE, whose `shutdown` drops TLS so that the next reader gets
+ciphertext, and whose read returns one record (at most 16 KiB) with a system call or two for each. Here TLS works in
+memory: the plain socket carries ciphertext in pieces of any size, and is what ends.
 
-What was received may hold more than was asked for, which the system knows nothing of: `waiting` tells. A
-loop that waits for the socket must look at it first.
+TLS may hold received data that the system does not know of: `waiting` tells. A loop that waits for the socket must
+check it first.
 """
 
 import socket
@@ -19,13 +19,13 @@ from pswire.security.identity import peer_fingerprint
 
 Data = bytes | bytearray | memoryview
 
-# Ciphertext that is received at once, and cleartext that is encrypted at once: both stay in a processor's cache.
+# Ciphertext received at once, and cleartext encrypted at once: both stay in a processor's cache.
 RECEIVED: Final = 2**17
 SENT: Final = 2**17
 
 
 class _Memory(threading.local):
-    """What a thread receives into: it is in TLS's own memory before the thread receives again."""
+    """A thread's receive buffer: its contents move to TLS's own memory before the thread receives again."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(RECEIVED))
@@ -35,38 +35,41 @@ _memory = _Memory()
 
 
 class TlsSocket:
-    """One thread at a time uses it, except `fileno` and `shutdown`. Blocks, or not, as the socket does.
+    """A TLS connection. One thread at a time uses it, except `fileno` and `shutdown`. Blocks as its socket does.
 
-    Every method raises OSError as a socket does; ssl.SSLError, which is one, for what is no TLS or not believed.
+    Every method raises OSError as a socket does, including ssl.SSLError for invalid TLS or an untrusted certificate.
     """
 
     def __init__(self, connected: socket.socket, context: ssl.SSLContext, host: str | None = None) -> None:
-        """`host`: of the server that is meant; None at the server's end."""
+        """`host`: the server to connect to; None at the server's end."""
         self._socket = connected
         self.family = connected.family
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, host is None, host)
-        # Encrypted, and not taken by the system yet.
+        # Encrypted, and not accepted by the system yet.
         self._unsent = memoryview(b"")
-        # Of what `send` was given last, so many bytes are encrypted.
+        # The number of bytes of the data last given to `send` that are encrypted.
         self._begun = 0
-        # All that was received is used.
+        # True if everything received has been read.
         self._dry = True
-        # All that is received must be here by then; by the monotonic clock.
+        # When everything to be received must be here; monotonic clock.
         self._deadline: float | None = None
 
     @property
     def fingerprint(self) -> bytes:
-        """Of the other end's certificate; empty without one. After the handshake."""
+        """The digest of the other end's certificate; empty without one. After the handshake."""
         return peer_fingerprint(self._tls)
 
     @property
     def waiting(self) -> bool:
-        """`recv_into` may have something although the system has nothing."""
+        """True if `recv_into` may have data although the system has none."""
         return not self._dry
 
     def shake(self) -> bool:
-        """Go on with the handshake: is it over? False only where the socket does not block. Raises ssl.SSLError."""
+        """Continue the handshake. Return True when it is over; False only on a non-blocking socket.
+
+        Raises ssl.SSLError.
+        """
         while True:
             try:
                 self._tls.do_handshake()
@@ -80,7 +83,7 @@ class TlsSocket:
                     raise ConnectionResetError("the other end is gone") from None
                 continue
             except ssl.SSLError:
-                # It holds the reason, for the other end.
+                # Send the alert, which tells the other end the reason.
                 with suppress(OSError):
                     self._flush()
                 raise
@@ -89,7 +92,7 @@ class TlsSocket:
             return True
 
     def recv_into(self, buffer: bytearray | memoryview) -> int:
-        """At least one byte, and as much as was received; 0 at the end of the stream."""
+        """Receive at least one byte, and as much as has arrived; 0 at the end of the stream."""
         view, filled = memoryview(buffer), 0
         while filled < len(view):
             if self._dry:
@@ -99,7 +102,7 @@ class TlsSocket:
             try:
                 count: int = self._tls.read(len(view) - filled, view[filled:])  # type: ignore[assignment]
             except ssl.SSLWantReadError:
-                # A part of a record is here.
+                # Only a part of a record has arrived.
                 self._dry = True
                 continue
             except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
@@ -117,9 +120,9 @@ class TlsSocket:
         return bytes(memoryview(buffer)[: self.recv_into(buffer)])
 
     def send(self, data: Data, flags: int = 0) -> int:
-        """As of a socket; but what TLS has begun must be ended: who is told BlockingIOError sends the same again.
+        """Send as a socket does. After BlockingIOError, call again with the same data, because TLS has begun it.
 
-        With any flag, MSG_MORE, it may stay here until more is sent.
+        With any flag (MSG_MORE) the data may stay here until more is sent.
         """
         if not self._begun:
             self._begun = self._tls.write(memoryview(data)[:SENT])
@@ -134,7 +137,7 @@ class TlsSocket:
             view = view[self.send(view, flags) :]
 
     def _more(self) -> bool:
-        """Receive ciphertext: False when the other end has closed."""
+        """Receive ciphertext. Return False if the other end has closed."""
         if self._deadline is not None:
             left = self._deadline - time.monotonic()
             if left <= 0:
@@ -148,7 +151,7 @@ class TlsSocket:
         return bool(count)
 
     def _answer(self) -> None:
-        """TLS answers some messages of the other end by itself: a flood of them must not collect here."""
+        """Send TLS's own answers to messages of the other end, which a flood must not make pile up."""
         with suppress(BlockingIOError):
             self._flush()
         if len(self._unsent) + self._outgoing.pending > 2 * SENT:
@@ -160,11 +163,11 @@ class TlsSocket:
                 self._unsent = memoryview(self._outgoing.read())
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
 
-    # Of the plain socket
+    # Methods of the plain socket
 
     @property
     def plain(self) -> socket.socket:
-        """What it runs on, to be looked at."""
+        """The plain socket, for inspection."""
         return self._socket
 
     def fileno(self) -> int:
@@ -175,7 +178,7 @@ class TlsSocket:
         self._socket.setblocking(flag)
 
     def settimeout(self, seconds: float | None) -> None:
-        """For all that one waits for from now on, however many pieces it comes in; None: no limit."""
+        """Limit the time of all waiting from now on, however many pieces arrive; None: no limit."""
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._socket.settimeout(seconds)
 
@@ -186,11 +189,11 @@ class TlsSocket:
         self._socket.setsockopt(level, name, value)
 
     def shutdown(self, how: int) -> None:
-        """Of the plain socket, without TLS's own farewell: every message says how long it is. From any thread."""
+        """Shut down the plain socket, without TLS's closure alert, as every message has its length. Thread-safe."""
         self._socket.shutdown(how)
 
     def close(self) -> None:
-        """For good: what TLS holds, some 300 KiB, is given back at once, whoever still knows this socket."""
+        """Close for good, and free TLS's memory (about 300 KiB) at once, even if references to this socket remain."""
         self._socket.close()
         self._dry = True
         if hasattr(self, "_tls"):

@@ -1,4 +1,4 @@
-"""The codecs by name and number, and which of them a job's gradients and weights travel by."""
+"""The codecs by name and number, and the choice of codecs for a job's gradients and weights."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,7 +9,7 @@ from pswire.nearest import did_you_mean
 from pswire.transport.blocks import INT4, INT8, TOP_K
 from pswire.transport.codecs import BFLOAT16, FLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError
 
-# By the name in configuration files. A codec that is added here can be asked for by every process that has it.
+# By the name in configuration files.
 CODECS: Final[dict[str, Codec]] = {
     codec.name: codec for codec in (FLOAT32, BFLOAT16, FLOAT16, INT8, INT4, TOP_K)
 }
@@ -17,37 +17,37 @@ CODECS: Final[dict[str, Codec]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How payloads travel: gradients by `up`, weights by `down`."""
+    """The codecs of payloads: gradients travel by `up`, weights by `down`."""
 
     up: Codec
     down: Elementwise
 
     @property
     def name(self) -> str:
-        """As `wire_named` reads it."""
+        """The name that `wire_named` reads."""
         plain = self.down is (self.up if isinstance(self.up, Elementwise) else FLOAT32)
         return self.up.name if plain else f"{self.up.name}/{self.down.name}"
 
     @property
     def exact(self) -> bool:
-        """Nothing is rounded."""
+        """True if nothing is rounded."""
         return self.up.exact and self.down.exact
 
     @property
     def same(self) -> bool:
-        """Both travel alike, so that a device may compute with what it receives and send what it computes."""
+        """True if both use one codec, so that a device may compute with what it receives and send what it computes."""
         return self.up is self.down
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
-        """Of the arrays that a worker's computation takes and gives."""
+        """The dtype of a worker's arrays, into and out of its computation."""
         return self.down.array_dtype if self.same else np.dtype(np.float32)
 
 
 def wire_named(name: str) -> Wire:
-    """Read `wire_dtype`: a codec for both ways, or one for gradients and, behind a slash, one for weights.
+    """Read `wire_dtype`: one codec for both ways, or one for gradients and, after a slash, one for weights.
 
-    Without the latter weights travel as float32 beside a codec that is for gradients only. Raises WireDtypeError.
+    Without a slash, weights travel as float32 if the codec is for gradients only. Raises WireDtypeError.
     """
     up, slash, down = name.partition("/")
     gradients = codec_named(up)
@@ -59,14 +59,14 @@ def wire_named(name: str) -> Wire:
 
 
 def codec_named(name: str) -> Codec:
-    """Raises WireDtypeError for an unknown name."""
+    """Return the codec of that name. Raises WireDtypeError for an unknown name."""
     if name not in CODECS:
         raise WireDtypeError(f"unknown wire dtype {name!r}{did_you_mean(name, CODECS)}")
     return CODECS[name]
 
 
 def codec_numbered(number: int) -> Codec:
-    """By a message's number. Raises WireDtypeError when it is unspecified or unknown."""
+    """Return the codec of a message's number. Raises WireDtypeError if it is unspecified or unknown."""
     for codec in CODECS.values():
         if codec.number == number:
             return codec

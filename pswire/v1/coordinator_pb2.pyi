@@ -60,46 +60,45 @@ class JoinRequest(_message.Message):
     worker: _builtins.str
     """Empty: the coordinator picks the lowest free name ("w0", "w1", ...)."""
     session: _builtins.str
-    """Random, chosen by the process once. Joining again with the same value
+    """Random, chosen once by the process. Joining again with the same value
     resumes; the same worker name with another value supersedes.
     """
     plan: _builtins.str
     """Fingerprint of the plan that the worker computed for `servers` shards."""
     servers: _builtins.int
     wire_dtype: _model_pb2.WireDtype.ValueType
-    """Of gradients. Workers of one job say the same where it is one with scales."""
+    """The codec of gradients. For a codec with scales, all workers of a job must agree."""
     task_index: _builtins.int
-    """Which part of the data to take; absent: the coordinator picks the lowest free one."""
+    """The part of the data to take; absent: the coordinator picks the lowest free one."""
     optimizer: _builtins.str
     """The optimizer that the worker's model was compiled with, as JSON; empty:
-    whatever the server has. Another one than the server's is refused.
+    the server's optimizer. One that differs from the server's is refused.
     """
     job: _builtins.str
-    """Of one that joins again: the job that it belongs to. Servers of another job
-    refuse it before they look at anything else. Empty: whatever job this is.
+    """When joining again: the worker's job. Servers of another job refuse the
+    worker before they check anything else. Empty: any job.
     """
     stays: _builtins.bool
-    """The process may train again, in a further phase of this job or in a job
-    behind it. Where all that are present are done, they are sent a Stop, and
-    the job waits for them: until each has joined anew, for the next phase, or
-    has left.
+    """The process may train again, in a further phase of this job or in a later
+    job. When all present workers are done, these get a Stop, and the job waits
+    until each of them has joined anew, for the next phase, or has left.
     """
     after: _builtins.str
-    """Of a process that has ended its part of that job and begins another one, in
-    which nothing of it is left: servers that wait for its workers end it, and
-    begin the next. Not together with `job`.
+    """The job whose part this process has ended before it begins another job, which
+    has no state of the old one: servers that still wait for workers of the old
+    job end it and begin the next. Not together with `job`.
     """
     used: _builtins.int
-    """Of a session that joins again and does not go back in its data: the batch
-    behind the last one that it has committed, here or in a generation before.
-    Those of them that the job has not are missing.
+    """When a session joins again and cannot go back in its data: the batch after
+    the last one that it has committed, in this generation or an earlier one.
+    Batches before it that the job does not have are missing.
     """
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
     @_builtins.property
     def work(self) -> Global___WorkUnits:
-        """How the worker's data is dealt. Absent: each worker has data of its own.
-        Workers of one job say the same.
+        """How the worker's data is dealt. Absent: each worker has data of its own. All
+        workers of a job must agree.
         """
 
     def __init__(
@@ -132,7 +131,7 @@ Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
 @_typing.final
 class WorkUnits(_message.Message):
     """Data as work units, numbered from 0 in each epoch: ranges of samples, files
-    or batches. The coordinator deals them with the grants.
+    or batches. The coordinator deals them out with the grants.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -145,11 +144,11 @@ class WorkUnits(_message.Message):
     units: _builtins.int
     epochs: _builtins.int
     batches: _builtins.int
-    """Of each unit; 0: the data shows it (see Commit.unit_ends)."""
+    """Batches of each unit; 0: unknown until the data ends (see Commit.unit_ends)."""
     data: _builtins.str
-    """What the units are made of, for people and for comparing workers."""
+    """A description of the units, for people and for comparing workers."""
     apart: _builtins.bool
-    """An epoch's units are dealt when those of the epoch before have counted."""
+    """Deal an epoch's units only after those of the epoch before have counted."""
     def __init__(
         self,
         *,
@@ -169,7 +168,7 @@ Global___WorkUnits: _TypeAlias = WorkUnits  # noqa: Y015
 
 @_typing.final
 class UnitPart(_message.Message):
-    """What one ticket takes: part 0, 1, ... of a unit."""
+    """The share of one ticket: part 0, 1, ... of a unit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -225,31 +224,31 @@ class JoinReply(_message.Message):
     worker_timeout: _builtins.float
     """How long the others wait for a silent worker, in seconds."""
     membership_token: _builtins.bytes
-    """Proof of membership, for as long as it lasts: every Push, Pull and Attach
-    carries it. Keep it secret.
+    """Proof of membership while it lasts: every Push, Pull and Attach carries it.
+    Keep it secret.
     """
     learning_rate: _builtins.float
-    """The job's at present, where a commit may set another. Absent: the rate
-    follows a schedule or began with 0, or the policy tolerates bad workers.
+    """The job's present rate, if a commit may set another. Absent: the rate follows
+    a schedule or began with 0, or the policy tolerates bad workers.
     """
     chief: _builtins.str
-    """The worker that validates and writes files for all, where one has taken
-    that over from worker 0; else empty.
+    """The worker that validates and writes files for all, if it has taken over from
+    worker 0; else empty.
     """
     phase: _builtins.int
-    """How many phases of the job are over, and the first batch of this worker's
-    data in the present one: a process that was started again passes over what
-    its script has for the others.
+    """The number of finished phases of the job, and the first batch of this
+    worker's data in the present phase. A restarted process uses them to skip the
+    phases of its script that are over.
     """
     phase_batch: _builtins.int
     @_builtins.property
     def local_rule(self) -> Global___LocalRule:
-        """What the job's policy wants done between pull and push."""
+        """What workers do between pull and push, as the job's policy demands."""
 
     @_builtins.property
     def moved(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """In task order: where a server is, if it came back on another address than
-        the one that the coordinator was started with; else empty. Absent: none did.
+        """In task order: the address of each server that came back at an address other
+        than the coordinator's option; else empty. Absent: no server did.
         """
 
     def __init__(
@@ -283,8 +282,8 @@ Global___JoinReply: _TypeAlias = JoinReply  # noqa: Y015
 
 @_typing.final
 class LocalRule(_message.Message):
-    """A rule that workers know by name, with every number that it needs. An empty
-    name is "gradient": the payload is the gradient of one batch.
+    """A rule that workers know by name, with all the numbers it needs. An empty name
+    is "gradient": the payload is the gradient of one batch.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -412,14 +411,14 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class Ready(_message.Message):
-    """"I want the next unit of work." Said again, it gets the same grant."""
+    """"I want the next unit of work." A repetition gets the same grant."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HOLDING_FIELD_NUMBER: _builtins.int
     holding: _builtins.int
-    """0: "I am idle." A ticket: "I work on it, and want the one after it ahead". Where the policy grants nothing
-    ahead the request is forgotten; the commit of the ticket asks anew.
+    """0: "I am idle." A ticket: "I am working on it, and want the next one ahead." If the policy grants nothing ahead, the
+    request is forgotten; the commit of the ticket asks again.
     """
     def __init__(
         self,
@@ -436,8 +435,8 @@ Global___Ready: _TypeAlias = Ready  # noqa: Y015
 
 @_typing.final
 class Commit(_message.Message):
-    """"Every shard has acknowledged this ticket's payload": the contribution
-    exists from now on, exactly once. Resending it is answered, never repeated.
+    """"Every shard has acknowledged this ticket's payload": the contribution exists
+    from now on, exactly once. A repetition is answered, but counts once.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -457,20 +456,20 @@ class Commit(_message.Message):
     samples: _builtins.int
     loss: _builtins.float
     ready: _builtins.bool
-    """Ready for the next ticket in the same breath (saves a message)."""
+    """Also ready for the next ticket, which saves a message."""
     learning_rate: _builtins.float
-    """The learning rate that the optimizer is to have from this contribution on, in place of the one that it began
-    with; the policy's own scaling comes on top. Absent: as before.
+    """The optimizer's learning rate from this contribution on, instead of the initial one; the policy's own scaling is
+    applied on top. Absent: unchanged.
     """
     unit_ends: _builtins.bool
-    """The ticket's work unit has no part behind this one."""
+    """The ticket's work unit has no further part."""
     residual: _builtins.int
-    """Of a codec that remembers: the ticket whose commit left behind what this payload was encoded with. Absent: none
-    did.
+    """For a codec that remembers: the ticket whose commit produced the residual with which this payload was encoded.
+    Absent: no residual.
     """
     @_builtins.property
     def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """What each shard returned from Push, in task order."""
+        """The receipts of all shards, in task order."""
 
     @_builtins.property
     def times(self) -> Global___Times:
@@ -507,9 +506,9 @@ Global___Commit: _TypeAlias = Commit  # noqa: Y015
 
 @_typing.final
 class Times(_message.Message):
-    """What a worker did with the time of one ticket, in seconds of its own clock: for the decision log, nothing is
-    decided by it. Finite and not negative. The rest between grant and commit is the grant's way, the push and the
-    commit's way; only the coordinator's clock sees all of that, so it is not sent.
+    """How a worker spent the time of one ticket, in seconds of its own clock: for the decision log; nothing is decided by it.
+    Finite and not negative. The rest between grant and commit, which only the coordinator's clock measures, is the way of
+    the grant, the push and the commit, and is not sent.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -518,11 +517,11 @@ class Times(_message.Message):
     COMPUTE_FIELD_NUMBER: _builtins.int
     BEFORE_FIELD_NUMBER: _builtins.int
     pull: _builtins.float
-    """Waited for the granted version, from the moment the grant was heard; 0 when the version was there."""
+    """Waiting for the granted version after receiving the grant; 0 if the version was there."""
     compute: _builtins.float
     """Everything else until the push began: reading the batch, gradients, injected delays."""
     before: _builtins.float
-    """Between the end of its ticket before and asking for this one, without a ticket: a local rule's steps, say."""
+    """Between the end of its previous ticket and asking for this one, without a ticket: for example a local rule's steps."""
     def __init__(
         self,
         *,
@@ -570,13 +569,13 @@ Global___Abandon: _TypeAlias = Abandon  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
-    """"I have no more data." An open ticket is abandoned by it."""
+    """"I have no more data." Abandons an open ticket."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ENDS_FIELD_NUMBER: _builtins.int
     ends: _builtins.str
-    """Not empty: the whole job is to end here, with success, and this is why."""
+    """If not empty: the whole job should end here, with success, for this reason."""
     def __init__(
         self,
         *,
@@ -656,8 +655,8 @@ Global___Report: _TypeAlias = Report  # noqa: Y015
 
 @_typing.final
 class Extent(_message.Message):
-    """How much data the worker has, as soon as it knows; for people who ask how far
-    the job is. Nothing is decided by it.
+    """How much data the worker has, sent as soon as it knows; shown as the job's
+    progress. Nothing is decided by it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -666,7 +665,7 @@ class Extent(_message.Message):
     BATCHES_FIELD_NUMBER: _builtins.int
     epochs: _builtins.int
     batches: _builtins.int
-    """Of all epochs; batches are numbered from 0."""
+    """In all epochs; batches are numbered from 0."""
     def __init__(
         self,
         *,
@@ -683,7 +682,7 @@ Global___Extent: _TypeAlias = Extent  # noqa: Y015
 
 @_typing.final
 class Carriers(_message.Message):
-    """How this worker's payloads travel now, whenever that changes; for people who look at the status."""
+    """How this worker's payloads travel, sent whenever that changes; shown in the status."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -913,9 +912,9 @@ class Stop(_message.Message):
     version: _builtins.int
     """The last version of the model."""
     success: _builtins.bool
-    """False when the job failed (a server was lost, say)."""
+    """False if the job failed, for example because a server was lost."""
     evaluate: _builtins.bool
-    """This worker is asked to pull `version` (as ticket 0), evaluate it, and Report."""
+    """This worker should pull `version` (as ticket 0), evaluate it, and Report."""
     index: _builtins.int
     """The stop's number in the decision log."""
     def __init__(
@@ -937,8 +936,8 @@ Global___Stop: _TypeAlias = Stop  # noqa: Y015
 
 @_typing.final
 class Refusal(_message.Message):
-    """A message of this session was refused; nothing changed. `message` names
-    what was expected and what was got.
+    """A message of this session was refused; nothing changed. `message` says what was
+    expected and what was received.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1004,16 +1003,16 @@ class GatherEpochRequest(_message.Message):
     membership_token: _builtins.bytes
     """From Join."""
     number: _builtins.int
-    """Of this worker's epochs, from 0; the same again is counted once."""
+    """The number of this worker's epoch, from 0; repetitions count once."""
     layout: _builtins.str
-    """What the sums are of; the same for all workers."""
+    """Identifies the meaning of the sums; the same for all workers."""
     yields: _builtins.bool
-    """It can contribute nothing under a ticket that others wait for; see `held_up`."""
+    """The worker can commit an empty contribution under a ticket that others wait for; see `held_up`."""
     @_builtins.property
     def sums(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
     @_builtins.property
     def values(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Measured by one worker for all: of those who name one, the first counts."""
+        """Measured by one worker for all; if several send the same name, the first counts."""
 
     def __init__(
         self,
@@ -1067,16 +1066,16 @@ class GatherEpochReply(_message.Message):
     CHIEF_FIELD_NUMBER: _builtins.int
     HELD_UP_FIELD_NUMBER: _builtins.int
     complete: _builtins.bool
-    """Nobody else is waited for."""
+    """No further worker is awaited."""
     workers: _builtins.int
-    """Whose sums these are of."""
+    """The number of workers in the sums."""
     chief: _builtins.str
     """The worker that validates and writes files for all from the next epoch on.
     Empty while the epoch is not complete.
     """
     held_up: _builtins.bool
-    """Others wait for the ticket that this worker holds: it is to commit a
-    contribution of no samples, and to take the next ticket.
+    """Others wait for the ticket that this worker holds: it should commit a
+    contribution of no samples, and take the next ticket.
     """
     @_builtins.property
     def sums(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
@@ -1103,7 +1102,7 @@ Global___GatherEpochReply: _TypeAlias = GatherEpochReply  # noqa: Y015
 @_typing.final
 class LocateRequest(_message.Message):
     """"Server `task_index` of `servers` is at `address`." Without `proof` it only
-    asks; the reply says what a proof is to be made for.
+    asks; the reply says what to prove.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1117,8 +1116,8 @@ class LocateRequest(_message.Message):
     servers: _builtins.int
     address: _builtins.str
     job: _builtins.str
-    """From the reply, and a keyed digest of it, the index and the address: that
-    this is a server with the job's secret.
+    """The job from the reply, and a keyed digest of it, the index and the address,
+    which proves that this server has the job's secret.
     """
     proof: _builtins.bytes
     def __init__(
@@ -1168,9 +1167,9 @@ class StatusRequest(_message.Message):
     ENTRIES_FROM_FIELD_NUMBER: _builtins.int
     EVALUATIONS_FROM_FIELD_NUMBER: _builtins.int
     entries_from: _builtins.int
-    """The number of the first entry of the decision log that the reply shall have. Absent: it has none."""
+    """The number of the first entry of the decision log to return. Absent: none."""
     evaluations_from: _builtins.int
-    """The number of the first evaluation that the reply shall have, with `entries_from`."""
+    """The number of the first evaluation to return, with `entries_from`."""
     def __init__(
         self,
         *,
@@ -1232,29 +1231,29 @@ class StatusReply(_message.Message):
     mean_staleness: _builtins.float
     max_staleness: _builtins.int
     note: _builtins.str
-    """One sentence about the whole job when something holds it up, else empty."""
+    """One sentence about what holds up the whole job, if anything, else empty."""
     unlisted: _builtins.int
-    """Workers beside those in `workers`, of which there are at most some hundred."""
+    """The number of workers that are not in `workers`, which has at most some hundred."""
     entries_from: _builtins.int
     security: _builtins.str
     """How the servers are protected: "tls" (certificates of both ends), "tokens" (over TLS), "loopback", or "insecure":
     other machines reach them, and nothing is encrypted.
     """
     folder: _builtins.str
-    """The run folder, as the machine of server 0 names it; empty where there is none."""
+    """The path of the run folder on the machine of server 0; empty if there is none."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
     @_builtins.property
     def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServerStatus]: ...
     @_builtins.property
     def entries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """With StatusRequest.entries_from: lines as in decisions.jsonl, and the number of the first. A server remembers
-        the newest few thousand, so that number may be larger than what was asked for.
+        """With StatusRequest.entries_from: lines as in decisions.jsonl, and the number of the first. A server remembers the
+        newest few thousand, so that number may be larger than the one asked for.
         """
 
     @_builtins.property
     def progress(self) -> Global___Progress:
-        """Absent where nobody knows how long the job will be."""
+        """Absent if the length of the job is unknown."""
 
     @_builtins.property
     def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Evaluation]:
@@ -1298,7 +1297,7 @@ Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
 
 @_typing.final
 class Evaluation(_message.Message):
-    """What a worker measured of a version, as in metrics.jsonl."""
+    """A worker's measurement of a version, as in metrics.jsonl."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1327,7 +1326,7 @@ class Evaluation(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """From 0, in the order in which they came."""
+    """From 0, in the order of arrival."""
     seconds: _builtins.float
     version: _builtins.int
     @_builtins.property
@@ -1361,10 +1360,10 @@ class Progress(_message.Message):
     UNIT_FIELD_NUMBER: _builtins.int
     SECONDS_LEFT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """From 1; both 0 where the job ends at a version."""
+    """From 1; both 0 if the job ends at a version."""
     epochs: _builtins.int
     done: _builtins.int
-    """Of `unit`: "batches", "parts" of work units, "units" of unknown length, or "versions"."""
+    """In `unit`: "batches", "parts" of work units, "units" of unknown length, or "versions"."""
     total: _builtins.int
     unit: _builtins.str
     seconds_left: _builtins.float
@@ -1412,7 +1411,7 @@ class WorkerStatus(_message.Message):
     seconds: _builtins.float
     """Seconds since it entered that state."""
     waiting_for: _builtins.str
-    """Waiting: which event of whom would release it."""
+    """For a waiting worker: the event that would release it."""
     ticket: _builtins.int
     base_version: _builtins.int
     committed: _builtins.int
@@ -1424,7 +1423,7 @@ class WorkerStatus(_message.Message):
     def releasers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def carriers(self) -> _containers.RepeatedScalarFieldContainer[Global___Carrier.ValueType]:
-        """How its payloads travel, one for each server; empty before it has said so."""
+        """How its payloads travel, one for each server; empty until the worker reports it."""
 
     def __init__(
         self,
@@ -1468,7 +1467,7 @@ class ServerStatus(_message.Message):
     """"connecting", "ready", "lost" """
     bytes: _builtins.int
     executed: _builtins.int
-    """Decisions of the log that it has executed."""
+    """The number of log entries that it has executed."""
     @_builtins.property
     def memory(self) -> _memory_pb2.Memory: ...
     def __init__(

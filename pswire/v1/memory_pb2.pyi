@@ -20,7 +20,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Memory(_message.Message):
-    """What a server holds of memory, and for whom. Of the same size whoever comes."""
+    """The memory that a server uses, and for whom. Its size does not depend on the number of members."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -29,12 +29,12 @@ class Memory(_message.Message):
     PARTS_FIELD_NUMBER: _builtins.int
     REST_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
-    """Bytes that all of it may be (--memory-limit)."""
+    """The limit of the total in bytes (--memory-limit)."""
     total: _builtins.int
     rest: _builtins.int
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryPart]:
-        """The largest; they and `rest` add up to `total`."""
+        """The largest parts; they and `rest` add up to `total`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class MemoryPart(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     member: _builtins.str
-    """Empty: the model itself. "*": whoever is no member."""
+    """Empty: the model itself. "*": callers that are not members."""
     kind: _builtins.str
     """"versions", "optimizer", "payloads", "shared slots", ..."""
     bytes: _builtins.int

@@ -30,8 +30,8 @@ class _VariableKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Variable
     VARIABLE_KIND_STATE: _VariableKind.ValueType  # 2
 
 class VariableKind(_VariableKind, metaclass=_VariableKindEnumTypeWrapper):
-    """What a variable is to the server: trained by the optimizer, or state (a
-    BatchNorm moving average, say) that travels as deltas and is averaged.
+    """The kind of a variable: trained by the optimizer, or state (such as BatchNorm's
+    moving averages) that travels as deltas and is averaged.
     """
 
 VARIABLE_KIND_UNSPECIFIED: VariableKind.ValueType  # 0
@@ -54,7 +54,7 @@ class _WireDtypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WireDtype.V
     WIRE_DTYPE_TOP_K: _WireDtype.ValueType  # 6
 
 class WireDtype(_WireDtype, metaclass=_WireDtypeEnumTypeWrapper):
-    """How a payload travels. The servers accumulate in float32. From INT8 on: gradients only, with a scale per block of
+    """The codec of a payload. Servers accumulate in float32. From INT8 on: gradients only, with a scale per block of
     elements.
     """
 
@@ -77,7 +77,7 @@ class VariableSpec(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     dtype: _builtins.str
-    """The model's own dtype ("float32"); the servers hold float32 whatever it is."""
+    """The model's own dtype ("float32"); servers always hold float32."""
     kind: Global___VariableKind.ValueType
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...

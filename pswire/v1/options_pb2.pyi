@@ -81,8 +81,8 @@ Global___Shared: _TypeAlias = Shared  # noqa: Y015
 
 @_typing.final
 class Bound(_message.Message):
-    """A whole number is at most `most`, and at least `least`, or 0; a number is in
-    [low, high]; a text has at most `most` characters, bytes are at most `most`,
+    """A whole number is at most `most`, and at least `least` (default 0); a number is
+    in [low, high]; a text has at most `most` characters, bytes are at most `most`,
     and a repeated field or a map has at most `most` elements.
     """
 
@@ -104,16 +104,16 @@ class Bound(_message.Message):
     high: _builtins.float
     low: _builtins.float
     nonfinite: _builtins.bool
-    """NaN and infinities, too."""
+    """NaN and infinities are allowed."""
     unprintable: _builtins.bool
-    """A text may have characters that cannot be printed; it is escaped where it is."""
+    """A text may have unprintable characters, which are escaped when it is printed."""
     ascii: _builtins.bool
-    """A text of ASCII only."""
+    """A text must be ASCII."""
     why: _builtins.str
-    """Why it is that. With `is`: in place of the shared reason."""
+    """The reason of the bound. With `is`: replaces the shared reason."""
     @_builtins.property
     def each(self) -> Global___Bound:
-        """Of an element that is no message, and of the keys of a map."""
+        """The bound of an element that is not a message, and of the keys of a map."""
 
     @_builtins.property
     def key(self) -> Global___Bound: ...
@@ -150,10 +150,10 @@ BOUND_FIELD_NUMBER: _builtins.int
 MEANS_FIELD_NUMBER: _builtins.int
 CALLERS_FIELD_NUMBER: _builtins.int
 bound: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.FieldOptions, Global___Bound]
-"""What the field may hold; its receiver checks that before it acts on the
-message. Truth values, enumerations and single messages need none.
+"""The bound of the field; its receiver checks it before acting on the message.
+Truth values, enumerations and single messages need none.
 """
 means: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.EnumValueOptions, Global___Bound]
-"""What a shared bound is."""
+"""The meaning of a shared bound."""
 callers: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _containers.RepeatedScalarFieldContainer[Global___Caller.ValueType]]
-"""Who may call the method."""
+"""The roles that may call the method."""

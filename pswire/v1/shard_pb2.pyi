@@ -72,9 +72,9 @@ class PushHeader(_message.Message):
     """Log index of the ticket's grant: the shard first catches up to it."""
     incarnation: _builtins.int
     membership_token: _builtins.bytes
-    """From Join: nobody else's payload is taken for the worker's tickets."""
+    """From Join: the shard accepts only the owner's payload for a ticket."""
     weights_dtype: _model_pb2.WireDtype.ValueType
-    """With a commit: how the version that comes along travels, where that is not `dtype`."""
+    """With a commit: the codec of the version that comes back, if it is not `dtype`."""
     def __init__(
         self,
         *,
@@ -133,8 +133,8 @@ class PullRequest(_message.Message):
     SLOTS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     ticket: _builtins.int
-    """0: read without a grant. Only the newest version can be read that way, and
-    by members only.
+    """0: read without a grant, which only members may do, and only for the newest
+    version.
     """
     version: _builtins.int
     plan: _builtins.str
@@ -142,12 +142,12 @@ class PullRequest(_message.Message):
     after: _builtins.int
     """Log index of the ticket's grant: the shard first catches up to it."""
     worker: _builtins.str
-    """The member who reads, and its proof, from Join. Empty name: the coordinator."""
+    """The member that reads, and its proof from Join. Empty name: the coordinator."""
     incarnation: _builtins.int
     membership_token: _builtins.bytes
     slots: _builtins.bool
-    """In place of the version: what the optimizer remembers at it, or at a later
-    one. All slots of the trainable part, one behind the other in the order of
+    """Read the optimizer's slots at the version, or a later one, instead of the
+    version: all slots of the trainable part, one after another in the order of
     the rule. `ticket` is 0.
     """
     def __init__(
@@ -199,7 +199,7 @@ Global___PullReply: _TypeAlias = PullReply  # noqa: Y015
 @_typing.final
 class ExchangeRequest(_message.Message):
     """A request is one message with `push` or `pull`; a push is followed by the
-    chunks that its own message did not hold. A message's chunk comes last in it.
+    chunks that its own message did not hold. A chunk comes last in its message.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -217,8 +217,8 @@ class ExchangeRequest(_message.Message):
     this slot, counted from 1, and no chunks follow.
     """
     in_place: _builtins.bool
-    """With a pull or a commit, on a stream that shares memory: say where the
-    version lies instead of sending it, if it can be read there.
+    """With a pull or a commit, on a stream that shares memory: say where the version
+    lies instead of sending it, if it can be read there.
     """
     @_builtins.property
     def push(self) -> Global___PushHeader: ...
@@ -229,13 +229,13 @@ class ExchangeRequest(_message.Message):
     @_builtins.property
     def commit(self) -> _coordinator_pb2.Commit:
         """With a push to the only server of a job: commit the payload once it is
-        complete (no receipt is needed) and, when it says ready, wait for the next
-        grant and send its version too. A step is one round trip then.
+        complete (no receipt is needed) and, if it says ready, wait for the next grant
+        and send its version too. A step is then one round trip.
         """
 
     @_builtins.property
     def hello(self) -> _coordinator_pb2.Hello:
-        """Who commits; needed with `commit`."""
+        """The worker that commits; needed with `commit`."""
 
     @_builtins.property
     def attach(self) -> Global___Attach:
@@ -286,9 +286,9 @@ class Attach(_message.Message):
     after: _builtins.int
     """Log index of a grant: the shard first catches up to it."""
     place: _builtins.str
-    """The kernel and the process namespace that the worker runs in."""
+    """Identifies the kernel and the process namespace of the worker."""
     ask: _builtins.bool
-    """Share nothing yet; only say what is available: memory, a socket, a port."""
+    """Share nothing yet; only report what is available: memory, a socket, a port."""
     def __init__(
         self,
         *,
@@ -311,8 +311,8 @@ Global___Attach: _TypeAlias = Attach  # noqa: Y015
 
 @_typing.final
 class Segment(_message.Message):
-    """A segment of memory: a file without a name, open in process `pid` as `fd`.
-    It begins with a page of which the first bytes are `token`.
+    """A segment of memory: an anonymous file, open in process `pid` as `fd`. Its first
+    page begins with `token`.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -325,7 +325,7 @@ class Segment(_message.Message):
     fd: _builtins.int
     token: _builtins.bytes
     bytes: _builtins.int
-    """Behind the first page."""
+    """After the first page."""
     def __init__(
         self,
         *,
@@ -356,18 +356,18 @@ class Attached(_message.Message):
     PORT_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     refusal: _builtins.str
-    """Why no memory is shared; empty when it is."""
+    """Why no memory is shared; empty if it is."""
     arena_versions: _builtins.int
-    """Versions that the server holds without taking any from its readers."""
+    """Versions that the server can hold without evicting one that is being read."""
     socket: _builtins.str
-    """To `ask`, when memory can be shared: the abstract Unix socket on which the
-    server takes the messages of this stream, too
-    (pswire/transport/framed_socket.py); empty when there is none.
+    """Answer to `ask`, if memory can be shared: the abstract Unix socket on which the
+    server also accepts the messages of this stream
+    (pswire/transport/framed_socket.py); empty if there is none.
     """
     port: _builtins.int
-    """To `ask`: the TCP port on which it does, at the server's address; 0: none."""
+    """Answer to `ask`: the TCP port for the same purpose, at the server's address; 0: none."""
     token: _builtins.bytes
-    """With either: the first frame to send there. Good for one connection, which
+    """With either: the first frame to send there. Valid for one connection, which
     ends with this stream.
     """
     @_builtins.property
@@ -378,8 +378,8 @@ class Attached(_message.Message):
 
     @_builtins.property
     def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
-        """For payloads. The server copies one before it answers: until then the
-        worker leaves the slot alone, and whatever it writes, it changes nothing.
+        """For payloads. The server copies a payload before it answers. Until then the
+        worker leaves the slot alone; what it writes later has no effect.
         """
 
     def __init__(
@@ -403,9 +403,8 @@ Global___Attached: _TypeAlias = Attached  # noqa: Y015
 
 @_typing.final
 class Located(_message.Message):
-    """A version in shared memory. It does not change until the ticket is
-    committed, abandoned or cancelled, or the worker says in its control word
-    that it has read it.
+    """A version in shared memory. It does not change until the ticket is committed,
+    abandoned or cancelled, or the worker's control word says that it has been read.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -416,7 +415,7 @@ class Located(_message.Message):
     def segment(self) -> Global___Segment: ...
     @_builtins.property
     def live(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Tokens of all segments that versions may lie in: others can be unmapped."""
+        """The tokens of all segments in which versions may lie; others can be unmapped."""
 
     def __init__(
         self,
@@ -434,8 +433,8 @@ Global___Located: _TypeAlias = Located  # noqa: Y015
 
 @_typing.final
 class ExchangeReply(_message.Message):
-    """The answer to a push: one message with the receipt or the events, and with
-    them the next version's chunks, if there is a grant. To a pull: chunks.
+    """The answer to a push: one message with the receipt or the events, and, if there
+    is a grant, the next version's chunks. The answer to a pull: chunks.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -452,8 +451,8 @@ class ExchangeReply(_message.Message):
     """Bytes of the whole payload on the wire; in the first message."""
     receipt: _builtins.bytes
     code: _builtins.int
-    """On a stream that shares memory, a push of a slot may be refused without
-    ending the stream: the gRPC status code that it would have ended with.
+    """On a stream that shares memory, a push of a slot may be refused without ending
+    the stream: the gRPC status code with which it would have ended.
     """
     refusal: _builtins.str
     @_builtins.property
@@ -526,8 +525,8 @@ Global___FollowRequest: _TypeAlias = FollowRequest  # noqa: Y015
 
 @_typing.final
 class Trial(_message.Message):
-    """A question, no order: would this update, behind all decisions so far, be
-    finite? The answer is the reply to this message.
+    """A question, not an order: would this update, after all decisions so far, be
+    finite? The reply to this message is the answer.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -535,7 +534,7 @@ class Trial(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     UPDATE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """Counted from 1; the answer has it too."""
+    """Counted from 1; repeated in the answer."""
     @_builtins.property
     def update(self) -> Global___Apply: ...
     def __init__(
@@ -554,7 +553,7 @@ Global___Trial: _TypeAlias = Trial  # noqa: Y015
 
 @_typing.final
 class Open(_message.Message):
-    """First message: which job, and which life of its coordinator."""
+    """First message: the job, and the generation of its coordinator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -568,25 +567,25 @@ class Open(_message.Message):
     FOLDER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     epoch: _builtins.int
-    """The number of the job's generation: how often its servers have begun again
-    from what is saved. A shard that follows an earlier one of the same job
-    lets go of it, and begins again, too.
+    """The number of the job's generation: how often its servers have restarted from
+    a checkpoint. A shard that follows an earlier generation of the same job leaves
+    it and restarts, too.
     """
     task_index: _builtins.int
     servers: _builtins.int
     secret: _builtins.bytes
-    """Key of the receipts; known to the servers only."""
+    """The key of the receipts, known to servers only."""
     proof: _builtins.bytes
-    """A keyed digest of the above, by the secret that servers of one job were
-    started with; empty when they were started without one.
+    """A keyed digest of the fields above, with the secret that the job's servers were
+    started with; empty if they were started without one.
     """
     recover_timeout: _builtins.float
-    """Seconds that this server waits for a coordinator of a later generation when
-    this one is lost; 0: it ends.
+    """Seconds that this server waits for a coordinator of a later generation after
+    losing this one; 0: it ends at once.
     """
     folder: _builtins.int
-    """The number of the job's folder among those of the server's run folder: 0 is
-    the run folder itself, N is job-N in it.
+    """The number of the job's folder within the server's run folder: 0 is the run
+    folder itself, N is job-N in it.
     """
     def __init__(
         self,
@@ -610,7 +609,7 @@ Global___Open: _TypeAlias = Open  # noqa: Y015
 
 @_typing.final
 class Configure(_message.Message):
-    """Once the first worker has named the model."""
+    """Sent once the first worker has named the model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -625,16 +624,16 @@ class Configure(_message.Message):
     optimizer: _builtins.str
     """The optimizer's declarative configuration (JSON), never code."""
     tensors: _builtins.str
-    """What the policy says about its parts that see tensors (JSON object): the
-    compensator's and the aggregator's names and numbers. {}: it has none.
+    """The policy's declarations of what shards compute (JSON object): names and
+    numbers of the compensator and the aggregator. {}: none.
     """
     checkpoint: _builtins.str
-    """The job goes on: take up the state of this checkpoint, a folder's name,
-    behind so many entries of the log. Empty: it begins.
+    """The job continues: restore the state of this checkpoint, a folder's name, after
+    this many entries of the log. Empty: the job begins.
     """
     entries: _builtins.int
     checkpoints: _builtins.bool
-    """The job takes checkpoints while it trains: get memory for copies early."""
+    """The job takes checkpoints while it trains: allocate memory for copies early."""
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
     def __init__(
@@ -698,8 +697,8 @@ class Decision(_message.Message):
     note: _builtins.bool
     """An entry that changes nothing on a shard (start, lost, done, ...)."""
     discard: _builtins.bool
-    """The coming update is refused, or a job goes on behind its stop: what was
-    summed is void.
+    """The coming update is refused, or a job continues after its stop: drop what was
+    summed.
     """
     @_builtins.property
     def pin(self) -> Global___PinVersion: ...
@@ -747,7 +746,7 @@ Global___Decision: _TypeAlias = Decision  # noqa: Y015
 
 @_typing.final
 class Admit(_message.Message):
-    """A worker is a member: its requests are served from here on."""
+    """A worker is a member: serve its requests from here on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -771,7 +770,7 @@ Global___Admit: _TypeAlias = Admit  # noqa: Y015
 
 @_typing.final
 class Dismiss(_message.Message):
-    """It is none any more, and its membership token proves nothing."""
+    """The worker is no longer a member: its membership token is invalid."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -779,7 +778,7 @@ class Dismiss(_message.Message):
     KEPT_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     kept: _builtins.bool
-    """What is kept for it alone stays: it is expected back."""
+    """The worker is expected back: keep what is kept for it alone."""
     def __init__(
         self,
         *,
@@ -796,9 +795,7 @@ Global___Dismiss: _TypeAlias = Dismiss  # noqa: Y015
 
 @_typing.final
 class Save(_message.Message):
-    """All that the shard holds behind this entry belongs to the checkpoint of
-    `version`.
-    """
+    """The shard's state after this entry belongs to the checkpoint of `version`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -835,7 +832,7 @@ class PinVersion(_message.Message):
     turn: _builtins.int
     initialise: _builtins.bool
     worker: _builtins.str
-    """Whose ticket it is: nobody else's payload is taken for it."""
+    """The owner of the ticket; the shard accepts no other worker's payload for it."""
     def __init__(
         self,
         *,
@@ -986,10 +983,10 @@ class Shutdown(_message.Message):
     NEXT_FOLDER_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     exit_code: _builtins.int
-    """With which the process is to exit; 0 when the work is done."""
+    """The exit code of the process; 0 if the work is done."""
     next_folder: _builtins.int
-    """Not 0: another job follows, and the process is to begin again with its folder of that number (1: the one that it
-    was started with).
+    """If not 0: another job follows, and the process should restart with its folder of that number (1: its original
+    folder).
     """
     def __init__(
         self,
@@ -1026,18 +1023,18 @@ class FollowReply(_message.Message):
     diverged: _builtins.bool
     """The error is that a version would not be finite."""
     trial: _builtins.int
-    """The number of the last Trial, 0 before the first; and of that: whether the
-    update would be finite, and the largest magnitude of all that it changes.
+    """The number of the last Trial (0 before the first), whether its update would be
+    finite, and the largest magnitude in all that the update changes.
     """
     finite: _builtins.bool
     largest: _builtins.float
     @_builtins.property
     def memory(self) -> _memory_pb2.Memory:
-        """From time to time."""
+        """Sent from time to time."""
 
     @_builtins.property
     def saved(self) -> _containers.RepeatedCompositeFieldContainer[Global___Saved]:
-        """What became of this server's parts of the newest checkpoints."""
+        """The results of this server's parts of the newest checkpoints."""
 
     def __init__(
         self,
@@ -1070,7 +1067,7 @@ class Saved(_message.Message):
     entry: _builtins.int
     """The number of the entry that ordered it."""
     error: _builtins.str
-    """Why there are none."""
+    """Why there are no files."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___SavedFile]: ...
     def __init__(

@@ -8,8 +8,8 @@ import grpc
 
 from pswire.generations import follows
 from pswire.logs.events import event
+from pswire.messages import specs_to_wire
 from pswire.model.plan import Plan
-from pswire.model.specs import specs_to_wire
 from pswire.transport.codecs import Codec
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb

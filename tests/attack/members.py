@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from pswire.model.specs import specs_to_wire
+from pswire.messages import specs_to_wire
 from pswire.transport import segments
 from pswire.transport.segments import Place, SegmentError
 from pswire.v1 import coordinator_pb2 as pb

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import grpc
 
+from pswire.messages import specs_to_wire
 from pswire.model.plan import VariableSpec, make_plan
-from pswire.model.specs import specs_to_wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import Chunk

@@ -16,7 +16,7 @@ import pslab.cli
 import psserver.cli
 import psworker.cli
 from pswire.addresses import Address
-from pswire.command.tf_config import cluster_from_tf_config
+from pswire.command.task import cluster_from_tf_config
 from pswire.config.experiment import load_experiment, parse_experiment
 from tests.docs.markdown import PAGES, README, ROOT, Block, all_blocks, blocks, named
 

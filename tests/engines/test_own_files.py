@@ -50,5 +50,5 @@ def test_a_path_that_asks_for_a_name() -> None:
     said = SecurityOptions("ca.pem", "{name}.pem", "{name}-key.pem")
     assert said.named("w3") == SecurityOptions("ca.pem", "w3.pem", "w3-key.pem")
     assert SecurityOptions("ca.pem").named("") == SecurityOptions("ca.pem")
-    with pytest.raises(SecurityError, match=r"\{name\}.pem: expected to know which worker this is"):
+    with pytest.raises(SecurityError, match=r"\{name\}.pem: expected a worker's task index"):
         said.named("")

@@ -139,11 +139,14 @@ def test_settings_of_a_script_are_an_experiment_file(tmp_path: Path) -> None:
     ("document", "words"),
     [
         ({"job": {"script": "a.py", "module": "a:b"}}, "a job is a module or a script"),
-        ({"job": {"script": "a.py", "epochs": 2}}, "the script says it"),
+        ({"job": {"script": "a.py", "epochs": 2}}, "the script sets it"),
         ({"job": {"script": "a.py", "options": {"a": 1}}}, "a script has arguments"),
         ({"job": {"script": "a.py"}, "cluster": {"prefetch": True}}, "fit does not fetch ahead"),
         ({"job": {"script": "a.py"}, "workers": {"0": {}}}, "has no delays"),
-        ({"job": {"script": "a.py"}, "run": {"deterministic": True}}, "settles TensorFlow's threads itself"),
+        (
+            {"job": {"script": "a.py"}, "run": {"deterministic": True}},
+            "configures TensorFlow's threads itself",
+        ),
         ({"job": {"script": "a.py", "plateau": 1}}, "by the callback ReduceLROnPlateau"),
     ],
 )

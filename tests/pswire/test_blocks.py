@@ -190,17 +190,17 @@ ROW = make_plan([VariableSpec("w", (1, 128))], 1).shards[0]
 @pytest.mark.parametrize(
     ("codec", "change", "problem"),
     [
-        (INT8, {0: b"\0\0\xc0\x7f"}, "a scale that is none"),
-        (INT8, {0: b"\0\0\x80\x7f"}, "a scale that is none"),
+        (INT8, {0: b"\0\0\xc0\x7f"}, "a scale that is not finite"),
+        (INT8, {0: b"\0\0\x80\x7f"}, "a scale that is not finite"),
         (INT8, {0: b"\0\0\x80\xbf"}, "no negative scale"),
         (INT8, {0: b"\0\0\0\x80"}, "no negative scale"),
-        (INT8, {9: b"\x80"}, "no smaller than the largest"),
+        (INT8, {9: b"\x80"}, "no smaller than"),
         (INT8, {0: b"\0\0\0\0"}, "beside a scale of zero"),
-        (INT4, {5: b"\x81"}, "no smaller than the largest"),
+        (INT4, {5: b"\x81"}, "no smaller than"),
         (TOP_K, {4: b"\x80\0"}, "places that rise"),
         (TOP_K, {4: b"\x09\0\x09\0"}, "places that rise"),
         (TOP_K, {4: b"\x09\0\x08\0"}, "places that rise"),
-        (TOP_K, {8: b"\x80"}, "no smaller than the largest"),
+        (TOP_K, {8: b"\x80"}, "no smaller than"),
     ],
 )
 def test_what_no_encoder_writes_is_refused(codec: BlockCodec, change: dict[int, bytes], problem: str) -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from pswire.exits import ExitCode, exit_codes_text
+from pswire.messages import specs_from_wire, specs_to_wire
 from pswire.model.plan import PlanError, VariableSpec, make_plan
-from pswire.model.specs import specs_from_wire, specs_to_wire
 from pswire.nearest import did_you_mean, nearest
 from pswire.v1 import model_pb2
 from tests.sentences import Recorder

@@ -265,7 +265,7 @@ def test_describe_tells_bytes_and_homes() -> None:
 
 def test_importing_the_plan_loads_nothing_heavy() -> None:
     code = (
-        "import sys;from pswire import addresses, exits;from pswire.model import plan, specs;"
+        "import sys;from pswire import addresses, exits, messages;from pswire.model import plan;"
         "from pswire.transport import channels, codecs, frames;"
         "print([m for m in ('pydantic', 'ml_dtypes', 'tensorflow', 'grpc') if m in sys.modules])"
     )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pswire.logs.texts import escaped
+from pswire.logs.lines import escaped
 from tests.sentences import Recorder
 
 

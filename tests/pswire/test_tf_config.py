@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from pswire.addresses import Address, AddressError
-from pswire.command.task_index import TaskIndex, task_index_from
-from pswire.command.tf_config import TfCluster, cluster_from_tf_config
+from pswire.command.task import TaskIndex, TfCluster, cluster_from_tf_config, task_index_from
 from tests.sentences import Recorder
 
 
@@ -66,9 +65,9 @@ def test_tf_config(task: dict[str, Any], cluster: dict[str, Any], expected: tupl
             tf_config({"type": "ps", "index": 2}),
             "task.index: expected a number below 2 (cluster.ps has 2), got 2",
         ),
-        (tf_config({"type": "ps", "index": -1}), "task.index: expected a number from 0 on, got -1"),
+        (tf_config({"type": "ps", "index": -1}), "task.index: expected a number >= 0, got -1"),
         (tf_config({"type": "ps", "index": True}), "got true"),
-        (tf_config({"type": "ps"}), "task.index: expected a number from 0 on, got null"),
+        (tf_config({"type": "ps"}), "task.index: expected a number >= 0, got null"),
         (
             tf_config({"type": "chief", "index": 0}),
             "task.index: expected a number below 0 (cluster.chief has 0)",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pswire.addresses import AddressError
-from pswire.command.tf_config import TfCluster, cluster_from_tf_config
+from pswire.command.task import TfCluster, cluster_from_tf_config
 from tests.sentences import Recorder
 
 REPLICAS = ("ps", "worker", "chief", "master", "evaluator")

@@ -82,7 +82,7 @@ def test_what_does_not_fit_together_is_one_sentence(identities: Identities, tmp_
         (SecurityOptions(tls_cert=cert, tls_key=key), "expected --tls-ca"),
         (SecurityOptions(ca), "expected --tls-cert and --tls-key, too"),
         (SecurityOptions(ca, cert), "expected --tls-key, too"),
-        (SecurityOptions(token_file=str(tokens)), "a token is shown over TLS only"),
+        (SecurityOptions(token_file=str(tokens)), "a token is sent over TLS only"),
         (SecurityOptions(ca, cert, key, insecure=True), "--insecure means without TLS"),
     ):
         with pytest.raises(SettingsError, match=words):

@@ -130,7 +130,7 @@ def test_a_folder_gets_no_token_of_the_environment_either(
     planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, f"observer/me {SECRET}")
-    with pytest.raises(Failure, match="a token is shown over TLS only"):
+    with pytest.raises(Failure, match="a token is sent over TLS only"):
         observer_credentials(SecurityOptions(), planted)
 
 

@@ -42,7 +42,7 @@ def test_half_of_an_exchange_changes_nothing(files: TlsFiles, caplog: pytest.Log
     assert live.now().fingerprint == new.fingerprint
     said = [record.message for record in caplog.records]
     assert len(said) == 2, "the failure once, the success once"
-    assert "the former one is: the key does not belong" in said[0]
+    assert "the old one stays: the key does not belong" in said[0]
     assert said[1] == "the certificate was renewed: ps://lab/worker/w0"
 
 

@@ -97,7 +97,7 @@ def test_help_and_errors_have_none(
     ):
         result = runner.invoke(command, arguments)
         assert not leaks(result.output.encode(), planted), arguments
-        assert arguments[-1] == "--help" or "a token is shown over TLS only" in result.output + str(
+        assert arguments[-1] == "--help" or "a token is sent over TLS only" in result.output + str(
             result.exception
         )
 

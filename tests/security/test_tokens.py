@@ -52,7 +52,7 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> No
         (f"worker a {A}", "got 3 words"),
         (f"boss {A}", "got 'boss'"),
         (f"{A} {B}", "with a role of"),
-        (f"worker/a {A}\nworker/b {A}", "one secret stands for two holders, worker/b is the second"),
+        (f"worker/a {A}\nworker/b {A}", "one secret belongs to two holders, worker/b is the second"),
         (f"worker/{'n' * 65} {A}", "with a role of"),
     ],
 )

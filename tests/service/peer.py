@@ -13,8 +13,8 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
+from pswire.messages import specs_to_wire
 from pswire.model.plan import Plan, VariableSpec, make_plan
-from pswire.model.specs import specs_to_wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import WIRE_DTYPE_FLOAT32, Chunk

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from psserver.service.job import outbox as outbox_module
+from pswire.messages import specs_to_wire
 from pswire.model.plan import VariableSpec, make_plan
-from pswire.model.specs import specs_to_wire
 from pswire.model.variables import MAX_DIMENSIONS
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb

@@ -149,7 +149,7 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
     ),
     "no index": (
         ["--ps-hosts", "a:1", "--task-index", "-1"],
-        ["expected a number from 0 on or \"auto\", got '-1'"],
+        ["expected a number >= 0 or \"auto\", got '-1'"],
     ),
     "which of two": (["--ps-hosts", "a:1,b:1"], ["lists 2 servers: expected --task-index 0..1"]),
     "a third of two": (

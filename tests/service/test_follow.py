@@ -16,8 +16,8 @@ from psserver.service.job import follower
 from psserver.service.net import registration
 from pswire.addresses import Address
 from pswire.exits import ExitCode
+from pswire.messages import specs_to_wire
 from pswire.model.plan import make_plan
-from pswire.model.specs import specs_to_wire
 from pswire.transport.connecting import stub_of
 from pswire.v1 import shard_pb2 as pb
 from tests.service.conftest import Unharmed

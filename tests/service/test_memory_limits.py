@@ -14,8 +14,8 @@ from psserver.service.guard.calls import Caller
 from psserver.service.guard.ledger import MIB, MOST_PARTS, MemoryLedger, usual_limit
 from psserver.service.store.reading import Reads
 from psserver.shard.arena import Version
+from pswire.config.units import parse_size
 from pswire.model.plan import VariableSpec, make_plan
-from pswire.sizes import parse_size
 from pswire.transport import segments
 from pswire.transport.framed_socket import FRAME_BYTES
 from pswire.v1 import shard_pb2

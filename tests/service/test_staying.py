@@ -22,8 +22,8 @@ from psserver.settings import Options, resolve
 from psserver.weights_file import load
 from pswire.addresses import parse_address
 from pswire.exits import ExitCode
+from pswire.messages import specs_to_wire
 from pswire.model.plan import VariableSpec, make_plan
-from pswire.model.specs import specs_to_wire
 from pswire.transport.codecs import FLOAT32
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb

@@ -10,7 +10,7 @@ import grpc
 
 from psserver.service.errors import Refused
 from pswire.logs.events import event
-from pswire.logs.texts import escaped
+from pswire.logs.lines import escaped
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, Role, Subject, subject_among
 from pswire.security.tokens import HEADER

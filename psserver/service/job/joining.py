@@ -18,8 +18,8 @@ from psserver.service.guard.limits import Capacity
 from psserver.service.job.agreement import Variables, agree_on_codec, agreed, explain_other_work, planned
 from psserver.service.job.decider import Decider
 from psserver.service.store.resume_point import ResumePoint
+from pswire.messages import specs_to_wire
 from pswire.model.plan import Plan, VariableSpec, explain_mismatch
-from pswire.model.specs import specs_to_wire
 from pswire.model.variables import check_specs
 from pswire.patience import transfer
 from pswire.records import StateError

@@ -26,9 +26,8 @@ from psserver.service.net.status import memory_to_wire, progress_to_wire, report
 from pswire.addresses import Address
 from pswire.generations import follows
 from pswire.logs.events import event
-from pswire.message_codec import MessageCodec
+from pswire.messages import MessageCodec, specs_from_wire, specs_to_wire
 from pswire.model.plan import Plan, PlanError
-from pswire.model.specs import specs_from_wire, specs_to_wire
 from pswire.model.variables import check_dimensions
 from pswire.transport.codecs import WireDtypeError
 from pswire.transport.wire import codec_numbered

@@ -27,9 +27,8 @@ from psserver.shard import Apply, Order
 from pswire.exits import ExitCode
 from pswire.generations import follows
 from pswire.logs.events import event
-from pswire.messages import ORDERS
+from pswire.messages import ORDERS, specs_from_wire
 from pswire.model.plan import Plan, PlanError, make_plan
-from pswire.model.specs import specs_from_wire
 from pswire.records import StateError
 from pswire.v1 import shard_pb2
 

@@ -3,8 +3,7 @@
 from psserver.coordinator.status import JobReport
 from psserver.service.guard.ledger import MemoryUse
 from psserver.service.job.reports import HowFar
-from pswire.message_codec import MessageCodec
-from pswire.messages import REASON
+from pswire.messages import REASON, MessageCodec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2
 

@@ -1,18 +1,26 @@
-"""TF_CONFIG, in which schedulers tell a process of its cluster and its place there.
+"""The place of a process in its cluster: `--task-index`, and TF_CONFIG and other variables that schedulers set.
 
-TensorFlow's own form, and what Kubeflow's training operator writes: `master` for `chief`, no evaluator in the
-cluster, and for a job with `enableDynamicWorker` a `sparseCluster`, which names every ps and, of the workers, only the
-process itself; a ps finds only itself there (`pkg/controller.v1/tensorflow/tensorflow.go` of training-operator v1).
+Of TF_CONFIG, TensorFlow's own form is supported, and that of Kubeflow's training operator: `master` for `chief`, no
+evaluator in the cluster, and, for a job with `enableDynamicWorker`, a `sparseCluster`. That names every ps, but of the
+workers only the process itself; a ps finds only itself there (`pkg/controller.v1/tensorflow/tensorflow.go` of
+training-operator v1).
 """
 
 import json
+import logging
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from pswire.addresses import Address, AddressError, parse_address, refuse_duplicates
+from pswire.logs.events import event
 from pswire.nearest import did_you_mean
 
+AUTO = "auto"
+# In this order: Slurm steps, Kubernetes Indexed Jobs, Volcano tasks.
+VARIABLES = ("SLURM_PROCID", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX")
 KINDS = ("ps", "worker", "chief", "master", "evaluator")
 
 Table = dict[str, object]
@@ -20,9 +28,9 @@ Table = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class TfCluster:
-    """What TF_CONFIG says, with a chief, if any, as the first of `workers`.
+    """The contents of TF_CONFIG; a chief, if any, is the first of `workers`.
 
-    `workers`: None where it does not say how many there are. `ps`: in task order.
+    `workers`: their number, or None if TF_CONFIG does not say. `ps`: in task order.
     """
 
     ps: tuple[Address, ...]
@@ -34,10 +42,9 @@ class TfCluster:
 def cluster_from_tf_config(text: str) -> TfCluster:
     """Read the value of the TF_CONFIG environment variable.
 
-    A chief is a worker here: it becomes worker 0 and the others move up by
-    one. An evaluator of the cluster is left out, and as this process's task it
-    is refused: the servers choose a worker to evaluate.
-    Raises AddressError, naming the key that is wrong.
+    A chief becomes worker 0, and the other workers move up by one. An evaluator in the cluster is left out; as this
+    process's task it is refused, because the servers choose a worker to evaluate. Raises AddressError, naming the wrong
+    key.
     """
     try:
         config = json.loads(text)
@@ -76,7 +83,7 @@ def _dense(cluster: Table, task: Table) -> TfCluster:
 
 
 def _sparse(cluster: Table, task: Table) -> TfCluster:
-    """Nobody is told how many workers there are; they come and go."""
+    """Read a sparse cluster, whose workers come and go: their number is unknown."""
     kind, ps = _kind(task), _addresses("sparseCluster", cluster, "ps")
     index = _index(task, kind)
     if not ps:
@@ -84,7 +91,7 @@ def _sparse(cluster: Table, task: Table) -> TfCluster:
     if kind == "ps" and (index or len(ps) > 1):
         raise AddressError(
             f"TF_CONFIG: sparseCluster names {len(ps)} ps to ps {index}: a server must know all of them; give "
-            "--ps-hosts and --task-index, or switch enableDynamicWorker off"
+            "--ps-hosts and --task-index, or turn off enableDynamicWorker"
         )
     return TfCluster(ps, None, "ps" if kind == "ps" else "worker", index)
 
@@ -126,10 +133,52 @@ def _kind(task: Table) -> Literal["ps", "worker", "chief"]:
 
 
 def _index(task: Table, kind: str) -> int:
-    """Of a chief it need not be said."""
+    """Return the task's index; a chief's defaults to 0."""
     index = task.get("index", 0 if kind == "chief" else None)
-    # TensorFlow itself takes "0" for 0.
+    # TensorFlow also accepts "0" for 0.
     number = int(index) if isinstance(index, str) and re.fullmatch(r"[0-9]{1,9}", index) else index
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise AddressError(f"TF_CONFIG: task.index: expected a number from 0 on, got {json.dumps(index)}")
+        raise AddressError(f"TF_CONFIG: task.index: expected a number >= 0, got {json.dumps(index)}")
     return number
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIndex:
+    """A task index, and the environment variable it came from."""
+
+    index: int
+    source: str
+
+
+def task_index_from(environment: Mapping[str, str]) -> TaskIndex:
+    """Read the index from TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or VC_TASK_INDEX, whichever comes first.
+
+    Raises AddressError if none is set, or if the first one set has no index >= 0.
+    """
+    tf_config = environment.get("TF_CONFIG")
+    if tf_config:
+        return TaskIndex(cluster_from_tf_config(tf_config).task_index, "TF_CONFIG")
+    for name in VARIABLES:
+        text = environment.get(name)
+        if text is not None:
+            if not re.fullmatch(r"[0-9]{1,9}", text):
+                raise AddressError(f"--task-index auto: {name}: expected a number >= 0, got {text!r}")
+            return TaskIndex(int(text), name)
+    names = ", ".join(("TF_CONFIG", *VARIABLES[:-1]))
+    raise AddressError(
+        f"--task-index auto: expected one of {names} or {VARIABLES[-1]} in the environment, got none; give a number"
+    )
+
+
+def chosen_task_index(text: str | None, command: str) -> int | None:
+    """Return the value of `--task-index`. For "auto", `command` logs where it was found. Raises AddressError."""
+    if text is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    if text != AUTO:
+        raise AddressError(f'--task-index: expected a number >= 0 or "{AUTO}", got {text!r}')
+    found = task_index_from(os.environ)
+    told = event("task_index", task_index=found.index, source=found.source)
+    logging.getLogger(command).info("this is task %d, from %s", found.index, found.source, extra=told)
+    return found.index
