@@ -1,4 +1,4 @@
-"""Measured beside what theory says and what the simulator predicts: tables and JSON."""
+"""Measured numbers beside theory, and beside the simulator's prediction: tables and JSON."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ HEAD = ("policy", "", "measured", "", "theory", "off by", "formula", "source")
 
 
 def bounded(groups: Sequence[Group]) -> tuple[list[tuple[str, BoundedCurve]], list[str]]:
-    """(label, curve) of the groups that have a bound, and a sentence for each that has none."""
+    """Return (label, curve) of the groups that have a bound, and a sentence for each that has none."""
     found, missing = [], []
     for group in groups:
         try:
@@ -29,7 +29,7 @@ def bounded(groups: Sequence[Group]) -> tuple[list[tuple[str, BoundedCurve]], li
 
 
 def claims_by_group(groups: Sequence[Group]) -> list[tuple[str, list[Claim]]]:
-    """The laws that hold for each group, and the end of its bounded curve where there is one."""
+    """Return the laws that hold for each group, and the end of its bounded curve if there is one."""
     curves = dict(bounded(groups)[0])
     return [
         (group.label, [*claims_of([run.run for run in group.runs]), *_end(curves.get(group.label))])
@@ -42,13 +42,12 @@ def _end(curve: BoundedCurve | None) -> list[Claim]:
         return []
     what = "f(x_v) - f(x*)" if curve.kind == "gap" else "mean |grad f|^2"
     version = int(curve.versions[-1])
-    said = f"{what}, v = {version}"
     measured, bound = float(curve.measured[-1]), float(curve.bound[-1])
-    return [Claim(said, measured, "<=", bound, curve.formula, curve.source)]
+    return [Claim(f"{what}, v = {version}", measured, "<=", bound, curve.formula, curve.source)]
 
 
 def rows(label: str, claims: Sequence[Claim]) -> list[tuple[str, ...]]:
-    """Cells below HEAD; a group without any law has one row that says so."""
+    """Return rows of cells below HEAD; one row that says so for a group without any law."""
     if not claims:
         return [(label, "no formula is known to hold", "", "", "", "", "", "")]
     return [_row(label if number == 0 else "", claim) for number, claim in enumerate(claims)]
@@ -63,7 +62,7 @@ def _row(label: str, claim: Claim) -> tuple[str, ...]:
 
 
 def theory_tables(groups: Sequence[Group]) -> Iterator[Table]:
-    """One for each group."""
+    """Yield a table for each group."""
     for label, claims in claims_by_group(groups):
         table = Table(
             title=Text(f"Theory: {label}"), title_justify="left", header_style="bold", box=box.SIMPLE_HEAD
@@ -76,7 +75,7 @@ def theory_tables(groups: Sequence[Group]) -> Iterator[Table]:
 
 
 def theory_json(groups: Sequence[Group]) -> dict[str, Any]:
-    """Numbers that do not exist are null."""
+    """Return the table as JSON, with null for missing numbers."""
     return {
         "event": "theory",
         "groups": [
@@ -100,12 +99,12 @@ def theory_json(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def prediction_tables(predictions: Sequence[Prediction]) -> Iterator[Table]:
-    """One for each run. Errors are those of the mean, (mean - real) / real."""
+    """Yield a table for each run. Errors are those of the mean, (mean - real) / real."""
     plays = max(len(prediction.plays) for prediction in predictions)
     caption = (
         f"predicted: mean and standard deviation of {plays} simulated runs; range: the smallest and the largest "
-        f"of them. A right model has {max(0, plays - 1)} of {plays + 1} real numbers in the range. own seed: the one "
-        "with the delays that were injected in the real run, too."
+        f"of them. A correct model has {max(0, plays - 1)} of {plays + 1} real numbers in the range. own seed: the "
+        "simulated run with the delays that were also injected in the real run."
     )
     for label, prediction in zip(labels([each.run for each in predictions]), predictions, strict=True):
         table = Table(
@@ -129,11 +128,11 @@ def _cells(row: Row) -> list[str]:
     # Means of whole numbers are not whole.
     finer = max(1, digits)
     if math.isnan(mean):
-        # Nobody made a version, say.
+        # No play made a version, for example.
         return ["-", "-", "-", _known(row.real, digits), "-", "-"]
-    give_or_take = "" if math.isnan(deviation) else f" ± {deviation:.{finer}f}"
+    deviation_text = "" if math.isnan(deviation) else f" ± {deviation:.{finer}f}"
     return [
-        f"{mean:.{finer}f}{give_or_take}",
+        f"{mean:.{finer}f}{deviation_text}",
         f"{min(row.plays):.{digits}f} - {max(row.plays):.{digits}f}",
         f"{row.plays[0]:.{digits}f}",
         _known(row.real, digits),
@@ -147,7 +146,7 @@ def _known(value: float, digits: int) -> str:
 
 
 def prediction_json(prediction: Prediction) -> dict[str, Any]:
-    """Numbers that do not exist are null."""
+    """Return the table as JSON, with null for missing numbers."""
     return {
         "event": "prediction",
         "run": str(prediction.run.path),

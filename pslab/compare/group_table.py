@@ -17,14 +17,13 @@ from rich.text import Text
 from pslab.compare.groups import MEASURES, Goals, Group, Measured, Spread
 from pslab.display.status import finite_or_none
 from pslab.runs.folder import DECISIONS
-from pswire.decisions.entries import Drop
 
 FAILED, UNFINISHED = "failed", "unfinished"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """How a measure is shown: its title, and digits and factor of its numbers."""
+    """A column of a measure: its title, and digits and factor of its numbers."""
 
     measure: str
     title: str
@@ -32,7 +31,7 @@ class Column:
     factor: float = 1.0
 
 
-# The first ones are shown where there is no room for all.
+# In the order of importance: the last ones are left out if there is no room.
 COLUMNS = (
     Column("accuracy", "accuracy", 3),
     Column("loss", "loss", 3),
@@ -45,16 +44,16 @@ COLUMNS = (
     Column("least_share", "least worker %", 1, 100.0),
     Column("most_share", "most worker %", 1, 100.0),
 )
-# So many reasons for what was dropped are named.
+# Reasons of drops that are named.
 REASONS = 3
-# So many starving workers of a group have a line each.
+# Starving workers of a group that have a line each.
 NAMED = 5
-# Characters of a group's label that a table keeps in one line, however little room there is.
+# The least width of the column of labels, in characters.
 LABEL = 24
 
 
 def columns_for(goals: Goals, chosen: Sequence[str] = ()) -> list[Column]:
-    """The columns of the measures `chosen`, or else the usual ones behind the times that were asked for."""
+    """Return the columns of the `chosen` measures, or those of the goals and the usual ones."""
     timed = []
     if goals.accuracy is not None:
         timed.append(Column("seconds_to_accuracy", f"s to accuracy {goals.accuracy:g}", 2))
@@ -71,9 +70,9 @@ def columns_for(goals: Goals, chosen: Sequence[str] = ()) -> list[Column]:
 def compare_table(
     groups: Sequence[Group], columns: Sequence[Column], screen: Console
 ) -> tuple[Table, list[str]]:
-    """One line per group: means, and ± the standard deviation where there are several runs.
+    """Return a table with one line per group, and the titles of the columns for which `screen` has no room.
 
-    The second value: titles of the columns for which `screen` has no room.
+    Cells are means, with ± the standard deviation if there are several runs.
     """
     shown = list(columns)
     stacked = _least_width(groups, shown, False, screen) > screen.width
@@ -90,15 +89,15 @@ def _least_width(groups: Sequence[Group], columns: Sequence[Column], stacked: bo
 def _table(
     groups: Sequence[Group], columns: Sequence[Column], stacked: bool, label: int | None = None
 ) -> Table:
-    """`stacked`: cells of two lines, which need less room. `label`: characters of the first column at most."""
+    """Return the table. `stacked`: cells have two lines, which need less room. `label`: width limit of the labels."""
     table = Table(title="Policies", title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("policy", overflow="fold", max_width=label)
     for title in ("runs", *(column.title for column in columns)):
         table.add_column(title.replace(" ", "\n") if stacked else title, justify="right", no_wrap=True)
     for group in groups:
         states = Counter(state_of(run) for run in group.runs)
-        told = ", ".join(f"{states[state]} {state}" for state in (FAILED, UNFINISHED) if states[state])
-        cells = [f"{len(group.runs)} ({told})" if told else str(len(group.runs))]
+        exceptions = ", ".join(f"{states[state]} {state}" for state in (FAILED, UNFINISHED) if states[state])
+        cells = [f"{len(group.runs)} ({exceptions})" if exceptions else str(len(group.runs))]
         cells += [measure_text(group, column) for column in columns]
         lines = [cell.replace(" ", "\n", 1) if stacked else cell for cell in cells]
         table.add_row(Text(group.label, style="red" if states[FAILED] else ""), *lines)
@@ -106,16 +105,16 @@ def _table(
 
 
 def state_of(run: Measured) -> str:
-    """Empty for one that succeeded. Without a summary it still runs, or was killed, which its folder does not tell."""
+    """Return how a run ended; empty for success. An unfinished one is still running, or was killed."""
     if not run.run.stopped:
         return UNFINISHED
     return "" if run.success else FAILED
 
 
 def compare_csv(groups: Sequence[Group], chosen: Sequence[str] = ()) -> str:
-    """One line per group, behind a heading: every measure, or those `chosen`, and its deviation over the runs.
+    """Return CSV with one line per group: every measure, or the `chosen` ones, and its deviation over the runs.
 
-    Numbers are as exact as they are known; what was not measured is empty.
+    Numbers have full precision; what was not measured is empty.
     """
     names = chosen or MEASURES
     text = io.StringIO()
@@ -146,14 +145,14 @@ def compare_csv(groups: Sequence[Group], chosen: Sequence[str] = ()) -> str:
 
 
 def measure_text(group: Group, column: Column) -> str:
-    """As `spread_text`; where only some of the runs have the measure, it says how many."""
+    """Return a measure as `spread_text`, with the number of runs that have it if not all do."""
     found = group.spread(column.measure)
     few = f" ({found.count} of {len(group.runs)})" if 0 < found.count < len(group.runs) else ""
     return spread_text(found, column.digits, column.factor) + few
 
 
 def spread_text(spread: Spread, digits: int, factor: float = 1.0) -> str:
-    """``0.951 ±0.004``; a dash where nothing was measured, no ± for a single run."""
+    """Return ``0.951 ±0.004``; a dash if nothing was measured, no ± for a single run."""
     if math.isnan(spread.mean):
         return "-"
     mean = f"{factor * spread.mean:.{digits}f}"
@@ -161,7 +160,7 @@ def spread_text(spread: Spread, digits: int, factor: float = 1.0) -> str:
 
 
 def starving(groups: Sequence[Group], below: float = 0.25) -> list[str]:
-    """A sentence for each worker whose part is less than `below` of an equal one, the worst first; of many for some."""
+    """Return a sentence for each worker whose part is below `below` of an equal one, the worst first, up to a limit."""
     lines = []
     for group in groups:
         equal = 1 / max(1, len(group.shares()))
@@ -178,24 +177,25 @@ def starving(groups: Sequence[Group], below: float = 0.25) -> list[str]:
 
 
 def drops(groups: Sequence[Group]) -> list[str]:
-    """Say for each group of which something was dropped why: of its first run, if that has a log. Raises RunError."""
+    """Return a sentence about the reasons of drops in each group's first run, if it has a log. Raises RunError."""
     lines = []
     for group in groups:
         run = group.runs[0].run
         if not (group.spread("dropped_share").mean > 0 and (run.path / DECISIONS).is_file()):
             continue
-        reasons = [entry.fact.reason for entry in run.decisions() if isinstance(entry.fact, Drop)]
-        # One sentence for all versions and tickets.
-        counted = Counter(re.sub(r"\d+", "N", reason) for reason in reasons)
-        said = "; ".join(f"{reason} ({count})" for reason, count in counted.most_common(REASONS))
+        # One reason for all versions and tickets.
+        counted: Counter[str] = Counter()
+        for reason, count in run.fold().reasons.items():
+            counted[re.sub(r"\d+", "N", reason)] += count
+        listed = "; ".join(f"{reason} ({count})" for reason, count in counted.most_common(REASONS))
         more = f"; {len(counted) - REASONS} more reasons" if len(counted) > REASONS else ""
-        if said:
-            lines.append(f"{group.label}: {len(reasons)} dropped in {run.name}: {said}{more}")
+        if listed:
+            lines.append(f"{group.label}: {counted.total()} dropped in {run.name}: {listed}{more}")
     return lines
 
 
 def compare_json(groups: Sequence[Group]) -> dict[str, Any]:
-    """Everything that the table shows and the parts of every worker; what was not measured is null."""
+    """Return everything that the table shows, and the parts of every worker; null for what was not measured."""
     names = sorted({name for group in groups for run in group.runs for name in run.measures.values})
     return {
         "event": "compare",
@@ -218,7 +218,7 @@ def compare_json(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def spread_json(spread: Spread) -> dict[str, Any]:
-    """NaN becomes null."""
+    """Return a spread as JSON, with null for NaN."""
     return {
         "mean": finite_or_none(spread.mean),
         "deviation": finite_or_none(spread.deviation),

@@ -1,4 +1,4 @@
-"""The numbers of one run that a comparison is made of."""
+"""The measures of runs; groups of runs that differ by their seed only; the best group of each policy."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ from typing import Any
 from pslab.runs.folder import Run, RunError, Summary
 from pslab.runs.report import policy_label
 
-# So many versions' losses are averaged before they are held against a threshold: single batches are noisy.
+# The losses of this many versions are averaged and compared with a threshold: single batches are noisy.
 WINDOW = 10
 
 
@@ -34,7 +34,7 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class Goals:
-    """Thresholds whose first crossing is timed; None: not asked for."""
+    """Thresholds whose first crossing is timed; None for no threshold."""
 
     loss: float | None = None
     accuracy: float | None = None
@@ -42,11 +42,10 @@ class Goals:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """NaN: not measured. Times in seconds from the first grant; staleness in versions.
+    """The numbers of one run, by the names of MEASURES; NaN if not measured.
 
-    `shares`: worker -> its part of all applied contributions, of which n
-    workers have 1/n each when nobody is favoured. `acceptance`: worker -> the
-    part of its own committed contributions that was applied.
+    `shares`: worker -> its part of all applied contributions, 1/n each for n workers if none is favoured.
+    `acceptance`: worker -> the applied part of its own contributions.
     """
 
     values: Mapping[str, float]
@@ -56,7 +55,7 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A run, what it was made with, and its measures. `settings`: dotted key -> value."""
+    """A run, its settings (dotted key -> value) and its measures."""
 
     run: Run
     seed: int | None
@@ -66,7 +65,7 @@ class Measured:
 
 
 def measured(run: Run, goals: Goals) -> Measured:
-    """Raises RunError for a run whose log cannot be read, or of one that has stopped and whose log is cut off."""
+    """Measure a run. Raises RunError if its log cannot be read, or is cut off although the run has stopped."""
     run.check_whole()
     summary, settings = run.summary, run.settings()
     return Measured(
@@ -100,7 +99,7 @@ def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:
 
 
 def _times(run: Run, goals: Goals) -> dict[str, float]:
-    """Seconds to each goal; NaN when it was not reached, or not asked for."""
+    """Return the seconds to each goal; NaN if it was not reached, or there is none."""
     begun = run.first_grant()
     recent: deque[float] = deque(maxlen=WINDOW)
     found = {"seconds_to_loss": math.nan, "seconds_to_accuracy": math.nan}
@@ -117,16 +116,16 @@ def _times(run: Run, goals: Goals) -> dict[str, float]:
     return found
 
 
-# Settings that say how a run was carried out, not what was run.
+# Settings that do not distinguish experiments.
 _INCIDENTAL = ("run.seed", "run.name", "cluster.idle_timeout")
 
 # Runs that differ in more settings than this are labelled by their folders' names.
-MOST = 3
+LABEL_SETTINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and sample standard deviation over `count` runs that have the number. NaN: too few have it."""
+    """Mean and sample standard deviation over the `count` runs that have a number; NaN if too few have it."""
 
     mean: float
     deviation: float
@@ -135,19 +134,21 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Group:
+    """Runs with the same settings but for the seed."""
+
     label: str
     runs: tuple[Measured, ...]
 
     def spread(self, name: str) -> Spread:
-        """Of one measure."""
+        """Return the spread of one measure."""
         return spread([run.measures.values.get(name, math.nan) for run in self.runs])
 
     def shares(self) -> dict[str, Spread]:
-        """Of each worker's part of what was applied."""
+        """Return the spread of each worker's part of all applied contributions."""
         return self._by_worker([run.measures.shares for run in self.runs])
 
     def acceptance(self) -> dict[str, Spread]:
-        """Of the part of each worker's commits that was applied."""
+        """Return the spread of the applied part of each worker's commits."""
         return self._by_worker([run.measures.acceptance for run in self.runs])
 
     def _by_worker(self, tables: Sequence[Any]) -> dict[str, Spread]:
@@ -156,7 +157,7 @@ class Group:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Of those that are finite."""
+    """Return the spread of the finite values."""
     finite = [value for value in values if math.isfinite(value)]
     mean = statistics.fmean(finite) if finite else math.nan
     deviation = statistics.stdev(finite) if len(finite) > 1 else math.nan
@@ -164,9 +165,9 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def grouped(runs: Sequence[Measured]) -> list[Group]:
-    """One group per setting, in the order in which they first appear.
+    """Return one group per setting, in the order in which they first appear.
 
-    A label is the policy, and every other setting in which the runs differ (or a folder where they are many).
+    A label has the policy and every other setting in which the runs differ, or the folder's name if these are many.
     """
     varied = _varied(runs)
     members: dict[tuple[str, ...], list[Measured]] = {}
@@ -176,7 +177,7 @@ def grouped(runs: Sequence[Measured]) -> list[Group]:
 
 
 def varied_settings(groups: Sequence[Group]) -> dict[str, list[Any]]:
-    """Key -> its different values, of every setting in which the groups differ; absent where a run has none."""
+    """Return key -> different values, for every setting in which the groups differ."""
     runs = [group.runs[0] for group in groups]
     return {
         key: list(
@@ -187,7 +188,7 @@ def varied_settings(groups: Sequence[Group]) -> dict[str, list[Any]]:
 
 
 def _varied(runs: Sequence[Measured]) -> list[str]:
-    """Keys with more than one value. The names of runs and seeds are none."""
+    """Return the keys with more than one value, apart from names and seeds of runs."""
     keys = dict.fromkeys(key for run in runs for key in run.settings if key not in _INCIDENTAL)
     return [key for key in keys if len({repr(run.settings.get(key)) for run in runs}) > 1]
 
@@ -196,36 +197,36 @@ def _label(run: Measured, runs: Sequence[Measured], varied: Sequence[str]) -> st
     policy = run.settings.get("policy.name")
     same = [other for other in runs if other.settings.get("policy.name") == policy]
     knobs = [key for key in _varied(same) if key.startswith("policy.")]
-    # The usual label where it tells the knobs that differ; else they are spelled out.
+    # The usual label, unless runs of this policy differ in their knobs: then those are spelled out.
     head = str(policy) if knobs else policy_label(run.run.summary.policy)
     others = [key for key in varied if not key.startswith("policy.") and key in run.settings]
     if knobs:
         head += f" ({', '.join(f'{_last(key)}={run.settings.get(key)}' for key in knobs)})"
-    if len(others) > MOST:
+    if len(others) > LABEL_SETTINGS:
         return f"{head}, {run.run.name}"
     tail = ", ".join(f"{_last(key)}={run.settings[key]}" for key in others)
     return f"{head}, {tail}" if tail else head
 
 
 def _last(key: str) -> str:
-    """``learning_rate``; a worker's number keeps its table: ``factors.7``."""
+    """Return the last part of a key (``learning_rate``); a worker's number keeps its table (``factors.7``)."""
     rest, _, last = key.rpartition(".")
     return f"{rest.rpartition('.')[2]}.{last}" if last.isdigit() else last
 
 
 def goal_of(goals: Goals) -> str:
-    """The measure that decides who is best. Raises RunError when there is no goal."""
+    """Return the measure that decides which group is best. Raises RunError without a goal."""
     if goals.accuracy is None and goals.loss is None:
-        raise RunError("--best: expected a goal, too: --accuracy X or --loss X")
+        raise RunError("--best: expected a goal as well: --accuracy X or --loss X")
     return "seconds_to_loss" if goals.accuracy is None else "seconds_to_accuracy"
 
 
 def best_of_each(groups: Sequence[Group], goals: Goals) -> list[Group]:
-    """Of the groups with the same [policy] the one that is first at the goal on average, fastest policy first:
-    comparing all policies with one learning rate would be no fair race.
+    """Return for each [policy] the group that reaches the goal first on average, the fastest policy first.
 
-    A group counts only if all of its runs arrived; where none did, the one of which most did. The time is that to
-    the accuracy, else to the loss. Raises RunError when there is no goal.
+    So each policy runs with its best learning rate: one rate for all would be unfair. A group counts only if all of its
+    runs reached the goal; if there is none, the one with the most such runs. The goal is the accuracy, else the loss.
+    Raises RunError without a goal.
     """
     measure = goal_of(goals)
 
@@ -241,6 +242,6 @@ def best_of_each(groups: Sequence[Group], goals: Goals) -> list[Group]:
 
 
 def _knobs_of(group: Group) -> str:
-    """Its name and knobs. Where workers take steps of their own, their learning rate is a knob: it is a setting."""
+    """Return name and knobs of the policy, without the learning rate of its local rule."""
     knobs = group.runs[0].run.summary.policy
     return repr(sorted((key, value) for key, value in knobs.items() if key != "learning_rate"))

@@ -1,4 +1,4 @@
-"""A comparison as one HTML file: no scripts, nothing to be fetched, readable without a network."""
+"""A comparison as one HTML file, without scripts and external files."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -27,7 +27,7 @@ tbody tr:nth-child(even) { background: #f5f6f8 } svg { width: 100%; height: auto
 
 
 def write_html(groups: Sequence[Group], goals: Goals, path: Path) -> None:
-    """Raises RunError when a run cannot be read, matplotlib is missing, or the file cannot be written."""
+    """Write the page. Raises RunError if a run cannot be read, matplotlib is missing, or the file cannot be written."""
     text = page(groups, goals)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,10 +59,10 @@ def page(groups: Sequence[Group], goals: Goals) -> str:
 
 def _loss(groups: Sequence[Group]) -> list[str]:
     if not any(len(curve(measured.run).loss) for group in groups for measured in group.runs):
-        return ["<p class=note>No run has one: time only was simulated, or no contribution was applied.</p>"]
+        return ["<p class=note>No run has one: only time was simulated, or no contribution was applied.</p>"]
     return [
-        "<p class=note>Of the contributions that made each version, smoothed. One strong line per policy; "
-        "the faint ones are its other seeds.</p>",
+        "<p class=note>Mean of the contributions of each version, smoothed. One strong line per policy; the faint "
+        "ones are its other seeds.</p>",
         charts.svg(charts.loss_chart(groups)),
     ]
 
@@ -82,7 +82,7 @@ def _row(tag: str, cells: Iterable[str]) -> str:
 
 
 def _theory(groups: Sequence[Group]) -> list[str]:
-    """The laws and bounds that hold for these runs, and why others do not."""
+    """Return the laws and bounds that hold for these runs, and why others do not."""
     found = claims_by_group(groups)
     curves, missing = bounded(groups)
     body = "".join(_row("td", row) for label, claims in found for row in rows(label, claims))
@@ -97,7 +97,7 @@ def _theory(groups: Sequence[Group]) -> list[str]:
 
 
 def _one(group: Group) -> list[str]:
-    """The group's first run from close by."""
+    """Return the section about the group's first run."""
     run = group.runs[0].run
     found = timeline(run)
     lines = share_rows(found)
@@ -121,15 +121,15 @@ def _staleness(group: Group) -> str:
 
 
 def _legend(found: Timeline) -> str:
-    """What the timeline shows."""
+    """Return a sentence about what the timeline shows."""
     if not found.reported:
         return (
-            "Who held a ticket when, from grant to commit (pulling, computing and pushing), and what became of it; "
-            "a gap is waiting."
+            "When each worker held a ticket, from grant to commit (pulling, computing and pushing), and its fate; a "
+            "gap is waiting."
         )
     return (
-        "Who computed, communicated and waited when. Receiving is waiting for the weights, sending all that is left "
-        "between grant and commit. A gradient that is summed in a fixed order waits for its turn. Wasted is a ticket "
-        "that was cancelled or given up. A line ends what was applied, a cross what was dropped. The table is of the "
-        "whole run."
+        "When each worker computed, communicated and waited. Receiving is waiting for the weights, sending the rest "
+        "between grant and commit. A gradient that is summed in a fixed order waits for its turn. Wasted is the time "
+        "of a ticket that was cancelled or abandoned. A line marks an applied contribution, a cross a dropped one. The "
+        "table is of the whole run."
     )

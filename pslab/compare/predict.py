@@ -1,16 +1,12 @@
-"""The simulator's prediction of a run, and how far it was off.
+"""The simulator's prediction of a run, and its error.
 
-A prediction needs to know how long a step takes. A declared one takes
-[simulation], [links] and [faults] of an experiment for the run's own policy,
-cluster and delays. A measured one takes the times between grant and commit
-from a run, takes off the delays that were injected there, and plays what
-remains (computing, sending, waiting for a processor) beside the delays of the
-experiment that it predicts.
+A prediction needs the durations of steps. They are either declared, by [simulation], [links] and [faults] of an
+experiment, or measured: the times between grant and commit of a run, less the delays that were injected there. What
+remains (computing, sending, waiting for a processor) is simulated together with the delays of the predicted run.
 
-One simulated run is one throw of the dice, and so is the real one: 25 drops
-are 25 give or take 5. So a prediction is played several times. The first play
-has the seed of the run, and with it the very delays that were injected there,
-step by step; every other play has a seed of its own.
+One simulated run is one random sample, and so is the real one: 25 drops are 25 ± 5. So a prediction is played several
+times. The first play has the run's own seed, and with it the very delays that were injected there; every other play
+has a seed of its own.
 """
 
 import math
@@ -41,7 +37,7 @@ from psworker.local import build as build_local
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Times of steps without injected delays, in seconds, in order; by worker number."""
+    """Durations of steps without injected delays, in seconds, in order; by worker number."""
 
     by_worker: Mapping[int, tuple[float, ...]]
 
@@ -50,7 +46,7 @@ class StepTimes:
         return fmean([time for times in self.by_worker.values() for time in times])
 
     def mixed(self) -> list[float]:
-        """The times of all workers in turn, each as if its worker were as fast as the mean of all."""
+        """Return the times of all workers in turn, scaled as if each worker had the mean speed."""
         even = [self._even(self.by_worker[rank]) for rank in sorted(self.by_worker)]
         return [time for turn in zip_longest(*even) for time in turn if time is not None]
 
@@ -60,17 +56,17 @@ class StepTimes:
 
 
 def step_times_of(run: Run) -> StepTimes:
-    """Measured step times of a run. Raises RunError when it has no commits, or was not made by ps-lab.
+    """Return the measured step times of a run. Raises RunError if it has no commits, or was not made by ps-lab.
 
-    The steps of a ticket of several batches count with their mean: how they
-    differed is not known, so waiting for the slowest is underestimated.
+    All steps of a ticket of several batches count with their mean, because the log does not have each. So waiting for
+    the slowest is underestimated.
     """
     experiment, log = run.experiment, Fold()
     rule = _local_rule(experiment)
     injected: dict[str, Draw] = {}
     drawn: dict[int, list[float]] = {}
     times: dict[int, list[float]] = {}
-    # By worker: when its last commit was, and of which batch.
+    # Worker -> time and batch of its last commit.
     committed: dict[str, tuple[float, int]] = {}
     for entry in run.decisions():
         match entry.fact:
@@ -82,8 +78,8 @@ def step_times_of(run: Run) -> StepTimes:
                 since, delays = log.held[ticket].granted, drawn.pop(ticket)
                 before, last = committed.get(worker, (since, -1))
                 steps = max(1, min(rule.steps, batch - last))
-                # Steps before the pull are taken between the last commit and the grant; a ticket that was granted
-                # ahead waits for the one before it.
+                # Steps before the pull begin at the last commit. A ticket that was granted ahead begins at the commit
+                # of the one before it.
                 begun = before if rule.steps_before_pull else max(since, before)
                 busy = entry.t - begun - sum(delays[:steps])
                 times.setdefault(log.members[worker].rank, []).extend([max(0.0, busy / steps)] * steps)
@@ -100,7 +96,7 @@ def _local_rule(experiment: Experiment) -> Rule:
         rule = build_policy(policy.name, policy.knobs, experiment.cluster.workers).local_rule
         return build_local(rule.name, rule.knobs, [])
     except ValueError as error:
-        raise RunError(f"its policy cannot be made again: {error}") from error
+        raise RunError(f"its policy cannot be built: {error}") from error
 
 
 def _injected(experiment: Experiment, rank: int) -> Draw:
@@ -109,15 +105,15 @@ def _injected(experiment: Experiment, rank: int) -> Draw:
     return delay.draws(stream(experiment.run.seed, rank, "delay"))
 
 
-# Plays of a prediction. What is as random as they are lies between their extremes 9 times out of 11.
+# Plays of a prediction. A number from the same distribution lies between their extremes 9 times out of 11.
 REPEAT = 10
-# Seeds are below; as in an experiment.
+# Seeds are below this, as in an experiment.
 _SEEDS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What is predicted. Staleness in versions; `drops` by worker."""
+    """The numbers that are predicted. Staleness in versions; `drops` by worker."""
 
     seconds_per_version: float
     mean_staleness: float
@@ -132,26 +128,20 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """`plays`: what each play came to, the one with the run's own seed first."""
+    """The numbers of a run and of each play of its prediction; the first play has the run's own seed."""
 
     run: Run
     real: Numbers
     plays: tuple[Numbers, ...]
 
-    @property
-    def own(self) -> Numbers:
-        """With the run's own seed."""
-        return self.plays[0]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number, real and predicted. `plays` are in the order of the prediction's."""
+    """One number, real and predicted. `digits`: decimals worth showing."""
 
     what: str
     plays: tuple[float, ...]
     real: float
-    # Decimals that are worth showing.
     digits: int
 
     @property
@@ -160,17 +150,17 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Of the mean of all plays, relative to the real number."""
+        """The relative error of the mean of all plays."""
         return relative_error(self.predicted.mean, self.real)
 
     @property
     def within(self) -> bool:
-        """The real number is not beyond the smallest or the largest of the plays."""
+        """True if the real number lies between the smallest and the largest play."""
         return min(self.plays) <= self.real <= max(self.plays)
 
 
 def prediction_rows(prediction: Prediction) -> list[Row]:
-    """Times in milliseconds."""
+    """Return the predicted numbers as rows. Times are in milliseconds."""
     real, plays = prediction.real, prediction.plays
 
     def row(what: str, number: Callable[[Numbers], float], digits: int) -> Row:
@@ -193,10 +183,9 @@ def _dropped_of(worker: str, numbers: Numbers) -> float:
 
 
 def predict(run: Run, source: Experiment | StepTimes, repeat: int = REPEAT) -> Prediction:
-    """Simulate what `run` did `repeat` times, timing only, and hold both against each other.
+    """Simulate `run` `repeat` times, timing only.
 
-    `source`: an experiment that declares how long steps take, or measured times.
-    Raises RunError and SimulationError.
+    `source`: an experiment that declares the durations of steps, or measured ones. Raises RunError and SimulationError.
     """
     batches = _batches(run)
     with _timed(run.experiment, source) as experiment:
@@ -209,20 +198,20 @@ def _seeded(experiment: Experiment, seed: int) -> Experiment:
     return experiment.model_copy(update={"run": experiment.run.model_copy(update={"seed": seed})})
 
 
-# Batches of a timing-only run come from `_batches`; the number here only says that there is an end.
+# `batches` only says that the data ends; the real numbers come from `_batches`.
 _TIMING = {"problem": "none", "batches": 1, "record": False, "evaluate": 0, "until_accuracy": 0.0}
 
 
 @contextmanager
 def _timed(own: Experiment, source: Experiment | StepTimes) -> Iterator[Experiment]:
-    """An experiment without tensors that says how long steps take. A measured one needs a file meanwhile.
+    """Provide the run's experiment for a timing-only simulation, with the durations of `source`.
 
-    Of the run's [job] only the epochs are left: nothing is evaluated.
+    Measured times are in a temporary file meanwhile. The [job] keeps only its epochs: nothing is evaluated.
     """
     job = JobSection(epochs=own.job.epochs)
     if isinstance(source, Experiment):
         declared = source.simulation.model_copy(update=_TIMING)
-        # The run's own policy, cluster and delays: what was declared for another one is still about this run.
+        # Policy, cluster and delays stay those of the run.
         yield own.model_copy(
             update={"job": job, "simulation": declared, "links": source.links, "faults": source.faults}
         )
@@ -235,7 +224,7 @@ def _timed(own: Experiment, source: Experiment | StepTimes) -> Iterator[Experime
             update={
                 "job": job,
                 "simulation": simulation.model_copy(update=_TIMING),
-                # What the network costs is in the measured times.
+                # The measured times include the network.
                 "links": LinksSection(),
                 "faults": FaultsSection(),
             }
@@ -243,7 +232,7 @@ def _timed(own: Experiment, source: Experiment | StepTimes) -> Iterator[Experime
 
 
 def _factors(experiment: Experiment, times: StepTimes) -> dict[int, float]:
-    """How much slower than the mean each worker is."""
+    """Return each worker's mean step time, relative to the mean of all."""
     if times.mean <= 0:
         return {}
     workers = experiment.cluster.workers
@@ -251,7 +240,7 @@ def _factors(experiment: Experiment, times: StepTimes) -> dict[int, float]:
 
 
 def _batches(run: Run) -> dict[int, int]:
-    """Worker number -> how many batches it had; empty when the job was ended by something else than its data."""
+    """Return worker number -> number of its batches; empty if the job did not end with its data."""
     log, counts, done = Fold(), dict[int, int](), set[int]()
     for entry in run.decisions():
         log.see(entry.fact, entry.t)
@@ -291,7 +280,7 @@ def _numbers(summary: Summary) -> Numbers:
 
 
 def relative_error(predicted: float, real: float) -> float:
-    """(predicted - real) / real; 0 when both are 0, NaN when only the real one is."""
+    """Return (predicted - real) / real; 0 if both are 0, NaN if only the real one is."""
     if real == 0:
         return 0.0 if predicted == 0 else math.nan
     return (predicted - real) / real

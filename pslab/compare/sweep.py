@@ -1,6 +1,7 @@
 """Sweeps: every combination of the varied values with several seeds, run one after the other.
 
-What is finished is kept, so that a sweep can be taken up again."""
+Finished runs are kept, so that an interrupted sweep can be continued.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pswire.exits import ExitCode
 
 
 class SweepError(ValueError):
-    """A --vary that cannot be understood."""
+    """A --vary that cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Cell:
 
 
 def vary(text: str) -> list[str]:
-    """``key=v1,v2`` as overrides ``key=v1``, ``key=v2``. Commas inside TOML arrays, tables and strings do not separate.
+    """Parse ``key=v1,v2`` into overrides ``key=v1``, ``key=v2``. Commas inside TOML values do not separate.
 
     The key may be a section whose values are tables: ``policy={name = "sync"},{name = "k-sync", aggregate = 4}``.
     Raises SweepError.
@@ -46,7 +47,7 @@ def vary(text: str) -> list[str]:
     parts = _split(values)
     tables = all(part.strip().startswith("{") for part in parts)
     if not equals or not ("." in key or tables) or not all(part.strip() for part in key.split(".")):
-        raise SweepError(f"expected section.key=v1,v2,... (policy.max_staleness=0,1,2, say), got {text!r}")
+        raise SweepError(f"expected section.key=v1,v2,... (such as policy.max_staleness=0,1,2), got {text!r}")
     if not all(part.strip() for part in parts):
         raise SweepError(f"{text!r}: expected a value between every two commas, got none")
     found = [f"{key.strip()}={part.strip()}" for part in parts]
@@ -56,10 +57,10 @@ def vary(text: str) -> list[str]:
 
 
 def _split(values: str) -> list[str]:
-    """At the commas where each part by itself is a TOML value, or else at every comma (bare words)."""
+    """Split at the commas outside TOML arrays, tables and strings."""
     pieces, parts = values.split(","), list[str]()
     for piece in pieces:
-        # An opened bracket or quote, or table, goes on behind the comma.
+        # An open bracket, brace or quote continues behind the comma.
         if parts and _open(parts[-1]):
             parts[-1] += "," + piece
         else:
@@ -79,10 +80,10 @@ def _open(text: str) -> bool:
 
 
 def cells(path: Path, overrides: Sequence[str], varied: Sequence[str], repeat: int) -> list[Cell]:
-    """Every experiment, seeds innermost. Raises SweepError and ExperimentError, before anything runs.
+    """Return every experiment, seeds innermost. Raises SweepError and ExperimentError, before anything runs.
 
-    Seeds count from the experiment's own; workers that share a seed see the
-    same data in the same order under every policy.
+    Seeds count from the experiment's own. With the same seed, workers see the same data in the same order under every
+    policy.
     """
     axes = [vary(text) for text in varied]
     base = load_experiment(path, overrides)
@@ -99,7 +100,7 @@ def cells(path: Path, overrides: Sequence[str], varied: Sequence[str], repeat: i
 
 
 def _check_policy(experiment: Experiment) -> None:
-    """A built-in policy with its knobs; a user's own is code, and the engine's to import."""
+    """Raise ExperimentError unless a built-in policy takes its knobs. A user's own policy is imported by the engine."""
     policy, cluster = experiment.policy, experiment.cluster
     if ":" in policy.name:
         return
@@ -110,14 +111,14 @@ def _check_policy(experiment: Experiment) -> None:
 
 
 def _name(settings: Sequence[str]) -> str:
-    """``max_staleness=2,seed=1``, with nothing in it that a file system would not take."""
+    """Return ``max_staleness=2,seed=1``, with only characters that every file system accepts."""
     pairs = (setting.partition("=") for setting in settings)
     text = ",".join(_part(key.rpartition(".")[2], parse_value(value), value) for key, _, value in pairs)
     return "".join(letter if letter.isalnum() or letter in "=,._-+" else "_" for letter in text)
 
 
 def _part(key: str, value: object, text: str) -> str:
-    """``policy={name = "k-sync", aggregate = 4}`` is ``k-sync,aggregate=4``."""
+    """Return ``key=value``; for ``policy={name = "k-sync", aggregate = 4}`` return ``k-sync,aggregate=4``."""
     if not isinstance(value, dict) or "name" not in value:
         return f"{key}={text}"
     rest = [f"{name}={inner}" for name, inner in value.items() if name != "name"]
@@ -126,7 +127,7 @@ def _part(key: str, value: object, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A cell's run. `kept`: it was finished before; `code` is 0 then."""
+    """The result of a cell. `kept`: its run was finished before; then `code` is 0."""
 
     cell: Cell
     folder: Path
@@ -138,12 +139,11 @@ class Outcome:
 def sweep(
     path: Path, cells: Sequence[Cell], out: Path, options: Options, report: Callable[[Outcome], None]
 ) -> list[Run]:
-    """The runs that came to a summary, in order; `report` is called after each cell.
+    """Run the cells, and return the runs with a summary, in order. `report` is called after each cell.
 
-    A run folder that is complete and was made from the same experiment is
-    kept; a partial one is made again. Stops at an interruption. `options`:
-    for the experiments' engine. Raises RunError when a finished folder holds
-    another experiment, EngineError where the engine cannot be had.
+    A complete run folder of the same experiment is kept; a partial one is made again. An interruption ends the sweep.
+    `options`: for the engine. Raises RunError if a finished folder holds another experiment, and EngineError if the
+    engine is not available.
     """
     runs = []
     for cell in cells:
@@ -170,7 +170,7 @@ def _one(path: Path, cell: Cell, folder: Path, options: Options) -> Outcome:
 
 
 def finished(folder: Path, cell: Cell) -> bool:
-    """The folder holds the cell's run, to its end. Raises RunError when it holds that of another experiment."""
+    """Return True if the folder holds the cell's finished run. Raises RunError if it holds another experiment's."""
     if not (folder / EXPERIMENT).is_file() or not (folder / SUMMARY).is_file():
         return False
     run = Run(folder)

@@ -1,4 +1,4 @@
-"""A run over time: its loss, and who held a ticket, computed, waited and communicated when."""
+"""A run over time: when each worker held a ticket, computed, waited and communicated."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,16 +10,15 @@ from pslab.runs.report import worker_order
 from pslab.runs.work import COMPUTING, KINDS, UNREPORTED, WASTED, Stretch, Work, WorkFold
 from pswire.decisions import entries as facts
 
-# What became of a ticket that was committed, or not; the job may have ended before a fate was known.
+# A ticket's fate by its state. A contribution that the job left without a fate counts as dropped.
 FATES = {APPLIED: "applied", DROPPED: "dropped", COMMITTED: "dropped", CANCELLED: "lost", ABANDONED: "lost"}
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`worker` held a ticket from `begin` to `end`, in seconds from the first grant.
+    """The time from a ticket's grant to its commit or other end, in seconds from the first grant.
 
-    `fate`: "applied", "dropped" or "lost" (cancelled, abandoned, or its worker gone).
-    Between two spans the worker had no ticket: it waited, or was away.
+    `fate`: "applied", "dropped" or "lost" (cancelled or abandoned). Between two spans the worker waited, or was away.
     """
 
     worker: str
@@ -29,34 +28,34 @@ class Span:
 
 
 def spans(run: Run) -> list[Span]:
-    """One per granted ticket that came to an end, in the order of their grants."""
-    begun, log, ends = run.first_grant(), Fold(remember=True), dict[int, float]()
+    """Return one span per ticket that ended, in the order of their grants."""
+    begun, log = run.first_grant(), Fold(remember=True)
     for entry in run.decisions():
         log.see(entry.fact, entry.t)
-        if isinstance(entry.fact, facts.Commit | facts.Cancel | facts.Abandon):
-            ends[entry.fact.ticket] = entry.t
     return [
-        Span(ticket.worker, ticket.granted - begun, ends[ticket.number] - begun, FATES[ticket.state])
+        Span(ticket.worker, ticket.granted - begun, ticket.ended - begun, FATES[ticket.state])
         for ticket in log.tickets.values()
-        if ticket.base is not None and ticket.number in ends
+        if ticket.base is not None and ticket.ended is not None
     ]
 
 
-# Tickets of each worker whose stretches are kept; shares are of all.
+# The first tickets of each worker, whose stretches are kept; shares are of all tickets.
 KEPT = 200
-# Most workers that have a line each in the table of shares.
+# The most workers that have a line each in the table of shares.
 WORKER_LINES = 16
 
 
 @dataclass(slots=True)
 class Lane:
-    """One worker. `ends`: when its first tickets ended; `commits`: when, and what became of it."""
+    """The time of one worker. `ends`: when its first tickets ended; `commits`: when each was committed, and its fate.
+
+    `seconds`: by kind of stretch, of the whole run.
+    """
 
     worker: str
     stretches: list[Stretch] = field(default_factory=list)
     commits: list[tuple[float, str]] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
-    # By kind, of the whole run, also where no stretches are kept.
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
 
     @property
@@ -65,20 +64,20 @@ class Lane:
 
     @property
     def pace(self) -> float:
-        """Seconds of work for each ticket, of those whose stretches are kept; infinite where none came to an end."""
+        """Seconds of work per ticket whose stretches are kept; infinite if none was committed."""
         worked = sum(s.end - s.begin for s in self.stretches if s.kind in (COMPUTING, WASTED, UNREPORTED))
         return worked / len(self.commits) if self.commits else math.inf
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of its time in the job, by kind; all 0 when it had none."""
+        """The shares of its time in the job, by kind of stretch; all 0 if it had none."""
         total = sum(self.seconds.values())
         return {kind: seconds / total if total else 0.0 for kind, seconds in self.seconds.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`reported`: some worker reported what it did. `seconds`: from the first grant to the last commit."""
+    """The lanes of all workers. `reported`: some worker reported times. `seconds`: from first grant to last commit."""
 
     lanes: tuple[Lane, ...]
     reported: bool
@@ -86,11 +85,11 @@ class Timeline:
 
     @property
     def kept(self) -> float:
-        """Until then all stretches are here."""
+        """Up to this time every stretch is kept."""
         return min((lane.ends[-1] for lane in self.lanes if lane.full), default=math.inf)
 
     def until(self, tickets: int) -> float:
-        """When the median worker has had `tickets` tickets, or all of its own; the end where nobody has had more."""
+        """Return when the median worker has had `tickets` tickets or all of its own; the end if no worker has more."""
         if all(len(lane.ends) <= tickets for lane in self.lanes):
             return self.seconds
         ends = sorted(lane.ends[:tickets][-1] for lane in self.lanes if lane.ends)
@@ -98,7 +97,7 @@ class Timeline:
 
 
 def timeline(run: Run) -> Timeline:
-    """Lanes in the order in which the workers joined. Raises RunError for a log that cannot be read."""
+    """Return the lanes in the order in which the workers joined. Raises RunError for an unreadable log."""
     begun = run.first_grant()
     reader = _LogReader()
     for entry in run.decisions():
@@ -107,14 +106,14 @@ def timeline(run: Run) -> Timeline:
 
 
 class _LogReader:
-    """Makes lanes of a log's facts, given once and in order."""
+    """Makes lanes from the entries of a log, in order."""
 
     def __init__(self) -> None:
         self.lanes: dict[str, Lane] = {}
         self.reported = False
         self.seconds = 0.0
         self._log = WorkFold()
-        # Kept commits without a fate: lane and number.
+        # Ticket without a fate -> lane and number of its commit there.
         self._pending: dict[int, tuple[Lane, int]] = {}
 
     def see(self, fact: facts.Entry, now: float) -> None:
@@ -157,9 +156,9 @@ def share_head(found: Timeline) -> list[str]:
 
 
 def share_rows(found: Timeline) -> list[list[str]]:
-    """The mean of all workers and the extremes, in percent of each one's time in the job; then worker by worker.
+    """Return rows of percentages of the workers' time: mean and extremes of all; then, if they are few, each worker.
 
-    Empty where no worker had a ticket, or none reported what it did.
+    Empty if no worker had a ticket, or none reported times.
     """
     lanes = [lane for lane in found.lanes if any(lane.seconds.values())]
     if not lanes or not found.reported:
@@ -173,7 +172,7 @@ def share_rows(found: Timeline) -> list[list[str]]:
 
 
 def _kinds(found: Timeline) -> list[str]:
-    """Those that occur."""
+    """Return the kinds of stretches that occur."""
     return [kind for kind in KINDS if any(lane.seconds[kind] for lane in found.lanes)]
 
 

@@ -1,4 +1,4 @@
-"""Executes a decision log: the shell around shards and worker replicas."""
+"""The execution of a decision log: the shell around shards and worker replicas."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -31,9 +31,9 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first contribution that differs from what the log has.
+    """The first contribution that differs from the log.
 
-    It was computed from version `base`; `version` is the one that it became part of, None when it was dropped.
+    It was computed from version `base`, and became part of `version`; None if it was dropped.
     """
 
     ticket: int
@@ -55,34 +55,33 @@ class Difference:
 
 @dataclass(slots=True)
 class Replayed:
-    """How far a replay got, and what it found."""
+    """How far a replay got, and its result.
+
+    `computed`: contributions computed again; `agreed`: those with the logged loss and norm. `skipped`: contributions
+    that nothing depends on. `refused`: updates that were refused, and would be refused here. `first`: the first
+    difference. `proven`: the newest version from which a contribution was computed in agreement with the log, before
+    any difference. `loss`: the mean finite loss of the parts of `version`. `rate`: the learning rate that was set last,
+    or None. `diverged`: why the replay ended at a version that would not be finite, or empty.
+    """
 
     version: int = -1
-    # Contributions computed anew, and those of them whose loss and norm are the logged ones.
     computed: int = 0
     agreed: int = 0
-    # Contributions that nothing depends on; they were left out.
     skipped: int = 0
-    # Updates that were refused, and would be refused here.
     refused: int = 0
     first: Difference | None = None
-    # The newest version of which a contribution was recomputed in agreement with the log.
     proven: int = -1
-    # The mean loss of the parts of `version`, over those with a finite one.
     loss: float = math.nan
     finished: bool = False
-    # The learning rate that was set last; None: as the job began.
     rate: float | None = None
-    # Why the next version would not be finite, where the replay ended for that.
     diverged: str = ""
 
 
 @dataclass
 class Replay:
-    """Make it, then `run` it, once; the store then holds the version that it came to.
+    """A replay, to be `run` once; then the store holds the version that it reached.
 
-    `trainer` stands in for all workers. `epochs` and `wire_dtype` are the
-    experiment's; all else that matters is in the log.
+    `trainer` stands in for all workers. `epochs` and `wire_dtype` are the experiment's; everything else is in the log.
     """
 
     steps: list[Record]
@@ -92,25 +91,25 @@ class Replay:
     store: ShardStore = field(init=False)
     result: Replayed = field(init=False, default_factory=Replayed)
     _replicas: dict[str, WorkerReplica] = field(init=False, default_factory=dict)
-    # Of which batches a worker that comes back skips.
+    # How many batches a worker that comes back skips.
     _tallies: dict[str, Tally] = field(init=False, default_factory=dict)
     _log: Fold = field(init=False, default_factory=Fold)
-    # What open tickets take of the job's work units.
+    # Open ticket -> its part of a work unit, if the job deals them.
     _parts: dict[int, UnitPart | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         job = job_of(self.steps)
         specs = self.trainer.specs
         plan = make_plan([spec for spec, _ in specs], job.servers)
-        # Before the trainer's variables become the scratch of its steps.
+        # Before the trainer uses its variables as scratch memory.
         self._initial = plan.scatter([values for _, values in specs])
         self.trainer.attach(plan)
         self._fresh = memory_of(self.trainer)
         self._batches = LocalRule(str((job.local or {}).get("name", "gradient")), _numbers(job)).batches
-        # Contributions of some rules depend on earlier ones, whatever became of those.
+        # Under some rules and codecs a contribution depends on earlier ones, whatever their fates.
         self._remembers = local_work(job, plan).remembers or wire_named(self.wire_dtype).up.remembers
-        # Bases are kept as long as their tickets live, whatever the policy needs: contributions are
-        # computed at their commits, from versions that may be old by then.
+        # Bases are kept while their tickets are open: contributions are computed at their commits, from versions
+        # that may be old by then.
         self._plan, self.store = plan, self._store_of(plan)
         self._versions = _versions(self.steps)
         self._needed = _needed(self.steps)
@@ -127,7 +126,7 @@ class Replay:
         )
 
     def _go_on(self, servers: int) -> None:
-        """The job goes on, on so many servers: workers that join from here on have another layout."""
+        """Continue on another number of servers: workers that join from here on have another layout."""
         if servers == len(self._plan.shards):
             return
         former, folded, plan = self.store, self.store.folded, make_plan(self._plan.variables, servers)
@@ -138,20 +137,20 @@ class Replay:
 
     @property
     def draws(self) -> bool:
-        """The model keeps something that does not travel, so that the order of its steps matters."""
+        """True if the model keeps state that does not travel, so that the order of its steps matters."""
         return isinstance(self.trainer, Remembering) and bool(self._fresh)
 
     @property
     def last(self) -> int:
-        """The newest version of the log; -1 where there is none."""
+        """The newest version of the log; -1 if there is none."""
         made = [s.entry.version for s in self.steps if isinstance(s.entry, entries.Install | entries.Apply)]
         return max(made, default=-1)
 
     def run(self, until: int | None = None, watch: Callable[[Replayed], None] | None = None) -> Replayed:
-        """Execute the log, or its part up to the entry that makes version `until`.
+        """Execute the log, up to the entry that makes version `until` or to the end.
 
-        `watch` is called after each version. Raises DataError for a log that
-        cannot be executed or data that has changed, and whatever the job's own code raises.
+        `watch` is called after each version. Raises DataError for a log that cannot be executed or data that has
+        changed, and whatever the job's own code raises.
         """
         for step in self.steps:
             try:
@@ -160,7 +159,7 @@ class Replay:
                     self._try_update(step)
                 self.store.execute(step.entry)
             except NonfiniteError as error:
-                # As in the run, which ended with it.
+                # The run ended with it as well.
                 self.result.diverged = str(error)
                 return self.result
             except ShardError as error:
@@ -182,7 +181,7 @@ class Replay:
         return self.result
 
     def _prepare(self, entry: entries.Entry) -> None:
-        """What has to be there before the shards execute the entry."""
+        """Do what must be done before the shards execute the entry."""
         match entry:
             case entries.Join(worker, _, rank):
                 self._join(worker, rank)
@@ -198,7 +197,7 @@ class Replay:
             case entries.Rate(learning_rate=rate):
                 self.result.rate = rate
             case entries.Cancel(worker, ticket) | entries.Abandon(worker, ticket):
-                # The initial values' ticket takes nothing of a worker's data.
+                # The initial values' ticket uses no data.
                 if ticket in self._parts and worker in self._replicas:
                     self._replicas[worker].uncertain += 1
                 self._parts.pop(ticket, None)
@@ -206,7 +205,7 @@ class Replay:
                 pass
 
     def _try_update(self, step: Record) -> None:
-        """A refused update would not be finite here either. Raises DataError."""
+        """Raise DataError if a refused update would be finite here."""
         refused = step.entry
         assert isinstance(refused, entries.Refuse)
         update = entries.Apply(refused.version, refused.scale, refused.lr_scale, refused.parts)
@@ -275,7 +274,7 @@ def _dealt(grant: entries.Grant) -> UnitPart | None:
 
 
 def local_work(job: entries.Job, plan: Plan) -> LocalWork:
-    """What the job's workers did between pull and push, by entry 0 of its log. Raises DataError."""
+    """Return the workers' local rule, as entry 0 of the log names it. Raises DataError."""
     name = str((job.local or {}).get("name", ""))
     try:
         return LocalWork(build_local(name, _numbers(job), [shard.trainable for shard in plan.shards]))
@@ -284,16 +283,17 @@ def local_work(job: entries.Job, plan: Plan) -> LocalWork:
 
 
 def _numbers(job: entries.Job) -> dict[str, float]:
-    """The knobs of the workers' rule."""
+    """Return the knobs of the workers' rule."""
     return {knob: value for knob, value in (job.local or {}).items() if isinstance(value, int | float)}
 
 
 def _difference(
     commit: entries.Commit, result: Result, norm: float | None
 ) -> tuple[str, float, float] | None:
-    """(what, logged, recomputed), where they are not the same: to the bit, and of a norm all digits that the log has.
+    """Return (what, logged, recomputed) of the first number that differs; None if none does.
 
-    `norm`: of the payload as servers receive it; None: not known.
+    Numbers must be equal to the bit, norms in all digits of the log. `norm`: of the payload as servers receive it;
+    None if not known.
     """
     for what, logged, recomputed in (
         ("number of samples", commit.samples, result.samples),
@@ -316,15 +316,15 @@ def _tensors(job: entries.Job) -> TensorParts:
 
 
 def _versions(steps: Iterable[Record]) -> dict[int, int]:
-    """Ticket -> the version that it became part of."""
+    """Return ticket -> the version that it became part of."""
     applies = (step.entry for step in steps if isinstance(step.entry, entries.Apply))
     return {part.ticket: apply.version for apply in applies for part in apply.parts}
 
 
 def _needed(steps: Iterable[Record]) -> set[int]:
-    """Tickets whose payload the shards will touch."""
+    """Return the tickets whose payloads the shards use."""
     needed = set(_versions(steps))
     refused = (step.entry for step in steps if isinstance(step.entry, entries.Refuse))
     needed |= {part.ticket for entry in refused for part in entry.parts}
-    # What is summed but dropped at the stop.
+    # Some are summed, and dropped at the stop.
     return needed | {step.entry.ticket for step in steps if isinstance(step.entry, entries.Fold)}

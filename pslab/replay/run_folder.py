@@ -1,4 +1,4 @@
-"""From a run folder to a replay that is ready to run; from a replay to the proof that it is the run's."""
+"""A replay made from a run folder, and the proof that its weights are the run's."""
 
 import json
 import math
@@ -24,18 +24,18 @@ from pswire.model.plan import weights_sha256
 from psworker.local import Trainer
 from psworker.trainers import leave_clipping, load_trainer
 
-# What `export` writes beside the weights.
+# The file that `export` writes beside the weights.
 VERSION_METRICS = "metrics.json"
 
 
 def replay_of(run: Run) -> Replay:
-    """Read the log, make the trainer. Raises RunError, ExperimentError and JobError."""
+    """Return the replay of a run. Raises RunError, ExperimentError and JobError."""
     steps = read_records(run)
     job, experiment = job_of(steps), run.experiment
     if experiment.job.script:
         raise RunError(
-            f"{run.path}: its workers ran a script, which only the script itself can repeat: replay computes the "
-            "batches of a [job] module again"
+            f"{run.path}: its workers ran a script, which only the script itself can repeat: expected a run of a [job] "
+            "module, whose batches can be computed again"
         )
     _check_agreement(run, steps, experiment)
     trainer = _trainer(run, job, experiment)
@@ -43,11 +43,11 @@ def replay_of(run: Run) -> Replay:
 
 
 def _check_agreement(run: Run, steps: Sequence[Record], experiment: Experiment) -> None:
-    """The experiment says what data and model were; it must be that of the log."""
+    """Raise RunError unless the experiment, which names data and model, is that of the log."""
     job = job_of(steps)
     optimizer: Mapping[str, object] = {}
     try:
-        # That of a compiled model is in the log alone.
+        # The optimizer of a compiled model is only in the log.
         if experiment.optimizer.name != FROM_JOB:
             optimizer = build_optimizer(experiment.optimizer.config).config
     except OptimizerError as error:
@@ -70,7 +70,7 @@ def _check_agreement(run: Run, steps: Sequence[Record], experiment: Experiment) 
 def _written(
     section: str, logged: Mapping[str, object], written: Mapping[str, object]
 ) -> list[tuple[str, object, object]]:
-    """(key, logged, written) of the keys that both have: what is not written out is a default."""
+    """Return (key, logged, written) of the keys that both have: others are defaults."""
     return [(f"{section}.{key}", logged[key], value) for key, value in written.items() if key in logged]
 
 
@@ -78,13 +78,13 @@ def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
     simulation = experiment.simulation
     problem = simulation.problem if job.job.startswith(SIMULATED) else "job"
     if problem == "none" or not (experiment.job.module or problem not in ("auto", "job")):
-        raise RunError(f"{run.path}: looked at time only: there are no weights to replay")
+        raise RunError(f"{run.path}: simulated time only: there are no weights to replay")
     if problem not in ("auto", "job"):
         try:
             return numpy_problem(problem, simulation.options, simulation.units)
         except ProblemError as error:
             raise RunError(f"{run.path / EXPERIMENT}: simulation.options: {error}") from error
-    # One process has one device: that of the first worker.
+    # The replay runs in one process, on the device of the first worker.
     section = experiment.workers.get(0)
     trainer: Trainer = load_trainer(
         experiment, section.device if section else "auto", deterministic=_repeats(run)
@@ -94,8 +94,7 @@ def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
 
 
 def _repeats(run: Run) -> bool:
-    """The same gradient computed again has the same bits, as far as the run's settings can see to it; a folder that
-    servers wrote alone has none, and says nothing against it."""
+    """Return True if the run's settings make gradients repeat to the bit. A folder without settings may repeat."""
     if not (run.path / EXPERIMENT).is_file():
         return True
     return run.experiment.run.deterministic or run.summary.job.startswith(SIMULATED)
@@ -105,7 +104,7 @@ def _repeats(run: Run) -> bool:
 class Proof:
     """Whether the recomputed weights are the run's, bit for bit. `differing`: variable -> largest difference.
 
-    `repeats`: gradients were computed so that they come out again to the bit.
+    `repeats`: the run's settings make gradients repeat to the bit.
     """
 
     sha256: str
@@ -145,9 +144,8 @@ def _differing(saved: Path, weights: dict[str, NDArray[np.float32]]) -> dict[str
 def export(replay: Replay, folder: Path) -> dict[str, object]:
     """Write weights.safetensors and metrics.json of the version that the replay has reached.
 
-    The metrics are the job's own, measured now, and the mean loss of the
-    batches that made the version. Returns what metrics.json holds. Raises
-    RunError when the folder cannot be written to.
+    Return the content of metrics.json: the job's metrics, measured now, and the mean loss of the version's batches.
+    Raises RunError if the folder cannot be written to.
     """
     store, result = replay.store, replay.result
     loss = result.loss if math.isfinite(result.loss) else None

@@ -1,14 +1,12 @@
-"""A log without the policy's decisions: which worker asked, finished a computation, or left, in order.
+"""The decision log as records, and as a schedule: what workers did, without the policy's decisions.
 
-Grants, cancels and updates are the policy's and are left out. What the log
-does not say is inferred:
+A schedule has the order in which workers asked, finished a computation, or left. Grants, cancels and updates are the
+policy's and are left out. Two things are not in the log and are inferred:
 
-- A worker asks right after its commit (as ps-worker does, in the same
-  message), or, for a ticket that was granted ahead, right before that. Tickets
-  are numbered as they are asked for, so the order of all requests that were
+- A worker asks right after its commit (as ps-worker does, in the same message), or, for a ticket that was granted
+  ahead, right before the grant. Tickets are numbered in the order of requests, so the order of all requests that were
   granted is known.
-- A worker whose ticket was cancelled finishes the computation all the same
-  and asks again then.
+- A worker whose ticket was cancelled still finishes the computation, and asks again then.
 """
 
 import math
@@ -26,6 +24,8 @@ from pswire.decisions import entries
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
+    """An incarnation of a worker joins."""
+
     t: float
     worker: str
     incarnation: int
@@ -34,7 +34,7 @@ class Arrive:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """`ahead`: while it works on a ticket, for the one after it."""
+    """A worker asks for a ticket. `ahead`: for the next one, while it works on one."""
 
     t: float
     worker: str
@@ -43,7 +43,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """A computation ends. `known`: it was committed; else its ticket was cancelled, and nobody saw the result."""
+    """A computation ends. `known`: it was committed; otherwise its ticket was cancelled, and its result is not known.
+
+    `learning_rate`: the one that the worker sets with its commit, or None.
+    """
 
     t: float
     worker: str
@@ -53,12 +56,13 @@ class Finish:
     norm: float = math.nan
     known: bool = True
     times: protocol.Times = protocol.UNTOLD
-    # That it sets.
     learning_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
+    """A worker abandons its ticket."""
+
     t: float
     worker: str
     reason: str
@@ -66,7 +70,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Initialised:
-    """The initial values are on the servers."""
+    """A worker has pushed the initial values."""
 
     t: float
     worker: str
@@ -74,12 +78,16 @@ class Initialised:
 
 @dataclass(frozen=True, slots=True)
 class Done:
+    """A worker has no more data."""
+
     t: float
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
 class Depart:
+    """A worker leaves, or is given up."""
+
     t: float
     worker: str
     reason: str
@@ -90,7 +98,7 @@ Move = Arrive | Ask | Finish | GiveUp | Initialised | Done | Depart
 
 @dataclass(slots=True)
 class _Placed:
-    """`place`: behind which entry of the log a move comes; `order` is that of moves at one place."""
+    """A move that comes after entry `place` of the log; `order` sorts the moves at one place."""
 
     place: int
     order: int
@@ -99,9 +107,13 @@ class _Placed:
 
 @dataclass(slots=True)
 class _Request:
+    """A request that was granted. It came after entry `after` at the earliest, and after `before` at the latest.
+
+    `voided`: the worker's ticket before was cancelled.
+    """
+
     ticket: int
     worker: str
-    # The entries that it came behind, at the earliest and at the latest.
     after: int
     before: int
     voided: bool
@@ -109,7 +121,7 @@ class _Request:
 
 
 def schedule(steps: Iterable[Record]) -> list[Move]:
-    """All moves up to the stop, in order."""
+    """Return all moves up to the stop, in order."""
     log = list(steps)
     placed: list[_Placed] = []
     requests: list[_Request] = []
@@ -128,14 +140,14 @@ def schedule(steps: Iterable[Record]) -> list[Move]:
                 granted[worker] = step.index
                 voided.discard(worker)
             case entries.Initialise(worker, ticket):
-                # Who is to bring the initial values is settled in the moment of the request.
+                # The worker that brings the initial values is chosen when it asks.
                 requests.append(_Request(ticket, worker, step.index - 1, step.index - 1, False))
             case entries.Cancel(worker):
                 voided.add(worker)
             case entries.Leave(worker):
                 voided.discard(worker)
         if isinstance(entry, entries.Rate):
-            # It came with the commit right before.
+            # It belongs to the commit right before.
             finish = placed[-1].move
             assert isinstance(finish, Finish)
             placed[-1].move = replace(finish, learning_rate=entry.learning_rate)
@@ -150,10 +162,10 @@ def schedule(steps: Iterable[Record]) -> list[Move]:
 
 
 def _asked(log: list[Record], requests: list[_Request]) -> list[_Placed]:
-    """Each request as early as its worker and the order of tickets allow.
+    """Place each request as early as its worker and the order of tickets allow.
 
-    After a cancel, as late: the worker was busy with what had become void. Ahead, too: it is granted at once
-    where it is granted at all, and a worker that asks ahead says no more when.
+    After a cancel, place it as late: the worker was still busy with the cancelled ticket. The same for a request ahead:
+    if it is granted, it is granted at once.
     """
     ordered = sorted(requests, key=attrgetter("ticket"))
     places = list(accumulate((request.after for request in ordered), max))
@@ -164,7 +176,7 @@ def _asked(log: list[Record], requests: list[_Request]) -> list[_Placed]:
     found: list[_Placed] = []
     samples = _usual_samples(log)
     for order, (place, request) in enumerate(zip(places, ordered, strict=True), start=1):
-        # A request right before its grant is as late as that.
+        # A request right before its grant has the time of the grant.
         late = request.voided or request.ahead
         t = log[place + 1 if late and place == request.before else place].t
         if request.voided:
@@ -175,7 +187,7 @@ def _asked(log: list[Record], requests: list[_Request]) -> list[_Placed]:
 
 
 def _usual_samples(log: list[Record]) -> dict[str, int]:
-    """Of each worker's first commit."""
+    """Return the samples of each worker's first commit."""
     found: dict[str, int] = {}
     for step in log:
         if isinstance(step.entry, entries.Commit):
@@ -202,9 +214,9 @@ def _move(step: Record) -> Move | None:
 
 
 def read_records(run: Run) -> list[Record]:
-    """The whole log in order. Raises RunError naming the line that cannot be read or is out of place.
+    """Return the whole log. Raises RunError, which names the line, if one is unreadable or out of place.
 
-    Of a run without a summary, which was cut off or goes on: up to its last whole line.
+    The log of a run without a summary, which was cut off or is still running, is read up to its last whole line.
     """
     path, records, joined = run.log, list[Record](), set[str]()
     for read in run.decisions():
@@ -233,19 +245,19 @@ def read_records(run: Run) -> list[Record]:
 
 
 def job_of(records: Sequence[Record]) -> entries.Job:
-    """Entry 0 of a log."""
+    """Return entry 0 of a log."""
     job = records[0].entry
     assert isinstance(job, entries.Job)
     return job
 
 
 def fold_of(records: Sequence[Record]) -> Fold:
-    """What the whole log says."""
+    """Return the state after the whole log."""
     return Fold.of((record.entry, record.t) for record in records)
 
 
 def servers_of(records: Sequence[Record]) -> int:
-    """How many there were at the end: a job may go on with another number."""
+    """Return the number of servers at the end: a job may go on with another number."""
     job = fold_of(records).job
     assert job is not None
     return job.servers

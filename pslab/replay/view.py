@@ -1,4 +1,4 @@
-"""What a replay found, for people and for programs."""
+"""The results of replays and what-ifs, for people and for programs."""
 
 import math
 from collections import Counter
@@ -14,12 +14,12 @@ from pslab.replay.whatif import Alternative
 from pslab.runs.fold import Fold, mean_of
 from pslab.runs.report import worker_order
 
-# Characters of a histogram bar that stands for everything.
+# Characters of the bar of 100 %.
 BAR = 20
 
 
 def replayed_lines(replayed: Replayed, proof: Proof | None) -> list[str]:
-    """A few sentences: what was computed, whether it is the same, where it is not."""
+    """Return a few sentences: what was computed, and the first difference if there is one."""
     lines = [
         f"version {replayed.version}: {replayed.agreed} of {replayed.computed} contributions recomputed "
         "with the logged loss, to the bit, and the logged norm of the gradient"
@@ -45,13 +45,13 @@ def _proof_lines(replayed: Replayed, proof: Proof) -> list[str]:
     lines = [f"the final weights differ: expected {proof.recorded}, got {proof.sha256}"]
     if not proof.repeats:
         lines.append(
-            "  the run was made without run.deterministic, on several threads per worker, whose sums need not come out "
-            "to the bit again: that alone may be the difference; ps-lab run --deterministic makes a run that replays"
+            "  the run was made without run.deterministic, on several threads per worker, whose sums need not repeat "
+            "to the bit: that alone may be the difference; ps-lab run --deterministic makes a run that replays"
         )
     for name, gap in proof.differing.items():
         lines.append(f"  {name}: differs by at most {gap:.3g}")
     if not proof.differing:
-        lines.append("  yet they are those of weights.safetensors: summary.json or that file was edited")
+        lines.append("  but they are equal to weights.safetensors: summary.json or that file was edited")
     elif replayed.first is None:
         lines.append(
             f"  every contribution agreed, the last one read version {replayed.proven}: what differs came after it"
@@ -116,7 +116,7 @@ def alternative_json(folder: str, found: Alternative) -> dict[str, Any]:
 
 
 def alternative_table(found: Alternative) -> Table:
-    """Both policies side by side."""
+    """Return a table of both policies side by side."""
     recorded, other = found.recorded, found.other
     ages, other_ages = recorded.histogram, other.histogram
     table = Table(title="The same schedule", title_justify="left", header_style="bold")
@@ -143,12 +143,12 @@ def alternative_table(found: Alternative) -> Table:
 
 
 def alternative_notes(found: Alternative) -> list[str]:
-    """What has to be known to read the table."""
+    """Return the sentences that explain the table."""
     notes = []
     if found.held:
         notes.append(
             f"{found.held} computations ended in the recorded run before {_policy(found.other)['name']} would have "
-            "granted them: they were postponed until it did, and count as ended in that moment"
+            "granted them: they were postponed, and count as ended when they are granted"
         )
     if found.never:
         notes.append(
@@ -165,7 +165,7 @@ def _policy_text(policy: Mapping[str, object]) -> str:
 
 
 def _bins(histogram: Counter[int]) -> list[tuple[int, int]]:
-    """0 to 9 one by one, then by powers of two; only those with something in them."""
+    """Return the bins that are not empty: 0 to 9 one by one, then by powers of two."""
     bins = [(tau, tau) for tau in range(10)]
     low, high = 10, 16
     while low <= max(histogram, default=0):

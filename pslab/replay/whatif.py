@@ -1,14 +1,11 @@
-"""What another policy would have decided on a recorded schedule.
+"""The decisions of another policy on a recorded schedule.
 
-The schedule (who finished a computation after whom) is kept; the servers' own
-coordinator receives it with the other policy. What could not have happened under
-that policy is postponed: a computation that it had not granted yet ends as soon
-as it grants it, and so takes no time. Losses and weights are not asked:
-under the other policy the gradients would be others.
+The servers' own coordinator receives the schedule (the order in which computations finished) with the other policy.
+What could not have happened under that policy is postponed: a computation that is not granted yet ends as soon as it
+is, and so takes no time. Losses and weights are ignored, because the gradients would be different.
 
-`ClientEngine` does not drive it: a recorded move may come before the other policy
-has granted the ticket that it needs, and is then held back, which no client does.
-The schedule has no lost messages either, which is what an engine is for.
+`ClientEngine` does not drive it: a recorded move may come before the other policy grants the ticket that it needs, and
+is then held back, which no client does. And the schedule has no lost messages, which an engine is for.
 """
 
 from collections import Counter, defaultdict, deque
@@ -27,12 +24,10 @@ from pswire.decisions import entries
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The recorded run and the same schedule under another policy.
+    """The recorded run, and the same schedule under another policy.
 
-    `held`: computations that were postponed because the other policy had not
-    granted them when they ended. `never`: those that it never granted.
-    `steps`: the other policy's decision log. `failure`: why the other policy
-    ended the job, when it did so.
+    `held`: the number of computations that were postponed until the other policy granted them; `never`: of those that
+    it never granted. `steps`: the other policy's decision log. `failure`: why it ended the job early, or empty.
     """
 
     recorded: Fold
@@ -44,14 +39,16 @@ class Alternative:
 
 
 def what_if(steps: Sequence[Record], name: str, knobs: Mapping[str, object]) -> Alternative:
-    """Feed the schedule of a decision log to policy `name`. Raises PolicyError when there is no such policy, and for
-    a run that deals work units."""
+    """Feed the schedule of a decision log to policy `name`.
+
+    Raises PolicyError if there is no such policy, and for a run that deals work units.
+    """
     job = job_of(steps)
     if any(isinstance(step.entry, entries.Work) and step.entry.units for step in steps):
         raise PolicyError(
-            "this run dealt its data as work units: under another policy others would have worked on them, which the "
-            "log does not show; expected a run in which each worker has data of its own (ps-lab run --simulate plays "
-            "the same experiment under another policy)"
+            "this run dealt its data as work units: under another policy other workers would have worked on them, "
+            "which the log does not show; expected a run in which each worker has data of its own (ps-lab run --engine "
+            "simulated --policy NAME plays the same experiment under another policy)"
         )
     policy = build_policy(name, knobs, job.workers, job.servers)
     counterfactual = Counterfactual(_terms(job), policy)
@@ -76,7 +73,7 @@ def _terms(job: entries.Job) -> JobTerms:
 
 @dataclass
 class Counterfactual:
-    """A coordinator that receives moves; what a worker cannot do yet waits, and its later moves behind it."""
+    """A coordinator that receives moves. A move that is not possible yet waits, and so do the worker's later ones."""
 
     terms: JobTerms
     policy: Policy
@@ -84,10 +81,10 @@ class Counterfactual:
     held: int = 0
     never: int = 0
     _incarnations: dict[str, int] = field(default_factory=dict)
-    # Worker -> the tickets it holds, oldest first, possibly cancelled in the meantime.
+    # Worker -> the tickets that it holds, oldest first. Some may be cancelled meanwhile.
     _tickets: dict[str, deque[int]] = field(default_factory=lambda: defaultdict(deque))
-    # Worker -> how many tickets it has asked for and was not granted. What is not granted ahead is asked for again
-    # after the commit.
+    # Worker -> the number of its requests that are not granted. A request ahead that is not granted is repeated after
+    # the commit.
     _requested: Counter[str] = field(default_factory=Counter)
     _queues: dict[str, deque[s.Move]] = field(default_factory=lambda: defaultdict(deque))
     # Workers whose first waiting move may have become possible.
@@ -98,7 +95,7 @@ class Counterfactual:
         self._take(self.coordinator.opening())
 
     def receive(self, move: s.Move) -> None:
-        """The next move of the schedule, and every move that it makes possible."""
+        """Make the next move of the schedule, and every move that becomes possible by it."""
         if isinstance(move, s.Arrive | s.Depart):
             self._move_in_or_out(move)
         else:
@@ -110,7 +107,7 @@ class Counterfactual:
             self._advance(self._unblocked.popleft(), move.t)
 
     def end(self, t: float) -> str:
-        """The schedule is over. Why the policy ended the job before that, or nothing."""
+        """End the schedule. Return why the policy ended the job before that, or an empty string."""
         stopped = self.coordinator.stopped
         early = "" if stopped is None or stopped.cause == "done" else stopped.reason
         self.never += sum(isinstance(move, s.Finish) for queue in self._queues.values() for move in queue)
@@ -133,7 +130,7 @@ class Counterfactual:
             self._take(self.coordinator.connect(worker, member.incarnation, session, move.t))
 
     def _can(self, move: s.Move) -> bool:
-        """Finishing or giving up needs a ticket; asking and being done need none."""
+        """Return True if the worker holds the ticket that the move needs. Asking and being done need none."""
         return not isinstance(move, s.Finish | s.GiveUp | s.Initialised) or bool(self._tickets[move.worker])
 
     def _advance(self, worker: str, t: float) -> None:
@@ -175,11 +172,10 @@ class Counterfactual:
             )
 
     def _commit(self, move: s.Finish, incarnation: int, ticket: int) -> None:
-        # No worker sets it for all where the policy tolerates bad ones.
+        # Under a policy that tolerates bad workers, no worker sets the rate.
         rate = move.learning_rate if self.policy.tensors.aggregator == "mean" else None
         times = protocol.Times(*move.times)
-        told = (ticket, move.batch, move.samples, move.loss, False, times, (), rate)
-        commit = protocol.Commit(*told)
+        commit = protocol.Commit(ticket, move.batch, move.samples, move.loss, False, times, (), rate)
         self._take(self.coordinator.handle(move.worker, incarnation, commit, move.t, norm=move.norm))
 
     def _take(self, outputs: list[Output]) -> None:

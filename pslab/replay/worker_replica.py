@@ -16,12 +16,12 @@ Floats = NDArray[np.float32]
 
 
 class DataError(ValueError):
-    """The job's data is not what it was when the run was made."""
+    """The job's data is not that of the run."""
 
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A trainer with variables that do not travel: counters, the states of random generators."""
+    """A trainer with state that does not travel: counters, random generators."""
 
     def memory(self) -> list[NDArray[Any]]: ...
 
@@ -30,7 +30,7 @@ class Remembering(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DataPart:
-    """Which part of the data a worker has."""
+    """The part of the data that a worker has."""
 
     rank: int
     workers: int
@@ -42,8 +42,9 @@ class DataPart:
 class WorkerReplica:
     """One incarnation of a worker. All replicas of a run share one trainer; each keeps its own memory of it.
 
-    `skip`: the first batch that no earlier incarnation had committed. `fresh`:
-    the trainer's memory as a new process has it. `work`: its local rule.
+    `skip`: the first batch that no earlier incarnation has committed. `fresh`: the trainer's memory in a new process.
+    `work`: the local rule. `uncertain`: tickets since the last commit that were cancelled or abandoned, for which the
+    worker may have computed or not.
     """
 
     worker: str
@@ -52,7 +53,6 @@ class WorkerReplica:
     fresh: list[NDArray[Any]]
     skip: int
     work: LocalWork
-    # Tickets since the last commit that came to nothing: the worker may have computed for them, or not.
     uncertain: int = 0
     _memory: list[NDArray[Any]] = field(default_factory=list)
     _batches: Iterator[tuple[int, Any]] | None = None
@@ -60,12 +60,11 @@ class WorkerReplica:
     _units: UnitSource | None = None
 
     def compute(self, weights: list[Floats], place: int | UnitPart, fits: Callable[[Result], bool]) -> Result:
-        """The contribution whose last batch has the number `place`, or of that part of a work unit, from `weights`.
-        Raises DataError without such a batch.
+        """Compute a contribution from `weights`. Raises DataError if there is no such batch.
 
-        A model that draws random numbers depends on how often its worker has
-        drawn before. Where that is uncertain, the count with which the result `fits`
-        is taken, else the lowest.
+        `place`: the number of its last batch, or its part of a work unit. A model that draws random numbers depends on
+        how often its worker has drawn before. If that is uncertain, the count whose result `fits` is taken, else the
+        lowest.
         """
         batches = self._batches_of(place) if isinstance(place, int) else self._batches_dealt(place)
         before = self._memory
@@ -94,7 +93,7 @@ class WorkerReplica:
         return result
 
     def _batches_of(self, number: int) -> list[Any]:
-        """The batches of the ticket whose last one is `number`: tickets begin at multiples of `work.steps`."""
+        """Return the batches of the ticket whose last one is `number`: tickets begin at multiples of `work.steps`."""
         first = number - max(0, number - self.skip) % self.work.steps
         return [self._batch(each) for each in range(first, number + 1)]
 
@@ -102,7 +101,7 @@ class WorkerReplica:
         if self._units is None:
             trainer: Any = self.trainer
             if not (isinstance(trainer, UnitTrainer) and trainer.work is not None):
-                raise DataError("the log deals work units, and the job declares none")
+                raise DataError("the log deals work units, but the job declares none")
             self._remember_fresh()
             opened = trainer.unit_batches(self.part.rank, self.part.seed)
             self._memory = memory_of(self.trainer)
@@ -132,7 +131,7 @@ class WorkerReplica:
         self._remember_fresh()
         part = self.part
         batches = self.trainer.batches(part.rank, part.workers, part.seed, part.epochs, self.skip)
-        # The call has given the worker its own random stream.
+        # The call has set the worker's own random stream.
         self._memory = memory_of(self.trainer)
         return batches
 
@@ -142,5 +141,5 @@ class WorkerReplica:
 
 
 def memory_of(trainer: Trainer) -> list[NDArray[Any]]:
-    """Empty for a trainer whose step depends on weights and batch alone."""
+    """Return the trainer's memory; empty if its step depends on weights and batch only."""
     return trainer.memory() if isinstance(trainer, Remembering) else []

@@ -90,7 +90,7 @@ def test_a_ticket_that_was_granted_ahead_is_not_worked_on_before_the_one_before_
 def test_declared_times_and_the_own_seed_predict_the_simulation_itself_exactly(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "bounded", POLICIES["bounded"], simulation=TIMING, **DELAYS)
     found = predict(run, run.experiment, repeat=4)
-    assert found.own == found.real
+    assert found.plays[0] == found.real
     assert all(row.within for row in prediction_rows(found))
     # Every other play is another throw of the dice.
     assert len({play.seconds_per_version for play in found.plays}) == 4
@@ -107,7 +107,7 @@ def test_what_another_experiment_declares_is_still_about_this_run(tmp_path: Path
         }
     )
     found = predict(run, other, repeat=1)
-    assert found.own == found.real
+    assert found.plays[0] == found.real
 
 
 def test_a_run_that_was_evaluated_while_it_trained_is_predicted_without_its_evaluations(

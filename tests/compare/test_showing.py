@@ -202,7 +202,7 @@ def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path])
         (("--chart", "loss"), "expected PLOT=FILE"),
         (("--chart", "loss=a.gif"), "ends in .svg or .png"),
         (("--chart", "bound=a.svg"), "no bound to draw: async: the constants"),
-        (("--best",), "expected a goal, too"),
+        (("--best",), "expected a goal"),
     ],
 )
 def test_what_cannot_be_shown(

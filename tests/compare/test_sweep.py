@@ -148,7 +148,7 @@ def test_unknown_policies_and_keys_are_refused(experiment: Path) -> None:
     [
         (("--chart", "loss=a.gif"), "a.gif: expected a name that ends in .svg or .png"),
         (("--chart", "loss=folder.svg"), "folder.svg: is a folder"),
-        (("--best",), "expected a goal, too"),
+        (("--best",), "expected a goal"),
     ],
 )
 def test_what_cannot_be_shown_is_found_before_anything_runs(

@@ -1,4 +1,4 @@
-"""Charts of runs, drawn by matplotlib. Here: each chart by its name, and as a file of its own."""
+"""Charts of runs, drawn by matplotlib. Here: charts by name, and one chart as a file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ PLOTS = (
 
 
 def check_target(path: Path) -> None:
-    """RunError unless a chart can have that name: asked before the runs, which may take long."""
+    """Raise RunError unless a chart can have that path. Call it before the runs, which may take long."""
     if path.suffix not in (".svg", ".png"):
         raise RunError(f"{path}: expected a name that ends in .svg or .png")
     if path.is_dir():
@@ -40,10 +40,10 @@ def check_target(path: Path) -> None:
 
 
 def write_picture(groups: Sequence[Group], plot: str, path: Path) -> None:
-    """`plot`: one of PLOTS; the format is that of the name's ending, .svg or .png.
+    """Write the chart `plot`, one of PLOTS, in the format of the path's suffix, .svg or .png.
 
-    Raises RunError for another ending, when a run cannot be read, matplotlib
-    is missing, the file cannot be written, or no bound holds for any group.
+    Raises RunError for another suffix, if a run cannot be read, matplotlib is missing, the file cannot be written, or
+    no bound holds for any group.
     """
     check_target(path)
     figure = _figure(groups, plot)

@@ -1,4 +1,4 @@
-"""Charts as matplotlib figures, and a figure as a file. matplotlib (in the `examples` extra) is imported only here."""
+"""Charts as matplotlib figures, and figures as files. matplotlib (in the `examples` extra) is imported only here."""
 
 import io
 import math
@@ -21,7 +21,8 @@ def colour(index: int) -> str:
 def loss_chart(groups: Sequence[Group]) -> Any:
     """Training loss against time, versions and samples; one faint line per run, one strong one per group."""
     figure, (axes,) = figure_of(3, 1, width=12, height=4.2)
-    drawn: list[float] = []  # lowest and highest of each curve
+    # The lowest and the highest value of each curve.
+    drawn: list[float] = []
     for index, group in enumerate(groups):
         for number, run in enumerate(group.runs):
             found = curve(run.run)
@@ -33,8 +34,7 @@ def loss_chart(groups: Sequence[Group]) -> Any:
     for place, title in zip(axes, titles, strict=True):
         dress(place, title, "training loss" if place is axes[0] else "")
         place.locator_params(axis="x", nbins=6)
-        # A linear axis hides everything after the first moment when the loss falls far; a logarithmic one has no
-        # number within a decade.
+        # A linear axis hides the rest of a loss that falls far; a logarithmic one has no numbers within a decade.
         if drawn and 0 < 10 * min(drawn) <= max(drawn):
             place.set_yscale("log")
             place.yaxis.set_major_formatter("{x:g}")
@@ -82,7 +82,7 @@ def _loss(axes: Any, found: Curve, paint: str, label: str, *, strong: bool) -> N
 
 
 def staleness_chart(groups: Sequence[Group]) -> Any:
-    """How stale the applied contributions of each worker were: one row per group, its first run."""
+    """Draw the staleness of each worker's applied contributions: one row per group, of its first run."""
     runs = [group.runs[0].run for group in groups]
     columns = max(1, *(len(run.summary.staleness) for run in runs))
     figure, table = figure_of(columns, len(runs), width=12, height=2.2 * len(runs), share=True)
@@ -101,7 +101,7 @@ def staleness_chart(groups: Sequence[Group]) -> Any:
 
 
 def share_chart(groups: Sequence[Group]) -> Any:
-    """What part of the applied contributions came from each worker; the line is an equal part."""
+    """Draw each worker's part of the applied contributions; the line is an equal part."""
     figure, ((axes,),) = figure_of(1, 1, width=12, height=3.2)
     width = 0.8 / max(1, len(groups))
     workers = sorted({worker for group in groups for worker in group.shares()}, key=worker_order)
@@ -126,7 +126,7 @@ def figure_of(
     share: bool = False,
     ratios: Sequence[float] | None = None,
 ) -> tuple[Any, Any]:
-    """A figure of `width` x `height` inches and its axes [rows, columns]. Raises RunError without matplotlib."""
+    """Return a figure of `width` x `height` inches and its axes [rows, columns]. Raises RunError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -149,7 +149,7 @@ def dress(axes: Any, x: str, y: str) -> None:
 
 
 def svg(figure: Any) -> str:
-    """Text stays text, and the same figure is the same bytes."""
+    """Return the figure as SVG. Text stays text; the same figure gives the same bytes."""
     import matplotlib
 
     out = io.StringIO()
@@ -160,7 +160,7 @@ def svg(figure: Any) -> str:
 
 
 def png(figure: Any) -> bytes:
-    """100 dots per inch and 48 colours, which is enough for lines and bars and a third of the bytes."""
+    """Return the figure as PNG of 100 dots per inch. 48 colours suffice, and need a third of the bytes."""
     from PIL import Image
 
     drawn, out = io.BytesIO(), io.BytesIO()
@@ -169,21 +169,21 @@ def png(figure: Any) -> bytes:
     return out.getvalue()
 
 
-# The most workers for which a panel or a group of bars each can be read.
+# The most workers that have a panel, or bars, of their own.
 MANY = 16
-# Rows of a map of staleness, each of which stands for neighbouring workers, and its columns.
+# The most rows of a map of staleness, where many workers share rows, and its most columns.
 ROWS, COLUMNS = 200, 60
 
 Parts = NDArray[np.float64]
 
 
 def staleness(groups: Sequence[Group]) -> Any:
-    """A histogram for each worker while there is room for them, else a map."""
+    """Draw a histogram for each worker, or a map if there are many."""
     return staleness_map(groups) if _most(groups) > MANY else staleness_chart(groups)
 
 
 def shares(groups: Sequence[Group]) -> Any:
-    """A bar for each worker while there is room for them, else a curve."""
+    """Draw a bar for each worker, or a curve if there are many."""
     return share_curves(groups) if _most(groups) > MANY else share_chart(groups)
 
 
@@ -192,9 +192,9 @@ def _most(groups: Sequence[Group]) -> int:
 
 
 def staleness_map(groups: Sequence[Group]) -> Any:
-    """How stale the applied contributions of each worker were: a panel per group, its first run; a row per worker.
+    """Draw a map of staleness: a panel per group, of its first run; a row per worker.
 
-    The darker, the larger the part of a worker's contributions. Raises RunError without matplotlib.
+    The darker a cell, the larger its part of the worker's contributions. Raises RunError without matplotlib.
     """
     figure, table = figure_of(1, len(groups), width=12, height=3.6 * len(groups))
     for group, (axes,) in zip(groups, table, strict=True):
@@ -208,9 +208,9 @@ def _map(figure: Any, axes: Any, workers: Mapping[str, Mapping[int, int]]) -> No
     names = sorted(workers, key=worker_order)
     found = {tau for counts in workers.values() for tau in counts}
     if len(found) < 2:
-        # A map of one colour says nothing.
-        said = f"all had staleness {found.pop()}" if found else "nothing was applied"
-        axes.text(0.5, 0.5, said, ha="center", va="center", transform=axes.transAxes)
+        # A map of one colour shows nothing.
+        text = f"all had staleness {found.pop()}" if found else "nothing was applied"
+        axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
     parts, width = histograms([workers[name] for name in names])
@@ -230,10 +230,10 @@ def _map(figure: Any, axes: Any, workers: Mapping[str, Mapping[int, int]]) -> No
 
 
 def histograms(workers: Sequence[Mapping[int, int]]) -> tuple[Parts, int]:
-    """From each worker's counts by staleness to shares [at most ROWS, at most COLUMNS], and a column's width.
+    """Return shares [at most ROWS, at most COLUMNS] from each worker's counts by staleness, and a column's width.
 
-    Neighbouring workers share a row when they are many, which then has the mean of their shares; workers
-    without contributions count as zeros.
+    If there are many workers, neighbours share a row, which has the mean of their shares. Workers without
+    contributions count as zeros.
     """
     highest = max((tau for counts in workers for tau in counts), default=0)
     width = math.ceil((highest + 1) / COLUMNS)
@@ -246,7 +246,7 @@ def histograms(workers: Sequence[Mapping[int, int]]) -> tuple[Parts, int]:
 
 
 def share_curves(groups: Sequence[Group]) -> Any:
-    """What part of the applied contributions came from each worker, in falling order; the line is an equal part."""
+    """Draw the workers' parts of the applied contributions in falling order; the line is an equal part."""
     figure, ((axes,),) = figure_of(1, 1, width=12, height=3.2)
     count = max((len(group.shares()) for group in groups), default=0)
     for index, group in enumerate(groups):

@@ -1,4 +1,4 @@
-"""Charts with theory in them: dashed is what a formula says, solid is what was measured."""
+"""Charts with theory: dashed lines are formulas, solid lines are measured."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,14 @@ TITLES = {
     "gap": "f(x_v) - f(x*)",
     "gradient": "mean of |grad f(x_i)|^2, i = 0 .. v",
 }
-# The measures of which there are laws, by the names of their claims.
+# Measures with laws -> the names of their claims.
 CLAIMED = {"seconds_per_version": "seconds per version", "mean_staleness": "mean staleness"}
-# A knob whose largest value is this multiple of its least is drawn on a logarithmic axis.
-WIDE = 16
-# The same for a measure.
-STEEP = 100
+# The ratio of the largest to the least value from which an axis is logarithmic: of a knob, and of a measure.
+WIDE, STEEP = 16, 100
 
 
 def bound_chart(curves: Sequence[tuple[str, BoundedCurve]]) -> Any:
-    """One panel per kind of bound; the formula and its source stand in the legend."""
+    """Draw one panel per kind of bound, with formula and source in the legend."""
     kinds = list(dict.fromkeys(curve.kind for _, curve in curves))
     figure, (row,) = figure_of(len(kinds), 1, width=12, height=4.6)
     for place, kind in zip(row, kinds, strict=True):
@@ -34,8 +32,8 @@ def bound_chart(curves: Sequence[tuple[str, BoundedCurve]]) -> Any:
                 place.plot(curve.versions, curve.measured, color=paint, label=label)
                 place.plot(curve.versions, curve.bound, color=paint, linestyle="--")
         curve = next(curve for _, curve in curves if curve.kind == kind)
-        said = f"at most {curve.formula}\n({curve.source})"
-        place.plot([], [], color="#555555", linestyle="--", label=said)
+        label = f"at most {curve.formula}\n({curve.source})"
+        place.plot([], [], color="#555555", linestyle="--", label=label)
         dress(place, "versions", TITLES[kind])
         place.set_yscale("log")
         place.legend(frameon=False, fontsize=8)
@@ -43,8 +41,10 @@ def bound_chart(curves: Sequence[tuple[str, BoundedCurve]]) -> Any:
 
 
 def measure_chart(groups: Sequence[Group], measure: str) -> Any:
-    """One measure against the numeric setting that varies most; bars where none does. Bars of ± one standard
-    deviation over the seeds. Raises RunError for a measure that does not exist."""
+    """Draw one measure against the numeric setting that varies most, or as bars if none does.
+
+    Error bars are ± one standard deviation over the seeds. Raises RunError for an unknown measure.
+    """
     if measure not in MEASURES:
         raise RunError(f"expected a measure, got {measure!r}; known: {', '.join(MEASURES)}")
     key = _knob(groups)
@@ -118,29 +118,29 @@ def _numeric(groups: Sequence[Group]) -> dict[str, list[float]]:
 
 
 def _knob(groups: Sequence[Group]) -> str | None:
-    """The key with the most values, all of them numbers."""
+    """Return the key with the most values, all of them numbers."""
     counts = {key: len(values) for key, values in _numeric(groups).items()}
     key = max(counts, key=lambda key: counts[key], default=None)
-    # Points of which no two belong together are no line.
+    # Without two points that belong together there is no line.
     if key is not None and all(len(line) == 1 for line in _grouped_by_others(groups, key).values()):
         return None
     return key
 
 
 def _grouped_by_others(groups: Sequence[Group], key: str) -> dict[str, list[Group]]:
-    """Groups that differ in `key` only, under what they share of the other settings that vary."""
-    # A knob of one policy only says no more than the policy's name.
+    """Return groups that differ in `key` only, by a label of their other varied settings."""
+    # A knob that only one policy has adds nothing to the policy's name.
     others = [name for name, values in varied_settings(groups).items() if name != key and len(values) > 1]
     lines: dict[str, list[Group]] = {}
     for group in groups:
         settings = group.runs[0].settings
-        said = ", ".join(_setting(name, settings[name]) for name in others if name in settings)
-        lines.setdefault(said, []).append(group)
+        label = ", ".join(_setting(name, settings[name]) for name in others if name in settings)
+        lines.setdefault(label, []).append(group)
     return lines
 
 
 def _law(group: Group, measure: str) -> tuple[float, str]:
-    """What theory expects of the measure, and why; NaN where it says nothing."""
+    """Return the value that theory expects, and its formula; NaN if there is no law."""
     for claim in claims_of([run.run for run in group.runs]):
         if claim.what == CLAIMED.get(measure):
             sign = "at most " if claim.relation == "<=" else ""

@@ -1,4 +1,4 @@
-"""The timeline as a figure: a row for each worker, its time in colours, and at each commit what became of it."""
+"""The timeline as a figure: a row for each worker, its time in colours, and the fate of each commit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from pslab.runs import work
 from pslab.runs.folder import Run
 from pslab.runs.report import worker_order
 
-# Okabe and Ito's palette: told apart with any kind of colour vision. What is wasted is hatched as well.
+# Okabe and Ito's palette, which any kind of colour vision can distinguish. Wasted time is hatched as well.
 PALETTE = {
     work.COMPUTING: "#0072B2",
     work.RECEIVING: "#56B4E9",
@@ -21,23 +21,23 @@ PALETTE = {
     work.WASTED: "#FFFFFF",
     work.UNREPORTED: "#999999",
 }
-# For a run whose workers did not report what they did: a bar from grant to commit.
+# For a run whose workers report no times: bars from grant to commit.
 FATES = {"applied": "#009E73", "dropped": "#D55E00", "lost": "#BBBBBB"}
-# What became of a contribution, at its commit.
+# The fate of a contribution, at its commit.
 MARKS: Mapping[str, Mapping[str, Any]] = {
     "applied": {"marker": "|", "s": 190, "color": "#000000", "linewidths": 1.2},
     "dropped": {"marker": "X", "s": 46, "color": "#000000", "edgecolors": "#FFFFFF", "linewidths": 0.8},
 }
-# The most tickets of each worker in a timeline: more would be a grey band. And the fewest, of the slowest run.
+# The most tickets of each worker in a timeline (more would be a grey band), and the fewest of the slowest run.
 TICKETS, LEAST = 15, 3
 # The most rows, and how many of them are for the slowest workers.
 ROWS, SLOWEST = 32, 8
 
 
 def timeline_chart(groups: Sequence[Group]) -> Any:
-    """The start of each group's first run, one panel per group, all with one scale of time.
+    """Draw the beginning of each group's first run, one panel per group, on a common time axis.
 
-    Raises RunError for a log that cannot be read, and without matplotlib.
+    Raises RunError for an unreadable log, and without matplotlib.
     """
     found = [tl.timeline(group.runs[0].run) for group in groups]
     until = _until(found)
@@ -62,7 +62,7 @@ def timeline_chart(groups: Sequence[Group]) -> Any:
 
 
 def _until(found: Sequence[tl.Timeline]) -> float:
-    """So that every panel is filled for as long as its run lasted."""
+    """Return the end of the time axis, such that every panel is filled as far as its run lasted."""
     most = min((one.until(TICKETS) for one in found), default=0.0)
     least = max((one.until(LEAST) for one in found), default=0.0)
     kept = min((one.kept for one in found), default=0.0)
@@ -70,7 +70,7 @@ def _until(found: Sequence[tl.Timeline]) -> float:
 
 
 def _rows(found: tl.Timeline) -> list[tl.Lane]:
-    """All workers, or the slowest and some from all over."""
+    """Return all workers, or the slowest ones and an even selection of the others."""
     lanes = sorted(found.lanes, key=lambda lane: worker_order(lane.worker))
     if len(lanes) <= ROWS:
         return lanes
@@ -84,7 +84,7 @@ def _title(label: str, found: tl.Timeline, lanes: Sequence[tl.Lane], until: floa
     parts = [label] if label else []
     if len(lanes) < len(found.lanes):
         parts.append(f"{len(lanes)} of {len(found.lanes)} workers, with the {SLOWEST} slowest")
-    # What is left of less than a hundredth is the end of the last ticket.
+    # Less than a hundredth that is missing is only the end of the last ticket.
     if until < 0.99 * found.seconds:
         parts.append(f"first {_number(until)} of {_number(found.seconds)} s")
     return ", ".join(parts)
@@ -104,7 +104,7 @@ def _reported(axes: Any, lanes: Sequence[tl.Lane], until: float) -> None:
     marks = [
         (at, place, fate) for place, lane in enumerate(lanes) for at, fate in lane.commits if at <= until
     ]
-    # Over the end of a bar, so that neither hides the other.
+    # Above the bars, so that neither hides the other.
     for fate, mark in MARKS.items():
         points = [(at, place) for at, place, found in marks if found == fate]
         if points:
@@ -128,7 +128,7 @@ def _held(axes: Any, run: Run, workers: Sequence[str], until: float) -> None:
 
 
 def _legend(figure: Any, panels: Sequence[Any]) -> None:
-    """Each thing that is drawn anywhere, once, in a fixed order."""
+    """Draw a legend with each label once, in a fixed order."""
     handles: dict[str, Any] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
