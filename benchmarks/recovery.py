@@ -20,7 +20,7 @@ from typing import Any
 import click
 import numpy as np
 
-from pslab.launch.status_poll import StatusClient, StatusError
+from pslab.launch.status_client import StatusClient, StatusError
 from pswire.command.options import number_option
 from pswire.generations import follows
 from pswire.v1 import coordinator_pb2 as pb

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
 
     from pslab.dashboard.observer import Observer
     from pslab.display import Lines
-    from pslab.launch.keeping.kept import CommandPipe
+    from pslab.launch.remote.launcher import CommandPipe
     from psserver.fast import FastBackend
     from psserver.shard import Shard
     from psserver.shard.staging import Staging

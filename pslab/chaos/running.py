@@ -17,7 +17,7 @@ from pslab.launch.engines.launcher import Task
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.exits import RunResult
 from pslab.launch.run import RealRun
-from pslab.launch.status_poll import StatusClient, StatusError
+from pslab.launch.status_client import StatusClient, StatusError
 from pslab.launch.tasks import Daemons
 from pswire.config.experiment import Experiment
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from pslab.commands.failure import Failure
-from pslab.launch import observers
-from pslab.launch.status_poll import StatusClient
+from pslab.launch.security import options_for
+from pslab.launch.status_client import StatusClient
 from pslab.runs.folder import EXPERIMENT, RunError, address_of
 from pswire.addresses import AddressError, parse_address
 from pswire.config.experiment import ExperimentError, load_experiment
@@ -26,7 +26,7 @@ def observer_credentials(
     names only if it is `trusted`, for it names the address, too, to which they would be shown. Raises Failure."""
     section = None
     if run is not None and not options.with_environment(os.environ).given:
-        options = observers.options_for(run)
+        options = options_for(run)
         section = None if options.given else _section_of(run, trusted)
     try:
         return credentials_for(role, options, os.environ, section, name=OBSERVER)

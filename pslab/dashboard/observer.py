@@ -14,7 +14,7 @@ from pslab.dashboard.past import Past
 from pslab.dashboard.recording import Batch, Recorder
 from pslab.dashboard.runs import Rest, rest_of
 from pslab.display.status import INSECURE, status_json
-from pslab.launch.status_poll import StatusError
+from pslab.launch.status_client import StatusError
 from pslab.runs.folder import Metric
 from pslab.runs.log import Line, read_log
 from pswire.v1 import coordinator_pb2 as pb

@@ -8,7 +8,7 @@ from pslab.dashboard.access import is_loopback
 from pslab.dashboard.observer import Observer
 from pslab.dashboard.playground.settings import SettingsError, experiment_of
 from pslab.dashboard.runs import RunPages
-from pslab.launch.status_poll import StatusClient, StatusError, StatusUntrusted
+from pslab.launch.status_client import StatusClient, StatusError, StatusUntrusted
 from pslab.runs.folder import RunError, address_of
 from pswire.addresses import AddressError, parse_address
 from pswire.config.experiment import ExperimentError, load_experiment

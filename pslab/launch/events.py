@@ -1,6 +1,7 @@
 """The events of a run, Ctrl-C and SIGTERM among them.
 
-Threads and signal handlers of a run do nothing but put events into its one queue."""
+Threads and signal handlers of a run only put events into its single queue.
+"""
 
 import ctypes
 import signal
@@ -16,7 +17,7 @@ from pswire.v1 import coordinator_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The engine has places for all processes; or a sentence that says which there are not."""
+    """The engine has places for all processes, or `problem` says what is missing."""
 
     problem: str | None = None
 
@@ -31,7 +32,7 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A process did not begin, for there was no place for it in time. Its `Exited` follows."""
+    """A process did not start because there was no place for it in time. Its `Exited` follows."""
 
     name: str
     reason: str
@@ -39,7 +40,7 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A process ended. `code` as `Popen.returncode`: negative for a signal."""
+    """A process ended. `code` as in `Popen.returncode`: negative for a signal."""
 
     name: str
     code: int
@@ -47,14 +48,14 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class StatusAnswer:
-    """The coordinator's status, as it just answered."""
+    """The coordinator answered with its status."""
 
     status: pb.StatusReply
 
 
 @dataclass(frozen=True, slots=True)
 class StatusFailure:
-    """The coordinator could not be asked for its status."""
+    """The coordinator did not answer a request for its status."""
 
     reason: str
 
@@ -67,18 +68,20 @@ class Signalled:
 
 
 Event = Reserved | Printed | Unplaced | Exited | StatusAnswer | StatusFailure | Signalled
-# SimpleQueue: its put is safe inside a signal handler.
+# SimpleQueue, because its `put` is safe inside a signal handler.
 EventQueue = SimpleQueue[Event]
 
 
-# More than any system's struct sigaction.
+# Bytes; more than any system's struct sigaction.
 _SIGACTION = 1024
 
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """What SIGINT and SIGTERM do is the same after the block as before it, whatever a library has installed in it. In
-    any thread, which Python's own functions do not allow."""
+    """Restore the handlers of SIGINT and SIGTERM after the block, whatever a library installs in it.
+
+    Works in any thread, unlike Python's own functions.
+    """
     libc = ctypes.CDLL(None)
     before = {number: ctypes.create_string_buffer(_SIGACTION) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, action in before.items():
@@ -92,7 +95,7 @@ def signals_kept() -> Iterator[None]:
 
 @contextmanager
 def signals_to(events: EventQueue) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into events as long as the block runs. In the main thread."""
+    """Turn SIGINT and SIGTERM into events while the block runs. Requires the main thread."""
 
     def put(number: int, frame: FrameType | None) -> None:
         events.put(Signalled(number))

@@ -1,12 +1,12 @@
-"""From the ends of processes to the end of a run: pure, without processes or clocks.
+"""The verdict on a run from the exits of its processes. Pure: no processes, no clocks.
 
-- Server 0 exits 0, and the others end: the job is done.
-- A server fails: the job fails. Once every worker has ended well, server 0 alone says so.
-- A worker fails: a warning, the others go on. Every worker fails: the job fails.
-- A script fails: the others go on, too, and the run ends with its exit code, whatever the job came to. It may go on for
-  long when the job is over, and is waited for.
-- What is started again (`pslab.launch.restarts`) counts as running.
-- A worker fails before it has joined, and the others have: the start waits for nobody who can come, and the job fails.
+- Server 0 exits with 0 and the others end: the job succeeded.
+- A server fails: the job failed. Once every worker has succeeded, only the exit of server 0 counts.
+- A worker fails: a warning; the others go on. Every worker fails: the job failed.
+- A script fails: the others go on, and the run ends with the script's exit code, whatever became of the job. A script
+  may run on after the end of the job, and the run waits for it.
+- A process that is restarted (`pslab.launch.restarts`) counts as running.
+- A worker fails before it has joined and all others have joined: the job cannot start and fails.
 """
 
 import signal
@@ -19,7 +19,7 @@ _DAEMONS = ("ps-worker: ", "ps-server: ")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a run ended: its exit code, one sentence, and the process that is to blame, if any."""
+    """How a run ended: its exit code, one sentence, and the process that caused it, if any."""
 
     code: int
     reason: str
@@ -28,7 +28,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended; `warnings` are sentences about processes that failed on the way."""
+    """A verdict with `warnings`: sentences about processes that failed during the run."""
 
     verdict: Verdict
     warnings: tuple[str, ...]
@@ -39,34 +39,34 @@ class RunResult:
 
 
 class ExitTracker:
-    """Receives exits in order; `verdict` is None as long as the run goes on."""
+    """Exits so far, recorded in order. `verdict` is None while the run goes on."""
 
     def __init__(self, servers: list[str], workers: list[str], *, scripts: bool = False) -> None:
-        """Names of all processes; the first server hosts the coordinator. `scripts`: workers are a user's scripts."""
+        """Take the names of all processes, server 0 first. `scripts`: the workers are scripts of the user."""
         self._servers, self._workers, self._scripts = servers, workers, scripts
         self._exits: dict[str, int] = {}
 
     def exited(self, name: str, code: int) -> str | None:
-        """Record an end. Returns a warning when the run goes on without the process."""
+        """Record an exit. Returns a warning if the run can go on without the process."""
         self._exits[name] = code
         return f"{name} {end_text(code)}" if name in self._workers and code != 0 else None
 
-    def going(self) -> str:
-        """How many workers there are at this moment, behind a warning."""
+    def remaining(self) -> str:
+        """Say how many workers still run, to complete a warning."""
         left = sum(worker not in self._exits for worker in self._workers)
         return f"{left} of {len(self._workers)} workers still run" if left else "no worker is left"
 
     def ended(self, name: str) -> bool:
-        """It does not run any more."""
+        """Whether the process has ended."""
         return name in self._exits
 
     def ended_well(self, name: str) -> bool:
-        """It ended with exit code 0."""
+        """Whether the process has ended with exit code 0."""
         return self._exits.get(name) == 0
 
     @property
     def workers_over(self) -> bool:
-        """No worker runs any more."""
+        """Whether every worker has ended."""
         return all(name in self._exits for name in self._workers)
 
     @property
@@ -74,28 +74,31 @@ class ExitTracker:
         return [name for name in self._workers if self._exits.get(name, 0) != 0]
 
     def too_few(self, phase: str, members: int) -> bool:
-        """The job waits for its workers to join, and all processes that still run have (`members` in the status)."""
+        """Whether the job waits for workers although all that still run have joined.
+
+        `members`: number of present workers in the status.
+        """
         running = sum(name not in self._exits for name in self._workers)
         return phase == "waiting for workers" and bool(self.failed_workers) and members >= running
 
     def cannot_start(self) -> Verdict:
-        """Of a job that has too few workers for good."""
-        all_ = f"{len(self._workers)} workers"
-        return self._blame(self.failed_workers[0], f"the job cannot start, for it waits for {all_}")
+        """Return the verdict on a job that will never have enough workers."""
+        waits = f"the job cannot start, because it waits for {len(self._workers)} workers"
+        return self._blame(self.failed_workers[0], waits)
 
-    def started_again(self, name: str) -> None:
-        """It had ended, and runs once more."""
+    def restarted(self, name: str) -> None:
+        """Forget the exit of a process that runs again."""
         self._exits.pop(name, None)
 
     def finished_workers(self) -> list[str]:
-        """Those that ended well: they have heard that the job has succeeded."""
+        """Return the workers that exited with 0 because the coordinator told them that the job succeeded."""
         return [name for name in self._workers if self._exits.get(name) == 0]
 
     @property
     def verdict(self) -> Verdict | None:
-        said = self._exits.get(self._servers[0])
-        if said == 0 or (said is None and self._leaves_it_to_the_first):
-            # Server 0 has the weights, or says that it has not. A server that was lost since takes nothing away.
+        first = self._exits.get(self._servers[0])
+        if first == 0 or (first is None and self._only_first_counts):
+            # Server 0 has the weights or reports that it has not; the loss of another server changes nothing.
             awaited = [*self._servers, *(self._workers if self._scripts else [])]
             if not all(name in self._exits for name in awaited):
                 return None
@@ -109,22 +112,22 @@ class ExitTracker:
             culprit = self._cause(failed)
             return self._blame(culprit, "the job failed")
         if self.workers_over and len(self.failed_workers) == len(self._workers):
-            first = next(name for name in self._exits if name in self._workers)
-            return self._blame(first, "every worker failed", self._alike(first))
+            culprit = next(name for name in self._exits if name in self._workers)
+            return self._blame(culprit, "every worker failed", self._same_failure(culprit))
         return None
 
     @property
-    def _leaves_it_to_the_first(self) -> bool:
-        """The job has succeeded, as its workers were told, and is about to end."""
+    def _only_first_counts(self) -> bool:
+        """Whether all workers were told that the job succeeded, so that only server 0 is awaited."""
         return self.workers_over and not self.failed_workers
 
     def _cause(self, failed: list[str]) -> str:
-        """The server that failed by itself: losing another one is a consequence, not a cause."""
+        """Return the server that failed first by itself; losing another server is a consequence, not a cause."""
         causes = [name for name in failed if self._exits[name] != ExitCode.UNREACHABLE]
         return causes[0] if causes else failed[0]
 
-    def _alike(self, name: str) -> str:
-        """How many other workers ended with the same code."""
+    def _same_failure(self, name: str) -> str:
+        """Say how many other workers ended with the same code."""
         others = sum(self._exits[worker] == self._exits[name] for worker in self._workers) - 1
         return f", and {others} more {'worker' if others == 1 else 'workers'} alike" if others else ""
 
@@ -135,38 +138,38 @@ class ExitTracker:
 
 
 class DuplicateOutput:
-    """Which processes printed the same at their ends: workers that fail for one reason are reported once."""
+    """Final messages of processes, so that workers that fail for one reason are reported once."""
 
     def __init__(self) -> None:
-        # The end of a log -> the process that printed it first.
+        # Final messages -> the process that printed them first.
         self._first: dict[str, str] = {}
 
     def first_with(self, name: str, tail: str) -> str | None:
-        """The process that printed the same before `name`; None when there is none. `tail`: the end of its log."""
-        first = self._first.setdefault(_farewell(tail), name) if tail.strip() else name
+        """Return the process that printed the same earlier, or None. `tail`: the end of this process's log."""
+        first = self._first.setdefault(_final_message(tail), name) if tail.strip() else name
         return None if first == name else first
 
     def is_first(self, name: str) -> bool:
-        """No process had printed the same when `name` ended."""
+        """Whether no other process had printed the same when this one ended."""
         return name in self._first.values()
 
 
-def _farewell(tail: str) -> str:
-    """From the line with which a daemon ends: what it logged before has times and names in it."""
+def _final_message(tail: str) -> str:
+    """Return the text from a daemon's last line on; earlier log lines contain times and names."""
     lines = tail.splitlines()
     ends = [number for number, line in enumerate(lines) if line.startswith(_DAEMONS)]
     return "\n".join(lines[ends[-1] if ends else 0 :])
 
 
 def exit_code(returncode: int, gone: ExitCode) -> int:
-    """The exit code that stands for a `Popen.returncode`; `gone` for one that was killed."""
+    """Translate a `Popen.returncode` into an exit code; `gone` stands for a killed process."""
     if returncode in (-signal.SIGINT, -signal.SIGTERM):
         return 128 - returncode
     return gone if returncode < 0 else returncode
 
 
 def end_text(returncode: int) -> str:
-    """``exited with code 6 (the job module ...)`` or ``was killed by SIGKILL``."""
+    """Return a phrase such as ``exited with code 6 (the job module ...)`` or ``was killed by SIGKILL``."""
     if returncode < 0:
         return f"was killed by {signal.Signals(-returncode).name}"
     meanings = {int(code): f" ({code.meaning})" for code in ExitCode}

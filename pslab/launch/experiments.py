@@ -1,4 +1,4 @@
-"""From an experiment file to a finished run folder."""
+"""Run experiments: load and check an experiment file, and train it as processes into a run folder."""
 
 import json
 from collections.abc import Sequence
@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pslab.display.progress import Display
-from pslab.launch import observers
 from pslab.launch.engines.launcher import Launcher
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.run import RealRun
-from pslab.launch.security import security_of
+from pslab.launch.security import observable, security_of
 from pslab.launch.tasks import Daemons
 from pslab.observe.trackers import Observing, RunInfo, Sink
 from pslab.runs.folder import Run
@@ -35,9 +34,9 @@ from pswire.transport.wire import wire_named
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that has ended, well or not, where it left its files, and the end of its culprit's output.
+    """A run that has ended: its folder, its result, and the last output (`tail`) of the process that failed.
 
-    `reported`: that was shown already, with a warning on the way.
+    `reported`: that output was shown already, with a warning.
     """
 
     folder: Path
@@ -47,33 +46,33 @@ class FinishedRun:
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment and try its policy and optimizer, before any process starts.
+    """Read an experiment and build its policy and optimizer once, before any process starts.
 
-    Raises ExperimentError with one message that says what is wrong.
+    Raises ExperimentError.
     """
     return checked(load_experiment(path, overrides), path)
 
 
 def checked(experiment: Experiment, path: Path) -> Experiment:
-    """One that real processes can train. Raises ExperimentError."""
+    """Return the experiment if real processes can train it. Raises ExperimentError."""
     if not (experiment.job.module or experiment.job.script):
         raise ExperimentError(
             f'{path}: job.module is missing; expected "package.module:attribute" or "file.py:attribute"'
         )
     if experiment.job.initial and not Path(experiment.job.initial).is_file():
-        raise ExperimentError(f"{path}: job.initial: there is no file {experiment.job.initial}")
+        raise ExperimentError(f"{path}: job.initial: file {experiment.job.initial} does not exist")
     _try_out(experiment, str(path))
     return experiment
 
 
 def of_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]) -> Experiment:
-    """The experiment whose workers run a training script of the user's. Raises ExperimentError, as `load`."""
+    """Return the experiment whose workers run a training script of the user. Raises ExperimentError."""
     if not script.is_file():
-        raise ExperimentError(f"{script}: expected a training script, and there is no such file")
+        raise ExperimentError(f"{script}: expected a training script, got no such file")
     document: dict[str, Any] = {"run": {"name": script.stem}}
-    said = {"job.script": str(script), "job.arguments": list(arguments)}
+    keys = {"job.script": str(script), "job.arguments": list(arguments)}
     try:
-        apply_overrides(document, [f"{key}={json.dumps(value)}" for key, value in said.items()])
+        apply_overrides(document, [f"{key}={json.dumps(value)}" for key, value in keys.items()])
         apply_overrides(document, overrides)
     except OverrideError as error:
         raise ExperimentError(str(error)) from error
@@ -83,7 +82,7 @@ def of_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]) 
 
 
 def _try_out(experiment: Experiment, source: str) -> None:
-    """Raises ExperimentError for a policy or an optimizer that cannot be built."""
+    """Raise ExperimentError if the policy, optimizer and codec cannot be built or do not fit together."""
     cluster, policy = experiment.cluster, experiment.policy
     try:
         built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
@@ -101,7 +100,7 @@ def _try_out(experiment: Experiment, source: str) -> None:
 
 
 def _has_succeeded(run: Run) -> bool:
-    """The job ended well and its weights are there: a server that was lost at the end may have taken its part away."""
+    """Whether the job succeeded and its weights are complete; a server lost at the end may have taken its part."""
     return bool(run.stopped and run.summary.success and run.summary.weights_sha256)
 
 
@@ -114,22 +113,22 @@ def run_real(
     force: bool = False,
     daemons: Daemons | None = None,
     sinks: Sequence[Sink] = (),
-    going_on: str | None = None,
+    resume_from: str | None = None,
 ) -> FinishedRun:
-    """Run an experiment as processes that `launcher` starts; `out` is ``runs/<name>`` where not given.
+    """Run an experiment as processes that `launcher` starts, into `out` or ``runs/<name>``.
 
-    `sinks` are given the run's metrics while it goes on. `going_on`: the checkpoint from which the run in `out` goes
-    on, "latest", or "auto", which does nothing where the job has succeeded. Raises RunError when the folder cannot be
-    used, TrackerError when a sink does not start, EngineError where the run cannot be protected.
+    `sinks` receive the run's metrics while it goes on. `resume_from`: a checkpoint of the run in `out`, "latest", or
+    "auto", which does nothing if the job has succeeded. Raises RunError when the folder cannot be used, TrackerError
+    when a sink does not start, EngineError when the run cannot be protected.
     """
     security = security_of(experiment, launcher.remote)
-    folder, going_on = open_folder(out, experiment.run.name, force, going_on)
-    if going_on == AUTO and _has_succeeded(Run(folder)):
+    folder, resume_from = open_folder(out, experiment.run.name, force, resume_from)
+    if resume_from == AUTO and _has_succeeded(Run(folder)):
         verdict = Verdict(ExitCode.OK, "the job had succeeded before")
         return FinishedRun(folder, RunResult(verdict, (f"{verdict.reason}: nothing was left to do",)), "")
-    run = RealRun(experiment, folder, display, launcher, daemons, going_on, security)
+    run = RealRun(experiment, folder, display, launcher, daemons, resume_from, security)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=False)
-    with display, observers.remembered(folder, security):
+    with display, observable(folder, security):
         with Observing(info, sinks) as observing:
             result = run.run()
         for warning in observing.warnings:
@@ -150,9 +149,9 @@ def run_local(
     daemons: Daemons | None = None,
     cwd: Path | None = None,
     sinks: Sequence[Sink] = (),
-    going_on: str | None = None,
+    resume_from: str | None = None,
 ) -> FinishedRun:
-    """As `run_real`, on this machine. `cwd`: where the processes run, and so where a job module's path begins."""
+    """Call `run_real` on this machine. `cwd`: working directory, against which job paths are resolved."""
     return run_real(
         experiment,
         display,
@@ -161,5 +160,5 @@ def run_local(
         force=force,
         daemons=daemons,
         sinks=sinks,
-        going_on=going_on,
+        resume_from=resume_from,
     )

@@ -1,8 +1,9 @@
-"""Which processes of a run are started again: pure, without processes or clocks.
+"""Rules for restarting the processes of a run. Pure: no processes, no clocks.
 
-- What dies of something passing, a few times each; a server only where its state is saved, and while it is of use.
-- With server 0 those servers that have ended for want of it.
-- A worker that has ended well, where the job went back to a checkpoint from before that end.
+- A process that died of a transient cause is restarted a few times; a server only if its state is saved and it is
+  still needed.
+- With server 0, the servers that ended because they lost it are restarted.
+- A worker that succeeded is restarted if the job went back to a checkpoint from before its end.
 """
 
 import signal
@@ -14,101 +15,105 @@ from pslab.launch.exits import ExitTracker
 from pswire.exits import ExitCode
 from pswire.generations import follows
 
-# Answers of the status that agree: one may be older than a worker's arrival.
+# Consecutive status answers that must agree, because a single one may be older than a worker's join.
 AGREEING = 8
-# In the status.
+# Phases in the status.
 BEFORE_THE_END = ("waiting for workers", "initialising", "training")
 
 
-# More often than anything dies.
+# Stands for any number of restarts.
 NO_LIMIT = 10**6
-# Seconds: a process that has lived so long had begun well.
+# Seconds after which a start counts as successful.
 SETTLED = 10.0
-# Seconds before a process is started again that did not begin well at the second try, and at any later one.
+# Backoff in seconds: before the third start in a row that fails early, doubling up to the limit.
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
 
 
 @dataclass(slots=True)
 class Restarts:
-    """How often each process may be started again; `NO_LIMIT` for as often as it dies, without pauses.
+    """Restart counts with backoff. `limit`: per process; `NO_LIMIT` restarts for ever, without pauses.
 
-    A process that ends soon again is started later each time, so that a machine that is off for a minute has time to
-    come back.
+    The backoff gives a machine that is off for a minute time to come back.
     """
 
-    most: int
+    limit: int
     _used: Counter[str] = field(default_factory=Counter)
-    # Starts in a row that did not go well.
+    # Consecutive starts that failed early.
     _failed: Counter[str] = field(default_factory=Counter)
 
     def take(self, name: str, code: int, lived: float = 0.0) -> bool:
-        """The process has ended with that `Popen.returncode`, `lived` seconds after its start: whether it is started
-        again."""
-        if self._used[name] >= self.most or not _may_pass(code):
+        """Use up a restart and return True, or return False if the process may not be restarted.
+
+        `code`: its `Popen.returncode`; `lived`: seconds from its start to its end.
+        """
+        if self._used[name] >= self.limit or not _transient(code):
             return False
         self._used[name] += 1
         self._failed[name] = 1 if lived >= SETTLED else self._failed[name] + 1
         return True
 
     def pause(self, name: str) -> float:
-        """Seconds to wait before it is started again."""
+        """Return the backoff in seconds before the restart."""
         failed = self._failed[name]
-        if failed <= 1 or self.most >= NO_LIMIT:
+        if failed <= 1 or self.limit >= NO_LIMIT:
             return 0.0
         return min(FIRST_PAUSE * 2.0 ** (failed - 2), LONGEST_PAUSE)
 
     def count(self, name: str) -> str:
-        """'1 of at most 3 times'; without a limit 'restart 1'."""
+        """Return '1 of at most 3 times', or 'restart 1' without a limit."""
         used = self._used[name]
-        return f"{used} of at most {self.most} times" if self.most < NO_LIMIT else f"restart {used}"
+        return f"{used} of at most {self.limit} times" if self.limit < NO_LIMIT else f"restart {used}"
 
 
-def _may_pass(code: int) -> bool:
+def _transient(code: int) -> bool:
     if code < 0:
         return code not in (-signal.SIGINT, -signal.SIGTERM)
     return code in set(ExitCode) and ExitCode(code).restart
 
 
 class RestartRules:
-    """Asked once all processes were there, and until the run is ended. What it names is to be started.
+    """Decides which processes to restart, from the moment when all have started until the run ends.
 
-    `again`: the names of all that it has named.
+    `restarted`: names of all processes that it has restarted so far.
     """
 
     def __init__(
         self, servers: Sequence[str], exits: ExitTracker, restarts: Restarts, *, saves: bool
     ) -> None:
-        """The first server hosts the coordinator; `saves`: the job takes checkpoints."""
+        """Take the names of the servers, server 0 first. `saves`: the job takes checkpoints."""
         self._servers, self._exits, self._restarts, self._saves = servers, exits, restarts, saves
-        self.again: set[str] = set()
-        # Answers in a row by which the job goes on, although a worker has ended well.
+        self.restarted: set[str] = set()
+        # Consecutive answers by which the job goes on although a worker has succeeded.
         self._early = 0
-        # The job's name, by the newest answer; and when each process ended.
+        # The job's name in the newest status, and its name when each process ended.
         self._job = ""
         self._ended_in: dict[str, str] = {}
 
     def after_exit(self, name: str, code: int, lived: float = 0.0) -> list[str]:
-        """The process has ended, which `exits` has not been told, `lived` seconds after its start: it and who comes
-        back with it, or nobody."""
+        """Return the processes to start after an exit: that one and others it brings back, or none.
+
+        `exits` must not have recorded this exit yet. `lived`: seconds from the start of the process to its end.
+        """
         first = self._servers[0]
         self._ended_in[name] = self._job
         if self._exits.verdict is not None:
             return []
         if name in self._servers:
-            # Another server than the first is of no use once the workers have ended: the first says what became of
-            # the job.
+            # Once the workers have ended, only server 0 is needed: it reports what became of the job.
             late = self._exits.workers_over and name != first
             if not self._saves or late or self._exits.ended(first):
                 return []
         if not self._restarts.take(name, code, lived):
             return []
-        self.again.add(name)
+        self.restarted.add(name)
         lost = [other for other in self._servers[1:] if self._exits.ended(other)] if name == first else []
-        return [name, *self._back(lost)]
+        return [name, *self._recall(lost)]
 
     def after_status(self, phase: str, job: str) -> list[str]:
-        """Workers that have ended well, and are needed again: the job went back to before their end, and so has a later
-        generation's name. In a further phase of a job nobody is needed who has ended."""
+        """Return workers that have succeeded but are needed again, because the job went back to before their end.
+
+        Such a job has the name of a later generation. In later phases no ended worker is needed.
+        """
         self._job = job
         ended = self._exits.finished_workers() if phase in BEFORE_THE_END else []
         ended = [name for name in ended if follows(job, self._ended_in.get(name, ""))]
@@ -116,14 +121,43 @@ class RestartRules:
         if self._early < AGREEING:
             return []
         self._early = 0
-        return self._back(ended)
+        return self._recall(ended)
 
     def uninformed_servers(self) -> list[str]:
-        """Those that were started again while the job ended: they have met nobody who tells them that."""
-        return [name for name in self._servers[1:] if name in self.again and not self._exits.ended(name)]
+        """Return the servers that restarted while the job ended: no coordinator will tell them that it is over."""
+        return [name for name in self._servers[1:] if name in self.restarted and not self._exits.ended(name)]
 
-    def _back(self, ended: list[str]) -> list[str]:
+    def _recall(self, ended: list[str]) -> list[str]:
         for name in ended:
-            self._exits.started_again(name)
-        self.again.update(ended)
+            self._exits.restarted(name)
+        self.restarted.update(ended)
         return ended
+
+
+class RestartQueue:
+    """Processes that wait out their backoff before they are restarted."""
+
+    def __init__(self) -> None:
+        # Name -> when it is due, on the monotonic clock, and the code with which it ended.
+        self._due: dict[str, tuple[float, int]] = {}
+
+    def add(self, name: str, due: float, code: int) -> None:
+        """Queue a process that ended with `code`."""
+        self._due[name] = due, code
+
+    def take_due(self, now: float) -> list[str]:
+        """Remove and return the processes that are due."""
+        due = [name for name, (when, _) in self._due.items() if when <= now]
+        for name in due:
+            del self._due[name]
+        return due
+
+    def next_due(self, default: float) -> float:
+        """Return when the first process is due; `default` for an empty queue."""
+        return min((when for when, _ in self._due.values()), default=default)
+
+    def cancel(self) -> dict[str, int]:
+        """Empty the queue and return the exit codes of the processes that will not restart."""
+        codes = {name: code for name, (_, code) in self._due.items()}
+        self._due.clear()
+        return codes

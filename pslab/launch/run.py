@@ -1,8 +1,8 @@
-"""The course of a run on any engine: start servers and workers, watch them, end them. What the engine is, its launcher
-knows (`pslab.launch.engines`).
+"""The course of a run on any engine: start servers and workers, watch them, end them.
 
-One loop takes all events from one queue. Ports are chosen by the system without races: servers 1..
-start on port 0 and report what they got; server 0 is started with their addresses, then the workers.
+What is particular to an engine is in its launcher (`pslab.launch.engines`). One loop takes all events from one queue.
+The system chooses ports without races: servers 1, 2, ... start on port 0 and report their addresses, server 0 starts
+with these, and the workers start last.
 """
 
 import secrets
@@ -28,9 +28,9 @@ from pslab.launch.events import (
     signals_to,
 )
 from pslab.launch.exits import DuplicateOutput, ExitTracker, RunResult, Verdict, end_text
-from pslab.launch.restarts import AGREEING, RestartRules, Restarts
+from pslab.launch.restarts import AGREEING, RestartQueue, RestartRules, Restarts
 from pslab.launch.security import Protection, credentials_of
-from pslab.launch.status_poll import StatusPoller
+from pslab.launch.status_client import StatusPoller
 from pslab.launch.tasks import Daemons, Tasks
 from pslab.runs.folder import EXPERIMENT, LOGS, later_jobs
 from pswire.config.experiment import Experiment
@@ -38,14 +38,15 @@ from pswire.config.run_sections import RECOVER
 from pswire.exits import ExitCode
 from pswire.own_files import write_file
 
-# Of each process, of a run that loses nothing by them: on this machine, and on others, which may be off for a minute.
+# Default restarts of each process: on this machine where the job takes checkpoints, and on nodes, which may be off for
+# a minute.
 RESTARTS, RESTARTS_ON_NODES = 3, 6
 
 
 class RealRun:
-    """One run of processes. `folder` is an empty run folder; call `run` once, in the main thread.
+    """One run as processes. `folder` is an empty run folder. Call `run` once, in the main thread.
 
-    `launcher` is the run's own, and closed at its end.
+    The run owns `launcher` and closes it at its end.
     """
 
     def __init__(
@@ -55,12 +56,11 @@ class RealRun:
         display: Display,
         launcher: Launcher,
         daemons: Daemons | None = None,
-        going_on: str | None = None,
+        resume_from: str | None = None,
         security: Protection | None = None,
     ) -> None:
-        """`going_on`: the checkpoint from which the run in the folder goes on. `security`: who the processes are to
-        each other; None: nobody in particular."""
-        self._going_on = going_on
+        """`resume_from`: checkpoint in the folder. `security`: certificates of the processes; None for no TLS."""
+        self._resume_from = resume_from
         self._experiment, self._folder, self._display = experiment, folder, display
         self._daemons, self._launcher = daemons or Daemons(), launcher
         secret = secrets.token_hex(32)
@@ -69,38 +69,37 @@ class RealRun:
         self._servers, self._workers = self._tasks.servers, self._tasks.workers
         self._events: EventQueue = EventQueue()
         self._processes: dict[str, Process] = {}
+        # When each process was started, on the monotonic clock.
+        self._started: dict[str, float] = {}
+        self._addresses: dict[str, str] = {}
         self._exits = ExitTracker(self._servers, self._workers, scripts=bool(experiment.job.script))
         self._reserved: Reserved | None = None
-        # Those that found no place, and why.
+        # Processes that found no place, with the reason.
         self._unplaced: dict[str, str] = {}
-        self._addresses: dict[str, str] = {}
         self._signals: list[int] = []
         self._warnings: list[str] = []
         self._duplicates = DuplicateOutput()
         self._stopping = False
         self._saves = bool(experiment.run.checkpoint_every)
-        # Nodes come and go; on one machine a worker that dies mostly does so again.
-        usual = RESTARTS_ON_NODES if launcher.remote else RESTARTS if self._saves else 0
-        self._restarts = Restarts(usual if self._daemons.restarts is None else self._daemons.restarts)
+        # Nodes come and go. On one machine without checkpoints, a worker that dies mostly dies again.
+        default = RESTARTS_ON_NODES if launcher.remote else RESTARTS if self._saves else 0
+        self._restarts = Restarts(default if self._daemons.restarts is None else self._daemons.restarts)
         self._rules = RestartRules(self._servers, self._exits, self._restarts, saves=self._saves)
-        # Of the monotonic clock: when each process was started, and when those that died are started again, with the
-        # codes that they ended with.
-        self._started: dict[str, float] = {}
-        self._due: dict[str, tuple[float, int]] = {}
-        # Answers in a row that show a start which waits for nobody who can come.
+        self._queue = RestartQueue()
+        # Consecutive status answers by which the job can never start.
         self._too_few = 0
         self._poller: StatusPoller | None = None
 
     def run(self) -> RunResult:
-        """Start everything, watch until the end, leave no process behind."""
+        """Start everything, watch until the end, and leave no process behind."""
         file = self._folder / EXPERIMENT
-        former = file.read_text(encoding="utf-8") if self._going_on and file.is_file() else None
+        former = file.read_text(encoding="utf-8") if self._resume_from and file.is_file() else None
         write_file(file, self._experiment.to_toml())
         with signals_to(self._events):
             try:
                 verdict = self._reserve() or self._start()
                 if verdict is not None and former is not None:
-                    # It does not go on: the folder describes the run that is in it.
+                    # The run did not resume, so the folder describes the former run again.
                     write_file(file, former)
                 verdict = verdict or self._watch()
             finally:
@@ -110,22 +109,30 @@ class RealRun:
                 self._launcher.close()
         return RunResult(verdict, tuple(self._warnings))
 
+    def reported(self, name: str) -> bool:
+        """Whether the end of the process's output was shown with a warning."""
+        return self._duplicates.is_first(name)
+
+    def tail(self, name: str) -> str:
+        """Return the last lines that a process printed for people."""
+        return self._processes[name].tail() if name in self._processes else ""
+
     # Starting
 
     def _reserve(self) -> Verdict | None:
-        """Places for all, so that nobody waits for a process that cannot come; a verdict when there are none."""
+        """Reserve places for all processes, so that none waits for one that cannot come. Returns a failure."""
 
-        def look() -> None:
+        def reserve() -> None:
             try:
                 self._launcher.reserve(self._tasks.wanted)
                 self._events.put(Reserved())
             except PlaceError as error:
                 self._events.put(Reserved(str(error)))
             except Exception as error:
-                # Whatever it is: the run must not wait for it.
+                # Report any failure: otherwise the run would wait for ever.
                 self._events.put(Reserved(f"{type(error).__name__}: {error}"))
 
-        threading.Thread(target=look, name="reserve", daemon=True).start()
+        threading.Thread(target=reserve, name="reserve", daemon=True).start()
         while self._reserved is None:
             verdict = self._step(float("inf"))
             if verdict is not None:
@@ -134,14 +141,14 @@ class RealRun:
         return None if problem is None else Verdict(ExitCode.UNREACHABLE, problem)
 
     def _start(self) -> Verdict | None:
-        """Start all processes; a verdict when that fails or is interrupted."""
+        """Start all processes. Returns a verdict if that fails or is interrupted."""
         others = self._servers[1:]
         for name in others:
             self._start_server(name)
-        verdict = self._until_ready(others)
+        verdict = self._await_ready(others)
         if verdict is None:
             self._start_server(self._servers[0])
-            verdict = self._until_ready(self._servers[:1])
+            verdict = self._await_ready(self._servers[:1])
         if verdict is not None:
             return verdict
         for name in self._workers:
@@ -152,25 +159,26 @@ class RealRun:
     def _start_worker(self, name: str) -> None:
         self._start_task(self._tasks.worker(name, self._addresses))
 
-    def _start_server(self, name: str, going_on: str | None = None) -> None:
-        self._start_task(self._tasks.server(name, self._addresses, going_on or self._going_on))
+    def _start_server(self, name: str, resume_from: str | None = None) -> None:
+        self._start_task(self._tasks.server(name, self._addresses, resume_from or self._resume_from))
 
     def _start_task(self, task: Task) -> None:
         log = self._folder / LOGS / f"{task.name}.log"
         self._started[task.name] = time.monotonic()
         self._processes[task.name] = self._launcher.start(task, log, self._events)
 
-    def _until_ready(self, names: Sequence[str]) -> Verdict | None:
+    def _await_ready(self, names: Sequence[str]) -> Verdict | None:
+        """Wait until these servers listen. Returns a verdict if one does not."""
         allowed = self._daemons.startup + self._launcher.wait
         deadline = time.monotonic() + allowed
         while not all(name in self._addresses for name in names):
             verdict = self._step(deadline)
             missing = [name for name in names if name not in self._addresses]
-            gone = [name for name in missing if self._exits.ended(name)]
-            if gone and self._exits.ended_well(gone[0]):
+            ended = [name for name in missing if self._exits.ended(name)]
+            if ended and self._exits.ended_well(ended[0]):
                 return Verdict(ExitCode.OK, "the job had succeeded before; nothing was changed")
-            if gone and (verdict is None or verdict.code == ExitCode.OK):
-                return Verdict(ExitCode.INTERNAL, f"{gone[0]} ended before it was ready", gone[0])
+            if ended and (verdict is None or verdict.code == ExitCode.OK):
+                return Verdict(ExitCode.INTERNAL, f"{ended[0]} ended before it was ready", ended[0])
             if verdict is not None:
                 return verdict
             if missing and time.monotonic() >= deadline:
@@ -181,14 +189,14 @@ class RealRun:
     # Watching
 
     def _watch(self) -> Verdict:
-        """Until the run is over; how it ended."""
+        """Take events until the run is over; return how it ended."""
         deadline = float("inf")
         verdict: Verdict | None = None
         while verdict is None:
             if not self._exits.workers_over:
                 deadline = float("inf")
             elif deadline == float("inf"):
-                deadline = time.monotonic() + self._allowed
+                deadline = time.monotonic() + self._servers_allowed
             verdict = self._step(deadline)
             if verdict is None and time.monotonic() >= deadline:
                 reason = "every worker has ended, but the servers go on; they were stopped"
@@ -197,31 +205,29 @@ class RealRun:
         return self._exits.verdict if verdict.culprit and self._exits.verdict else verdict
 
     @property
-    def _allowed(self) -> float:
-        """Seconds that the servers may take once every worker has ended."""
+    def _servers_allowed(self) -> float:
+        """Seconds that the servers may run on after every worker has ended."""
         cluster = self._experiment.cluster
         allowed = cluster.worker_timeout + self._daemons.farewell
-        if self._experiment.run.checkpoint_every:
-            # Those of a job that began again wait so long for whoever does not come back.
-            again = cluster.recover_timeout
-            allowed += RECOVER if isinstance(again, str) else float(again)
+        if self._saves:
+            # The servers of a recovered job wait this long for members that do not come back.
+            recover = cluster.recover_timeout
+            allowed += RECOVER if isinstance(recover, str) else float(recover)
         return allowed
 
     def _settle(self, verdict: Verdict) -> None:
-        """Let the others end by themselves: workers after a success, servers that report the cause."""
-        self._start_nothing_more()
+        """Let the other processes end by themselves: workers after a success, servers that report the cause."""
+        self._cancel_restarts()
         waits = self._daemons.farewell if verdict.code == ExitCode.OK else self._daemons.linger
         waits = 0.0 if self._signals else waits
         self._take_until(time.monotonic() + waits, self._running)
 
     def _step(self, deadline: float) -> Verdict | None:
-        """Take one event, or none until `deadline` (at most a second); a verdict when the run is over."""
+        """Take one event, waiting until `deadline` and at most a second. Returns a verdict once the run is over."""
         now = time.monotonic()
-        for name in [name for name, (when, _) in self._due.items() if when <= now]:
-            del self._due[name]
-            self._start_again(name)
-        soonest = min((when for when, _ in self._due.values()), default=deadline)
-        self._take_one(min(deadline, soonest, now + 1.0))
+        for name in self._queue.take_due(now):
+            self._restart(name)
+        self._take_one(min(deadline, self._queue.next_due(deadline), now + 1.0))
         if self._signals:
             number = self._signals[0]
             return Verdict(128 + number, f"stopped by {signal.Signals(number).name}")
@@ -243,24 +249,20 @@ class RealRun:
             case Printed(name, record):
                 if record.get("event") == "ready" and name in self._servers:
                     self._addresses[name] = str(record.get("address"))
-                    self._describe(str(record.get("out", "")))
-                    # Who looks needs the folder: the run may have certificates of its own.
+                    self._describe_later_job(str(record.get("out", "")))
+                    # Observers need the folder to find the run's certificates.
                     record = {**record, "run": str(self._folder)}
                 self._display.event(name, record)
             case Reserved():
                 self._reserved = event
             case Unplaced(name, reason):
-                # One that is started again may find its place at the next time.
+                # A process that was restarted before may find a place at its next restart.
                 self._started[name] = time.monotonic()
-                if name not in self._rules.again:
+                if name not in self._rules.restarted:
                     self._unplaced[name] = reason
             case Exited(name, code):
-                if self._starts_again(name, code):
-                    return
-                self._warn_of(name, self._exits.exited(name, code))
-                if name == self._servers[0] and code == ExitCode.OK:
-                    for late in self._rules.uninformed_servers():
-                        self._processes[late].send(signal.SIGTERM)
+                if not self._restart_after(name, code):
+                    self._record_exit(name, code)
             case StatusAnswer(status):
                 members = sum(worker.state not in ("left", "lost") for worker in status.workers)
                 self._too_few = self._too_few + 1 if self._exits.too_few(status.phase, members) else 0
@@ -269,46 +271,62 @@ class RealRun:
             case StatusFailure(reason):
                 self._display.no_status(reason)
             case Signalled(number):
-                # A scheduler may send SIGTERM several times, and means the same by it.
+                # Schedulers may send SIGTERM several times; only a second Ctrl-C means more than the first.
                 if not self._signals or number == signal.SIGINT:
                     self._signals.append(number)
 
-    def _describe(self, out: str) -> None:
-        """A later job of the same servers has a folder of its own, in that of the run: what it was is written there."""
+    def _describe_later_job(self, out: str) -> None:
+        """Write the experiment into the folder of a later job of the same servers, inside the run folder."""
         name = Path(out).name
         if name in {folder.name for folder in later_jobs(self._folder)}:
             write_file(self._folder / name / EXPERIMENT, self._experiment.to_toml())
 
-    def _starts_again(self, name: str, code: int) -> bool:
-        """A process that died of something passing, once all were there."""
+    def _record_exit(self, name: str, code: int) -> None:
+        self._warn(name, self._exits.exited(name, code))
+        if name == self._servers[0] and code == ExitCode.OK:
+            for server in self._rules.uninformed_servers():
+                self._processes[server].send(signal.SIGTERM)
+
+    def _warn(self, name: str, warning: str | None) -> None:
+        verdict = self._exits.verdict
+        consequence = self._signals or (verdict is not None and verdict.code != ExitCode.OK)
+        if warning is None or consequence or self._stopping:
+            return
+        tail = self.tail(name)
+        former = self._duplicates.first_with(name, tail)
+        if former is not None:
+            warning, tail = f"{warning}; it printed the same as {former}", ""
+        # The number of remaining workers is true at this moment only, so the final report does not repeat it.
+        self._warnings.append(warning)
+        self._display.warning(f"{warning}; {self._exits.remaining()}", tail)
+
+    # Restarting
+
+    def _restart_after(self, name: str, code: int) -> bool:
+        """Restart a process that ended of a transient cause after the start was complete; return whether it does."""
         if self._poller is None or self._stopping or self._signals:
             return False
         now = time.monotonic()
-        again = self._rules.after_exit(name, code, now - self._started[name])
-        if not again:
+        names = self._rules.after_exit(name, code, now - self._started[name])
+        if not names:
             return False
         pause = self._restarts.pause(name)
         later = f" in {pause:g} s" if pause else ""
         warning = f"{name} {end_text(code)}; started again{later} ({self._restarts.count(name)})"
         self._warnings.append(warning)
         self._display.warning(warning, self.tail(name))
-        for each in again:
+        for each in names:
             if pause:
-                self._due[each] = (now + pause, code)
+                self._queue.add(each, now + pause, code)
             else:
-                self._start_again(each)
+                self._restart(each)
         return True
 
-    def _start_again(self, name: str) -> None:
+    def _restart(self, name: str) -> None:
         if name in self._servers:
             self._start_server(name, "auto")
         else:
             self._start_worker(name)
-
-    def _start_nothing_more(self) -> None:
-        for name, (_, code) in self._due.items():
-            self._exits.exited(name, code)
-        self._due.clear()
 
     def _recall_workers(self, phase: str, job: str) -> None:
         if self._stopping or self._signals:
@@ -317,48 +335,34 @@ class RealRun:
             self._display.warning(f"{name} is needed again: the job went back to before its end", "")
             self._start_worker(name)
 
-    def _warn_of(self, name: str, warning: str | None) -> None:
-        verdict = self._exits.verdict
-        consequence = self._signals or (verdict is not None and verdict.code != ExitCode.OK)
-        if warning is None or consequence or self._stopping:
-            return
-        tail = self.tail(name)
-        before = self._duplicates.first_with(name, tail)
-        if before is not None:
-            warning, tail = f"{warning}; it printed the same as {before}", ""
-        # Of this moment only: not for those who read of it when the run is over.
-        self._warnings.append(warning)
-        self._display.warning(f"{warning}; {self._exits.going()}", tail)
-
-    def reported(self, name: str) -> bool:
-        """The end of its output was shown with a warning."""
-        return self._duplicates.is_first(name)
-
-    def tail(self, name: str) -> str:
-        """The last lines that a process printed for people."""
-        return self._processes[name].tail() if name in self._processes else ""
+    def _cancel_restarts(self) -> None:
+        for name, code in self._queue.cancel().items():
+            self._exits.exited(name, code)
 
     # Stopping
 
     def _running(self, names: Sequence[str] = ()) -> list[Process]:
-        """Of these; of all where none is named."""
-        wanted = names or self._processes
+        """Return the running processes among `names`, or all running ones."""
+        among = names or self._processes
         return [
             process
             for name, process in self._processes.items()
-            if name in wanted and not self._exits.ended(name)
+            if name in among and not self._exits.ended(name)
         ]
 
-    def _take_until(self, deadline: float, going: Callable[[], Sequence[object]]) -> None:
+    def _take_until(self, deadline: float, running: Callable[[], Sequence[object]]) -> None:
+        """Take events until nothing runs, `deadline`, or another signal."""
         received = len(self._signals)
-        while going() and time.monotonic() < deadline and len(self._signals) == received:
+        while running() and time.monotonic() < deadline and len(self._signals) == received:
             self._take_one(min(deadline, time.monotonic() + 1.0))
 
     def _stop(self) -> None:
-        """SIGTERM to all that run; SIGKILL to what does not end in time, or at a second Ctrl-C. Servers that save
-        their last version have more time for it."""
+        """Send SIGTERM to all processes, and SIGKILL to those that do not end in time or at a second Ctrl-C.
+
+        Servers that save their last version get more time.
+        """
         self._stopping, received, patience = True, len(self._signals), self._daemons.patience
-        self._start_nothing_more()
+        self._cancel_restarts()
         self._send(signal.SIGTERM, self._running())
         self._take_until(time.monotonic() + patience, self._running)
         if self._saves and len(self._signals) == received:

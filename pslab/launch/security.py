@@ -1,21 +1,37 @@
-"""The certificates of one run: made for it, or the user's own.
+"""The credentials of one run: for its processes, and for the commands that observe it.
 
-Those that are made come from an authority that lives in this process only. Keys reach their processes by their keepers'
-standard input (`pslab.launch.keeping.files`); none is on a disk, in a command line or in the run folder.
+A run on several machines gets certificates of its own, or uses the user's. Certificates of its own come from an
+authority that lives in this process only; keys reach their processes through the keepers' standard input
+(`pslab.launch.remote`), and none is on a disk, in a command line or in the run folder.
+
+Commands that observe a run start in any shell of the same user. While the run goes on, the user's state folder has an
+entry for the path of the run folder: an observer's certificate, which may read the status and no more, or the paths of
+the user's own files. What the run folder itself says about keys and tokens is not trusted, because anybody may have
+made it. Beside each entry is a file that the run's process keeps locked. A killed run leaves its entry without a lock,
+and the next command that looks removes it (`remove_stale`).
 """
 
+import fcntl
+import hashlib
+import json
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
 from pslab.launch.engines.launcher import EngineError, Task
-from pslab.launch.keeping.blanks import file
+from pslab.launch.remote.spawn import file
 from pswire.config.experiment import Experiment
 from pswire.config.run_sections import SecuritySection
 from pswire.security.authority import Authority
 from pswire.security.credentials import NO_TLS, Credentials, LiveIdentity
+from pswire.security.files import TlsFiles
 from pswire.security.identity import Identity
 from pswire.security.names import IdentityError, Role, cluster_named_after
 from pswire.security.settings import (
@@ -27,29 +43,30 @@ from pswire.security.settings import (
 )
 from pswire.security.tokens import TokenError
 
-# By the variable that names a file to a process.
+# File names by the variable that tells a process the path.
 _FILES: Final = {"PS_TLS_CA": "ca.pem", "PS_TLS_CERT": "cert.pem", "PS_TLS_KEY": "key.pem"}
-# What a process finds in its environment.
+# The same variables in the environment of a process, with placeholders.
 ENVIRONMENT: Final = {variable: file(name) for variable, name in _FILES.items()}
 
 
 class Protection(Protocol):
-    """Who the processes of a run are to each other.
+    """The identities of a run's processes.
 
-    `credentials` of this process, which watches; `observer`: what other commands of this user show that look.
+    `credentials`: those of this process, which polls the status. `observer`: what other commands of this user present.
     """
 
     observer: Identity | SecurityOptions
     credentials: Credentials
 
     def protected(self, task: Task, role: Role, name: str) -> Task:
-        """The task of the process that others know by that name."""
+        """Return the task with the credentials of the process of that role and name."""
 
 
 class RunSecurity:
-    """Certificates for this run alone. Raises EngineError where they cannot be made."""
+    """Certificates made for this run alone."""
 
     def __init__(self, run: str) -> None:
+        """Raises EngineError when they cannot be made."""
         try:
             self._authority = Authority.make(cluster_named_after(run))
             observer = self._authority.issue(Role.OBSERVER, "ps-lab")
@@ -62,12 +79,12 @@ class RunSecurity:
         self.credentials = Credentials(LiveIdentity(observer), role=Role.OBSERVER)
 
     def protected(self, task: Task, role: Role, name: str) -> Task:
-        """As `Protection.protected`."""
+        """Implement `Protection.protected`."""
         certified = partial(self.files, role, name)
         return replace(task, environment={**task.environment, **ENVIRONMENT}, more_files=certified)
 
     def files(self, role: Role, name: str, address: str) -> Mapping[str, bytes]:
-        """Those of one process whose node has that address, by name. Raises IdentityError."""
+        """Return the files of a process on a node with that address, by name. Raises IdentityError."""
         hosts = (address,) if role is Role.SERVER else ()
         identity = self._authority.issue(role, name, hosts)
         contents = (identity.ca, identity.cert, identity.key.reveal())
@@ -75,10 +92,10 @@ class RunSecurity:
 
 
 class OwnFiles:
-    """Those that the experiment's [security] names: at the same paths on all nodes. Raises EngineError where this
-    process cannot use its own."""
+    """Files that the experiment's [security] names, at the same paths on all nodes."""
 
     def __init__(self, section: SecuritySection) -> None:
+        """Raises EngineError when this process cannot use its own files."""
         self._section = section
         self.observer: Identity | SecurityOptions = (
             SecurityOptions().with_environment(os.environ).with_section(section).named(OBSERVER)
@@ -88,26 +105,141 @@ class OwnFiles:
                 Role.OBSERVER, SecurityOptions(), os.environ, section, name=OBSERVER
             )
         except (IdentityError, SecurityError, TokenError) as error:
-            raise EngineError(f"[security]: ps-lab looks at the run as {OBSERVER}: {error}") from error
+            raise EngineError(f"[security]: ps-lab observes the run as {OBSERVER}: {error}") from error
 
     def protected(self, task: Task, role: Role, name: str) -> Task:
-        """As `Protection.protected`: in the environment, for a script does not read the experiment file."""
+        """Implement `Protection.protected` by the environment, because a script does not read the experiment file."""
         own = SecurityOptions().with_section(self._section).named(name)
-        told = {variable: getattr(own, option) for option, variable in VARIABLES.items()}
-        said = {variable: path for variable, path in told.items() if path}
-        return replace(task, environment={**task.environment, **said})
+        paths = {variable: getattr(own, option) for option, variable in VARIABLES.items()}
+        given = {variable: path for variable, path in paths.items() if path}
+        return replace(task, environment={**task.environment, **given})
 
 
 def security_of(experiment: Experiment, remote: bool) -> Protection | None:
-    """None: the processes are on this machine, or the experiment says that it needs none. Raises EngineError."""
-    said = experiment.security
-    if said.ca:
-        return OwnFiles(said)
-    if not remote or said.insecure:
+    """Return the run's protection; None on this machine or with security.insecure. Raises EngineError."""
+    section = experiment.security
+    if section.ca:
+        return OwnFiles(section)
+    if not remote or section.insecure:
         return None
     return RunSecurity(experiment.run.name)
 
 
 def credentials_of(security: Protection | None) -> Credentials:
-    """With which this process asks the run's servers."""
+    """Return the credentials with which this process asks the run's servers."""
     return NO_TLS if security is None else security.credentials
+
+
+# Names in the user's state folder: of a certificate, of the options of an observer, and the suffix of locks.
+NAME = "observer"
+OPTIONS = "options.json"
+LOCK = ".lock"
+
+
+def entry_of(run: Path) -> Path:
+    """Return the entry for a run folder, below $XDG_STATE_HOME or ~/.local/state. It may not exist."""
+    digest = hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:32]
+    return _folder() / digest
+
+
+@contextmanager
+def observable(run: Path, security: Protection | None) -> Iterator[None]:
+    """Keep an entry for the run while the block lasts. If it cannot be written, print a note and go on."""
+    remove_stale()
+    if security is None:
+        yield
+        return
+    entry = entry_of(run)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_locked_entry(entry, security.observer))
+        except OSError as error:
+            why = f"{entry}: {error.strerror or error}"
+            print(f"note: no other ps-lab command can observe this run: {why}", file=sys.stderr)
+        yield
+
+
+def options_for(run: Path) -> SecurityOptions:
+    """Return what to present to the run's servers: nothing if it has no TLS, is over, or is another user's."""
+    remove_stale()
+    try:
+        return SecurityOptions(**json.loads((entry_of(run) / OPTIONS).read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return SecurityOptions()
+
+
+def remove_stale() -> None:
+    """Remove the entries of killed runs of this machine; leave what cannot be removed for the next time.
+
+    Entries of other machines stay, because their locks are not always visible on a shared file system.
+    """
+    if not _folder().is_dir():
+        return
+    with suppress(OSError), _exclusive():
+        for lock in sorted(_folder().glob(f"?*{LOCK}")):
+            with suppress(OSError):
+                _remove_if_stale(lock)
+
+
+def _folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "paramserver" / "runs"
+
+
+@contextmanager
+def _locked_entry(entry: Path, observer: Identity | SecurityOptions) -> Iterator[None]:
+    """Raises OSError, also when another running run has this entry."""
+    with ExitStack() as stack:
+        with _exclusive():
+            lock = stack.enter_context(_lock_of(entry).open("a+", encoding="utf-8"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.truncate(0)
+            lock.write(socket.gethostname())
+            lock.flush()
+            stack.callback(_remove, entry)
+            entry.mkdir(mode=0o700, exist_ok=True)
+            options = observer if isinstance(observer, SecurityOptions) else _write(entry, observer)
+            (entry / OPTIONS).write_text(json.dumps(asdict(options.absolute())), encoding="utf-8")
+        yield
+
+
+def _write(entry: Path, observer: Identity) -> SecurityOptions:
+    files = TlsFiles.in_folder(entry, NAME)
+    files.write(observer, replace=True)
+    return SecurityOptions(str(files.ca), str(files.cert), str(files.key))
+
+
+def _lock_of(entry: Path) -> Path:
+    return entry.with_name(entry.name + LOCK)
+
+
+def _remove(entry: Path) -> None:
+    """Remove the entry of this process's run; what fails is left to `remove_stale`."""
+    with suppress(OSError), _exclusive():
+        shutil.rmtree(entry)
+        _lock_of(entry).unlink()
+
+
+def _remove_if_stale(lock: Path) -> None:
+    """Remove a lock and its entry if their run is over. Raises OSError."""
+    with lock.open("r+", encoding="utf-8") as file:
+        if file.read() != socket.gethostname():
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # The run goes on.
+            return
+        entry = lock.with_name(lock.name.removesuffix(LOCK))
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        lock.unlink()
+
+
+@contextmanager
+def _exclusive() -> Iterator[None]:
+    """Keep other processes of this user from changing entries, for a few milliseconds. Raises OSError."""
+    _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (_folder() / LOCK).open("w", encoding="utf-8") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield

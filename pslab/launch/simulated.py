@@ -1,4 +1,4 @@
-"""Engine "simulated": an experiment on a virtual clock, in this process."""
+"""Engine "simulated": run an experiment on a virtual clock, in this process."""
 
 import gc
 import signal
@@ -28,10 +28,10 @@ from pswire.exits import ExitCode
 from pswire.own_files import write_file
 from psworker.local import Trainer
 
-# Between two lines of progress, in seconds of the real clock.
+# Seconds of the real clock between two lines of progress.
 LINE_INTERVAL = 2.0
 
-_SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 def run_simulated(
@@ -41,20 +41,22 @@ def run_simulated(
     force: bool = False,
     quiet: bool = False,
     sinks: Sequence[Sink] = (),
-    going_on: str | None = None,
+    resume_from: str | None = None,
 ) -> FinishedRun:
-    """Simulate; the run folder is ``runs/<name>`` where `out` is not given. `sinks` get the run at its end.
+    """Simulate an experiment into `out` or ``runs/<name>``. `sinks` receive the metrics at the end.
 
-    `going_on`: go on in `out` from the checkpoint of that name, or "latest".
-    Raises ExperimentError, RunError, TrackerError, and JobError where the job's own code fails.
+    `resume_from`: a checkpoint of the run in `out`, or "latest". Raises ExperimentError, RunError, TrackerError, and
+    JobError when the job's own code fails.
     """
     try:
         cluster = build(experiment, _job_trainers)
     except ValueError as error:
         raise ExperimentError(str(error)) from error
-    folder, going_on = open_folder(out, experiment.run.name, force, going_on)
+    folder, resume_from = open_folder(out, experiment.run.name, force, resume_from)
     resumed = (
-        None if going_on is None else _resumed(cluster, folder, LATEST if going_on == AUTO else going_on)
+        None
+        if resume_from is None
+        else _resumed(cluster, folder, LATEST if resume_from == AUTO else resume_from)
     )
     mark, names = (None, None) if resumed is None else (resumed.mark, resumed.names)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=True)
@@ -68,7 +70,7 @@ def run_simulated(
 
 
 def _resumed(cluster: Cluster, folder: Path, which: str) -> Resumed:
-    """Raises RunError."""
+    """Restore the cluster from a checkpoint. Raises RunError."""
     try:
         with FolderLock(folder / CHECKPOINTS):
             resumed = resume(cluster, folder, which)
@@ -83,14 +85,14 @@ def _simulate(cluster: Cluster, quiet: bool) -> None:
     with _no_collection(), _signals(cluster) as received:
         cluster.run(None if quiet else _progress())
     if received and cluster.coordinator.stopped is None:
-        cluster.stop(_SAID[received[0]], success=False, cause=received[0].name)
+        cluster.stop(_REASONS[received[0]], success=False, cause=received[0].name)
     cluster.conclude()
 
 
 def _job_trainers(experiment: Experiment) -> TrainerFactory:
-    """Every worker has a trainer of its own: a model may keep state that does not travel.
+    """Return a factory of one trainer per worker, because a model may keep state that is never sent.
 
-    A simulated run repeats, so its trainers are deterministic.
+    The trainers are deterministic, because a simulated run must be repeatable.
     """
     from psworker.trainers import leave_clipping, load_trainer
 
@@ -105,7 +107,7 @@ def _job_trainers(experiment: Experiment) -> TrainerFactory:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """A simulation makes no cycles, and looking for some among a million tickets takes time."""
+    """Disable garbage collection: a simulation makes no cycles, and searching a million tickets is slow."""
     gc.disable()
     try:
         yield
@@ -115,15 +117,15 @@ def _no_collection() -> Iterator[None]:
 
 @contextmanager
 def _signals(cluster: Cluster) -> Iterator[list[signal.Signals]]:
-    """The signals received. The first one halts the cluster between two actions, so that the log stays whole.
+    """Yield the list of received signals. The first halts the cluster between two actions, so the log stays whole.
 
-    A second one is Python's own again: it gets through to a policy or job that does not end.
+    A second one has Python's default effect, which also ends a policy or job that hangs.
     """
     received: list[signal.Signals] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    former = {number: signal.getsignal(number) for number in _SAID}
+    former = {number: signal.getsignal(number) for number in _REASONS}
 
     def halt(number: int, frame: FrameType | None) -> None:
         received.append(signal.Signals(number))
@@ -134,7 +136,7 @@ def _signals(cluster: Cluster) -> Iterator[list[signal.Signals]]:
         for number, handler in former.items():
             signal.signal(number, handler)
 
-    for number in _SAID:
+    for number in _REASONS:
         signal.signal(number, halt)
     try:
         yield received
@@ -163,7 +165,7 @@ def _verdict(cluster: Cluster) -> Verdict:
     assert stopped is not None
     diverged = [worker for worker in cluster.workers.values() if worker.failure]
     if stopped.cause == "abandoned" and diverged:
-        # As the exit code of the first real worker that gives up.
+        # The exit code that the first real worker to give up would have.
         first = diverged[0]
         return Verdict(int(ExitCode.DIVERGED), f"every worker is gone; {first.name}: {first.failure}")
     failures = {

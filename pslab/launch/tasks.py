@@ -1,5 +1,4 @@
-"""What the servers and workers of an experiment are told: command lines and environments, with blanks for what their
-node settles. Pure."""
+"""Command lines and environments of the servers and workers of an experiment, with placeholders. Pure."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pslab.launch.engines.launcher import Resources, Task, Wanted
-from pslab.launch.keeping.blanks import BIND, FOLDER, OWN, PARENT, file
+from pslab.launch.remote.spawn import BIND, FOLDER, OWN, PARENT, file
 from pslab.launch.security import Protection
 from pslab.runs.folder import EXPERIMENT
 from pswire.config.experiment import Experiment
@@ -16,33 +15,33 @@ from pswire.security.names import Role
 
 @dataclass(frozen=True)
 class Daemons:
-    """The commands that start a server and a worker, and how long they may take (seconds)."""
+    """The commands that start a server and a worker, and their time limits in seconds."""
 
     server: Sequence[str] = (sys.executable, "-m", "psserver")
     worker: Sequence[str] = (sys.executable, "-m", "psworker")
-    # Of [job] script; the parent's number, the script and its arguments follow.
+    # For [job] script; the parent's process id, the script and its arguments follow.
     script: Sequence[str] = (sys.executable, "-m", "psworker.script")
     # A server must report that it listens within this time.
     startup: float = 60.0
-    # After the first failure, the others may report why before they are stopped.
+    # After the first failure, the other processes get this long to report its cause.
     linger: float = 2.0
     # From SIGTERM to SIGKILL.
     patience: float = 10.0
-    # What servers get beyond that, where they save their last version first.
+    # Additional time for servers that save their last version first.
     saving: float = 60.0
-    # Servers end by themselves once no worker is left; beyond worker_timeout, they get this.
+    # Servers end by themselves once no worker is left; they get worker_timeout and this.
     farewell: float = 30.0
-    # Of each process that dies; None: as `pslab.launch.run` has it for the engine.
+    # Restarts of each process that dies; None for the engine's default (`pslab.launch.run`).
     restarts: int | None = None
-    # Of the processes' logs, one of pswire.logs.events.FORMATS.
+    # Format of the processes' logs, one of pswire.logs.events.FORMATS.
     log_format: str = "text"
 
 
 class Tasks:
     """The tasks of one run, by name: server-0, server-1, ..., worker-0, ...
 
-    `remote`: as the run's `Launcher` has it. `secret`: known to this run's servers only, so that no other process can
-    give them orders. `security`: every process is somebody to the others.
+    `remote`: as in the run's `Launcher`. `secret`: known to this run's servers only, so that no other process can give
+    them orders. `security`: gives every process a certificate.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Tasks:
 
     @property
     def wanted(self) -> list[Wanted]:
-        """Places for all of them."""
+        """Places for all processes."""
         place = self._experiment.cluster.place
         servers, workers = place.servers, place.workers
         of_server = Resources(servers.cpus, servers.bytes, 0)
@@ -72,32 +71,32 @@ class Tasks:
         ]
 
     def hosts(self, addresses: Mapping[str, str]) -> str:
-        """What follows --ps-hosts: a server that has no address yet chooses one."""
+        """Return the value of --ps-hosts. A server without an address yet chooses its own."""
         return ",".join(addresses.get(name, OWN) for name in self.servers)
 
-    def server(self, name: str, addresses: Mapping[str, str], going_on: str | None) -> Task:
-        """`going_on`: the checkpoint from which it goes on."""
+    def server(self, name: str, addresses: Mapping[str, str], resume_from: str | None) -> Task:
+        """Return a server's task. `resume_from`: the checkpoint to resume from."""
         options = [*self._place(self.servers.index(name), addresses), "--out", FOLDER]
         if self._remote:
             options += ["--bind", BIND]
-        if going_on is not None:
-            options += ["--resume", going_on]
+        if resume_from is not None:
+            options += ["--resume", resume_from]
         command = self._daemon(self._daemons.server, options)
-        return self._task(name, command, {"PS_JOB_SECRET": self._secret}, going_on)
+        return self._task(name, command, {"PS_JOB_SECRET": self._secret}, resume_from)
 
     def worker(self, name: str, addresses: Mapping[str, str]) -> Task:
-        """A script has a command line of its own: what it is told stands in its environment."""
+        """Return a worker's task. A script keeps its own command line and gets its options in the environment."""
         index, job = self.workers.index(name), self._experiment.job
         if not job.script:
             return self._task(name, self._daemon(self._daemons.worker, self._place(index, addresses)), {})
         cluster = self._experiment.cluster
-        told = {
+        variables = {
             "PS_HOSTS": self.hosts(addresses),
             "PS_TASK_INDEX": str(index),
             "PS_WIRE_DTYPE": cluster.wire_dtype,
             "PS_TRANSPORT": cluster.transport,
         }
-        return self._task(name, [*self._daemons.script, PARENT, job.script, *job.arguments], told)
+        return self._task(name, [*self._daemons.script, PARENT, job.script, *job.arguments], variables)
 
     def _place(self, index: int, addresses: Mapping[str, str]) -> list[str]:
         config = file(EXPERIMENT) if self._remote else f"{FOLDER}/{EXPERIMENT}"
@@ -110,12 +109,16 @@ class Tasks:
         return full
 
     def _task(
-        self, name: str, command: Sequence[str], told: Mapping[str, str], going_on: str | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        resume_from: str | None = None,
     ) -> Task:
         server = name in self.servers
-        saves = bool(self._experiment.run.checkpoint_every) or going_on is not None
+        saves = bool(self._experiment.run.checkpoint_every) or resume_from is not None
         resources = next(each.resources for each in self.wanted if each.name == name)
-        task = Task(name, command, told, resources, folder=self._folder, needs_folder=server and saves)
+        task = Task(name, command, environment, resources, folder=self._folder, needs_folder=server and saves)
         if self._remote:
             task = replace(task, files={EXPERIMENT: self._experiment.to_toml().encode()})
         if self._security is None:

@@ -25,11 +25,11 @@ REMEMBERING = {"dana-slim", "diloco", "easgd"}
 EVERY = {"checkpoint_every": "4v", "seed": 3, "name": "test", "keep": 99}
 
 
-def play(folder: Path, policy: str, going_on: str | None = None, **sections: Any) -> Run:
+def play(folder: Path, policy: str, resume_from: str | None = None, **sections: Any) -> Run:
     knobs = sections.pop("knobs", {})
     sections = {"run": EVERY, **sections}
     experiment = parse_experiment(document(policy, knobs, **sections), "test")
-    finished = run_simulated(experiment, out=folder, quiet=True, going_on=going_on)
+    finished = run_simulated(experiment, out=folder, quiet=True, resume_from=resume_from)
     assert finished.result.ok, finished.result
     assert finished.result.warnings == ()
     return Run(finished.folder)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pslab.check.checker import check_run
-from pslab.launch.status_poll import StatusClient, StatusError
+from pslab.launch.status_client import StatusClient, StatusError
 from pslab.runs.folder import Run
 from pswire.v1 import coordinator_pb2 as pb
 from tests import patience

@@ -24,7 +24,7 @@ MOMENTS = [*COORDINATOR, *SHARD]
 NEVER = "never"
 
 
-def run(folder: Path, moment: str, restarts: int, going_on: str | None = None) -> FinishedRun:
+def run(folder: Path, moment: str, restarts: int, resume_from: str | None = None) -> FinishedRun:
     """Each batch of two workers makes one version."""
     experiment = parse_experiment(
         {
@@ -42,7 +42,7 @@ def run(folder: Path, moment: str, restarts: int, going_on: str | None = None) -
     server = (sys.executable, "-m", "tests.cluster.dying_server", moment, str(folder / "died"), str(BATCHES))
     worker = (sys.executable, "-m", "tests.cluster.numpy_worker")
     daemons = Daemons(server=server, script=worker, restarts=restarts)
-    return run_local(experiment, JsonLines(), out=folder / "run", daemons=daemons, going_on=going_on)
+    return run_local(experiment, JsonLines(), out=folder / "run", daemons=daemons, resume_from=resume_from)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +84,6 @@ def test_without_a_supervisor_a_resume_has_the_same_weights(
     assert code in (ExitCode.OK, ExitCode.UNREACHABLE), (finished.result, finished.tail)
     if code == ExitCode.OK:
         assert Run(finished.folder).summary.weights_sha256 == undisturbed
-    again = run(tmp_path, moment, restarts=0, going_on="auto")
+    again = run(tmp_path, moment, restarts=0, resume_from="auto")
     assert again.result.ok, (again.result, again.tail)
     check_whole(again.folder, undisturbed)

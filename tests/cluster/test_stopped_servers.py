@@ -5,7 +5,7 @@ from signal import SIGCONT, SIGSTOP
 
 import pytest
 
-from pslab.launch.status_poll import StatusError
+from pslab.launch.status_client import StatusError
 from tests.cluster.cluster import Cluster, wait_until
 from tests.patience import within
 from tests.repetitions import SOAK

@@ -15,7 +15,7 @@ from rich.console import Console
 from pslab.dashboard import observer as observing
 from pslab.dashboard.observer import INTERVAL, Observer, TooMany
 from pslab.display.status import status_json, status_line, status_view
-from pslab.launch.status_poll import StatusError, printable
+from pslab.launch.status_client import StatusError, printable
 from pslab.runs.folder import Run
 from pswire.bounds import BoundError
 from pswire.v1 import coordinator_pb2 as pb

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from pslab.display.outcome import outcome_json
 from pslab.display.progress import JsonLines
-from pslab.launch.outcome import outcome_json
 from tests.engines.here import fakes, run_here
 
 if __name__ == "__main__":

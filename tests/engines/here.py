@@ -6,9 +6,8 @@ from pathlib import Path
 
 from pslab.display.progress import Display, Quiet
 from pslab.launch.engines.launcher import Task
-from pslab.launch.engines.nodes import CommandLauncher, keeper_command
-from pslab.launch.engines.placement import Node
 from pslab.launch.experiments import FinishedRun, run_real
+from pslab.launch.remote.launcher import CommandLauncher, Node, keeper_command
 from pslab.launch.tasks import Daemons
 from pswire.config.experiment import Experiment
 from tests.lab.drive import FAKE, experiment

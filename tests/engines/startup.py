@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from pslab.launch.engines.ray.nodes import ThrowAway
+from pslab.launch.engines.ray.cluster import ThrowAwayCluster
 from tests.engines.sites import ROOT, missing, site
 from tests.engines.test_real import endless
 
@@ -57,7 +57,7 @@ def times(
 
 def of_ray(runs: int) -> list[float]:
     """Three nodes of two CPUs."""
-    cluster = ThrowAway([2, 2, 2])
+    cluster = ThrowAwayCluster([2, 2, 2])
     try:
         options = ("--engine", "ray", "--address", cluster.address)
         return times((), options, {**os.environ, **cluster.environment}, runs)

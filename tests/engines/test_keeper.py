@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from pslab.launch.engines.launcher import Task
-from pslab.launch.engines.nodes import keeper_command
 from pslab.launch.events import Event, EventQueue, Exited, Printed, Unplaced
-from pslab.launch.keeping import wire
-from pslab.launch.keeping.blanks import FOLDER, PARENT, file
-from pslab.launch.keeping.kept import CommandPipe, KeptProcess
+from pslab.launch.remote import protocol
+from pslab.launch.remote.launcher import CommandPipe, keeper_command
+from pslab.launch.remote.process import RemoteProcess
+from pslab.launch.remote.spawn import FOLDER, PARENT, file
 from pswire.exits import ExitCode
 from tests.lab.test_local import running
 from tests.patience import PATIENCE, at_most, within
@@ -47,18 +47,18 @@ class Kept:
         self.log, self._keeper = folder / "process.log", list(keeper or keeper_command())
         self.pipes: list[CommandPipe] = []
         self.seen: list[Event] = []
-        self.process: KeptProcess | None = None
+        self.process: RemoteProcess | None = None
 
     def start(self, code: str, *words: str, wait: float = PATIENCE, **request: Any) -> "Kept":
         command = [sys.executable, "-c", code, *words]
-        asked = wire.Request(**{"command": command, "grace": 0.5, **request})
+        asked = protocol.Request(**{"command": command, "grace": 0.5, **request})
         task = Task("it", command, {}, folder=Path(request["folder"]) if "folder" in request else None)
 
         def open(log: int) -> CommandPipe:
             self.pipes.append(CommandPipe(self._keeper, log))
             return self.pipes[-1]
 
-        self.process = KeptProcess(task, "n1", lambda address: asked, open, self.log, self.events, wait)
+        self.process = RemoteProcess(task, "n1", lambda address: asked, open, self.log, self.events, wait)
         return self
 
     def until(self, wanted: Callable[[Event], bool]) -> Event:
@@ -192,7 +192,7 @@ print(json.dumps({"event": "read", **told}))
 
 def test_a_path_that_the_node_has_not_is_named(kept: Kept) -> None:
     assert kept.start("", cwd="/not/there").end() == ExitCode.USAGE
-    assert "/not/there is not there on " in kept.log.read_text()
+    assert "/not/there does not exist on " in kept.log.read_text()
     assert "must have the same paths on all nodes" in kept.log.read_text()
 
 
@@ -232,7 +232,7 @@ def test_a_keeper_that_never_begins_is_no_place(tmp_path: Path) -> None:
     event = kept.until(lambda event: isinstance(event, Unplaced))
     assert isinstance(event, Unplaced)
     assert event.reason.startswith(
-        "it found no place on n1 (wanted nothing in particular): nothing began there"
+        "it found no place on n1 (wanted nothing in particular): no keeper answered"
     )
     assert kept.end() == ExitCode.UNREACHABLE
 

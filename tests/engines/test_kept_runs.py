@@ -13,7 +13,7 @@ import pytest
 from pslab.check.checker import check_run
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import Options, Setting, launcher_for
-from pslab.launch.observers import options_for, place_of
+from pslab.launch.security import entry_of, options_for
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run
 from pswire.config.experiment import parse_experiment
@@ -112,9 +112,9 @@ def test_nothing_is_left_however_the_launcher_ends(tmp_path: Path, number: signa
     assert process.returncode == code
     assert_gone(pids)
     # The certificate for who looks: a killed run cannot remove it, the next look does.
-    assert place_of(tmp_path / "run").exists() == (number == signal.SIGKILL)
+    assert entry_of(tmp_path / "run").exists() == (number == signal.SIGKILL)
     assert options_for(tmp_path / "run") == SecurityOptions()
-    assert not place_of(tmp_path / "run").exists()
+    assert not entry_of(tmp_path / "run").exists()
 
 
 @pytest.mark.cluster
@@ -132,14 +132,14 @@ def test_a_real_job_leaves_a_whole_folder(tmp_path: Path, sees: bool) -> None:
     ("document", "options", "words"),
     [
         ({"run": {"engine": "sllurm"}}, Options(), 'engine "sllurm" is unknown; did you mean "slurm"'),
-        ({"run": {"engine": "ssh"}}, Options(), "expected machines: --hosts h0,h1:4 or cluster.hosts"),
+        ({"run": {"engine": "ssh"}}, Options(), "expected --hosts h0,h1:4 or cluster.hosts"),
         (
             {"run": {"engine": "slurm"}},
             Options(hosts=("h0",)),
-            "--hosts: is for engine ssh, got engine slurm",
+            "--hosts: expected engine ssh, got engine slurm",
         ),
         ({"run": {"engine": "slurm"}}, Options(), "engine slurm needs Slurm's command srun"),
-        ({"run": {"engine": "ssh"}}, Options(hosts=("h0", "h0:2")), "h0 is named twice: write h0:N"),
+        ({"run": {"engine": "ssh"}}, Options(hosts=("h0", "h0:2")), "h0 is named twice: expected h0:N"),
     ],
 )
 def test_an_engine_that_cannot_be_had_says_what_is_missing(
@@ -162,5 +162,7 @@ def test_an_engine_that_cannot_be_had_says_what_is_missing(
 )
 def test_an_engine_refuses_what_it_cannot_promise(engine: str, place: dict[str, object], key: str) -> None:
     document = {**NUMPY, "run": {"engine": engine}, "cluster": {**NUMPY["cluster"], "place": place}}
-    with pytest.raises(EngineError, match=f"cluster.place.{key}: engine {engine} cannot promise.*slurm can"):
+    with pytest.raises(
+        EngineError, match=f"cluster.place.{key}: engine {engine} cannot guarantee.*slurm can"
+    ):
         launcher_for(Setting(parse_experiment(document, "test"), Options(hosts=("h",)), ROOT))

@@ -11,9 +11,8 @@ from pslab.commands.observing import observer_credentials
 from pslab.dashboard.sources import find
 from pslab.display.progress import Quiet
 from pslab.launch.engines.launcher import EngineError
-from pslab.launch.observers import options_for, place_of, remembered
-from pslab.launch.security import RunSecurity
-from pslab.launch.status_poll import StatusClient, StatusUntrusted
+from pslab.launch.security import RunSecurity, entry_of, observable, options_for
+from pslab.launch.status_client import StatusClient, StatusUntrusted
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import address_of
 from pswire.config.experiment import parse_experiment
@@ -82,7 +81,7 @@ class Looking:
 
     def _ask(self, run: Path) -> None:
         self.found["words"] = words_of_all()
-        self.found["kept"] = place_of(run).is_dir()
+        self.found["kept"] = entry_of(run).is_dir()
         address = address_of(run)
         for who, credentials in (
             ("observer", observer_credentials(SecurityOptions(), run)),
@@ -110,7 +109,7 @@ def test_only_who_has_a_certificate_is_heard_and_no_key_is_left(tmp_path: Path) 
     assert looking.found["observer"] in PHASES
     assert isinstance(looking.found["stranger"], StatusUntrusted)
     assert (looking.found["page"], page_of(tmp_path / "run")) == ("live", "run")
-    assert looking.found["kept"] and not place_of(tmp_path / "run").exists()
+    assert looking.found["kept"] and not entry_of(tmp_path / "run").exists()
     assert options_for(tmp_path / "run") == SecurityOptions()
     words = looking.found["words"]
     assert "psserver" in words and "PRIVATE" not in words and "secret" not in words.lower()
@@ -129,8 +128,8 @@ def test_a_user_who_can_write_nowhere_is_told(
     tmp_path: Path, state_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state_home.touch()
-    with remembered(tmp_path / "run", RunSecurity("run")):
-        assert "ps-lab status will not be answered elsewhere" in capsys.readouterr().err
+    with observable(tmp_path / "run", RunSecurity("run")):
+        assert "no other ps-lab command can observe" in capsys.readouterr().err
         assert options_for(tmp_path / "run") == SecurityOptions()
 
 

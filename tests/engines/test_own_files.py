@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from pslab.cli import cli
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.security import OwnFiles
-from pslab.launch.status_poll import StatusUntrusted
+from pslab.launch.status_client import StatusUntrusted
 from pslab.runs.folder import Run
 from pswire.config.run_sections import SecuritySection
 from pswire.security.settings import SecurityError, SecurityOptions
@@ -41,7 +41,7 @@ def test_files_that_ps_lab_cannot_read_are_named_before_anything_starts(tmp_path
     section = SecuritySection(**certified(tmp_path))
     (tmp_path / "observer-0.pem").unlink()
     with pytest.raises(
-        EngineError, match=r"\[security\]: ps-lab looks at the run as observer-0: .*observer-0.pem"
+        EngineError, match=r"\[security\]: ps-lab observes the run as observer-0: .*observer-0.pem"
     ):
         OwnFiles(section)
 

@@ -3,9 +3,9 @@
 import pytest
 
 from pslab.launch.engines.launcher import EngineError, PlaceError, Resources, Wanted
-from pslab.launch.engines.placement import Node, assign
 from pslab.launch.engines.slurm import addresses, counts
 from pslab.launch.engines.ssh import parse
+from pslab.launch.remote.launcher import Node, assign
 
 
 def wanted(servers: int, workers: int, *, spread: bool = False, cpus: int = 0) -> list[Wanted]:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from pslab.check.checker import check_run
-from pslab.launch.engines.ray.nodes import ThrowAway
+from pslab.launch.engines.ray.cluster import ThrowAwayCluster
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from tests.cluster.cluster import entries_of
@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(find_spec("ray") is None, reason="no Ray (scripts/install ray)"),
 ]
-KEEPER = "pslab.launch.keeping.keeper"
+KEEPER = "pslab.launch.remote.keeper"
 
 
 class Site:
@@ -41,7 +41,7 @@ class Site:
     no process: `ps-lab` attaches to it, and would be lost with it."""
 
     def __init__(self) -> None:
-        self.cluster = ThrowAway([0, 2, 2, 2])
+        self.cluster = ThrowAwayCluster([0, 2, 2, 2])
         self.environment = {**os.environ, **self.cluster.environment}
 
     def run(self, *words: str) -> list[str]:

@@ -8,8 +8,8 @@ import pytest
 
 from pslab.launch.engines.launcher import Task
 from pslab.launch.events import EventQueue, Exited, Printed
-from pslab.launch.keeping import wire
-from pslab.launch.keeping.kept import KeptProcess
+from pslab.launch.remote import protocol
+from pslab.launch.remote.process import RemoteProcess
 from pswire.exits import ExitCode
 from tests.patience import PATIENCE
 
@@ -35,19 +35,19 @@ class SlowPipe:
 
     def _hello(self) -> bytes:
         threading.Event().wait(0.3)
-        return wire.MAGIC + wire.frame_json(wire.HELLO, host="h", pid=1, address="127.0.0.1")
+        return protocol.MAGIC + protocol.frame_json(protocol.HELLO, host="h", pid=1, address="127.0.0.1")
 
     def _exit(self) -> bytes:
         self.first = self.written.get(timeout=PATIENCE)
-        return wire.frame_json(wire.EXIT, code=0)
+        return protocol.frame_json(protocol.EXIT, code=0)
 
 
 def test_its_first_line_is_the_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Words that the launcher is still there come behind it."""
-    monkeypatch.setattr(wire, "HERE_EVERY", 0.01)
+    monkeypatch.setattr(protocol, "HERE_EVERY", 0.01)
     pipe, events = SlowPipe(), EventQueue()
-    request = wire.Request(["true"])
-    KeptProcess(
+    request = protocol.Request(["true"])
+    RemoteProcess(
         Task("w", ["true"], {}), "h", lambda _: request, lambda _: pipe, tmp_path / "log", events, PATIENCE
     )
     assert events.get(timeout=PATIENCE) == Exited("w", 0)
@@ -59,7 +59,7 @@ class BadPipe:
 
     def __init__(self, said: bytes) -> None:
         self._said = iter(
-            (wire.MAGIC + wire.frame_json(wire.HELLO, host="h", pid=1, address="127.0.0.1"), said)
+            (protocol.MAGIC + protocol.frame_json(protocol.HELLO, host="h", pid=1, address="127.0.0.1"), said)
         )
         self.killed, self.closed = threading.Event(), threading.Event()
 
@@ -83,10 +83,10 @@ class BadPipe:
 @pytest.mark.parametrize(
     "said",
     [
-        wire.frame(wire.EXIT, b"no JSON"),
-        wire.frame_json(wire.EXIT, other=1),
+        protocol.frame(protocol.EXIT, b"no JSON"),
+        protocol.frame_json(protocol.EXIT, other=1),
         # A file stands where a folder would have to be.
-        wire.file_frame("taken/file", 0, b"content", whole=True),
+        protocol.file_frame("taken/file", 0, b"content", whole=True),
     ],
     ids=["no JSON", "no code", "no room"],
 )
@@ -94,8 +94,13 @@ def test_what_cannot_be_taken_ends_connection_and_process(tmp_path: Path, said: 
     """The run is told, which waits for nothing else; nobody goes on there, unseen."""
     (tmp_path / "taken").touch()
     pipe, events = BadPipe(said), EventQueue()
-    made = KeptProcess(
-        *(Task("w", ["true"], {}, folder=tmp_path), "h", lambda _: wire.Request(["true"]), lambda _: pipe),
+    made = RemoteProcess(
+        *(
+            Task("w", ["true"], {}, folder=tmp_path),
+            "h",
+            lambda _: protocol.Request(["true"]),
+            lambda _: pipe,
+        ),
         *(tmp_path / "log", events, PATIENCE),
     )
     assert events.get(timeout=PATIENCE) == Exited("w", ExitCode.UNREACHABLE)
@@ -104,9 +109,9 @@ def test_what_cannot_be_taken_ends_connection_and_process(tmp_path: Path, said: 
 
 
 def test_a_disk_that_takes_no_log_loses_neither_words_nor_end() -> None:
-    pipe, events = BadPipe(wire.frame(wire.STDOUT, b'{"event": "ready"}\n')), EventQueue()
-    made = KeptProcess(
-        *(Task("w", ["true"], {}), "h", lambda _: wire.Request(["true"]), lambda _: pipe),
+    pipe, events = BadPipe(protocol.frame(protocol.STDOUT, b'{"event": "ready"}\n')), EventQueue()
+    made = RemoteProcess(
+        *(Task("w", ["true"], {}), "h", lambda _: protocol.Request(["true"]), lambda _: pipe),
         *(Path("/dev/full"), events, PATIENCE),
     )
     assert events.get(timeout=PATIENCE) == Printed("w", {"event": "ready"})

@@ -22,9 +22,9 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder))
 
 
-def made(experiment: Experiment, out: Path, going_on: str | None = None) -> tuple[list[str], list[str]]:
+def made(experiment: Experiment, out: Path, resume_from: str | None = None) -> tuple[list[str], list[str]]:
     """What the script asks Slurm for, and the options of its command."""
-    done = submit(experiment, out, False, going_on, [], out.parent)
+    done = submit(experiment, out, False, resume_from, [], out.parent)
     assert (done.job, done.folder) == ("7", out)
     first, *lines, last = (out / "submit.sh").read_text().splitlines()
     assert first == "#!/bin/sh"

@@ -103,7 +103,7 @@ def test_different_models_on_two_workers_end_the_run_with_a_sentence(tmp_path: P
     done = run_script(tmp_path / "run", 1, "other model")
     assert done.returncode == ExitCode.REFUSED, done.stdout + done.stderr
     assert "this job trains another model" in done.stdout + done.stderr
-    assert "the job cannot start, for it waits for 2 workers" in done.stdout
+    assert "the job cannot start, because it waits for 2 workers" in done.stdout
 
 
 @pytest.mark.tensorflow

@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
+from pslab.display.outcome import outcome_json
 from pslab.display.progress import Display, JsonLines
 from pslab.launch.experiments import FinishedRun, run_local
-from pslab.launch.outcome import outcome_json
 from pslab.launch.tasks import Daemons
 from pswire.config.experiment import Experiment, parse_experiment
 from tests.patience import PATIENCE

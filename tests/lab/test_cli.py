@@ -16,7 +16,7 @@ from pslab.dashboard import sources
 from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
 from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.experiments import FinishedRun
-from pslab.launch.status_poll import StatusClient, StatusError, StatusPoller
+from pslab.launch.status_client import StatusClient, StatusError, StatusPoller
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.lab.logs import async_log, find, sync_log, write_run

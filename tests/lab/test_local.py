@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
+from pslab.display.outcome import outcome_text
 from pslab.display.progress import Quiet
 from pslab.launch.exits import DuplicateOutput, ExitTracker, end_text, exit_code
-from pslab.launch.outcome import outcome_text
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
 from tests.patience import PATIENCE, at_most
@@ -67,7 +67,7 @@ def test_a_start_that_waits_for_nobody_who_can_come() -> None:
     verdict = exits.cannot_start()
     assert (verdict.code, verdict.culprit) == (ExitCode.REFUSED, "worker-1")
     assert verdict.reason.startswith(
-        "the job cannot start, for it waits for 3 workers: worker-1 exited with code 5"
+        "the job cannot start, because it waits for 3 workers: worker-1 exited with code 5"
     )
 
 
@@ -248,7 +248,7 @@ def test_a_run_of_scripts_ends_well_when_all_of_them_have() -> None:
     course.exited("worker-1", ExitCode.JOB_FAILED)
     assert course.verdict is not None
     assert (course.verdict.code, course.verdict.culprit) == (ExitCode.JOB_FAILED, "worker-1")
-    course.started_again("worker-1")
+    course.restarted("worker-1")
     course.exited("worker-1", 0)
     assert course.verdict is not None and course.verdict.code == ExitCode.OK
 

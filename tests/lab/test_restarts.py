@@ -85,7 +85,7 @@ def test_a_process_that_runs_again_has_not_ended() -> None:
     made = tracker(*ENDED_WELL, ("server-0", -signal.SIGKILL))
     assert made.workers_over and made.finished_workers() == ["worker-0", "worker-1"]
     for name in ("server-0", "worker-1"):
-        made.started_again(name)
+        made.restarted(name)
     assert not made.workers_over and made.finished_workers() == ["worker-0"] and made.verdict is None
 
 
@@ -116,7 +116,7 @@ def test_who_comes_back_of_what_was_killed(
     exits = tracker(*ended)
     asked = rules(exits, saves=saves)
     assert asked.after_exit(name, KILLED) == again
-    assert asked.again == set(again) and not any(exits.ended(each) for each in again)
+    assert asked.restarted == set(again) and not any(exits.ended(each) for each in again)
 
 
 def test_nobody_comes_back_to_a_run_that_is_decided_or_has_no_restart_left() -> None:

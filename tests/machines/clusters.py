@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from pslab.launch.engines.ray.nodes import QUIET, STORE
+from pslab.launch.engines.ray.cluster import QUIET, STORE
 from tests.engines import sites, slurm, sshd
 from tests.engines.ports import unclaimed
 from tests.engines.sites import MARK, ROOT, Site
@@ -31,7 +31,7 @@ AGENTS: Mapping[str, Sequence[str]] = {
     "ray": ("raylet",),
 }
 # Of a run: words of a command line, and names of programs.
-WORDS = ("pslab", "pslab.launch.keeping.keeper", "psserver", "psworker.script")
+WORDS = ("pslab", "pslab.launch.remote.keeper", "psserver", "psworker.script")
 PROGRAMS = ("salloc", "srun", "ssh", "slurmstepd")
 # Of each of Ray's nodes but the head: one takes all servers, another one all workers.
 CPUS = 4

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pslab.launch.status_poll import StatusClient
+from pslab.launch.status_client import StatusClient
 from pswire.security.names import Role
 from tests.cluster.cluster import Cluster, Process
 from tests.security.identities import Identities

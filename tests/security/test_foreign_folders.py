@@ -15,8 +15,7 @@ from pslab.commands.failure import Failure
 from pslab.commands.live import dashboard
 from pslab.commands.observing import observer_credentials
 from pslab.dashboard import sources
-from pslab.launch.observers import remembered
-from pslab.launch.security import OwnFiles
+from pslab.launch.security import OwnFiles, observable
 from pslab.runs.folder import Run
 from psserver.checkpoint.store import name_of
 from psserver.policies import PolicyError, build
@@ -136,7 +135,7 @@ def test_a_folder_gets_no_token_of_the_environment_either(
 
 def test_who_started_a_run_shows_what_it_was_started_with(planted: Path) -> None:
     section = load_experiment(planted / "experiment.toml").security
-    with remembered(planted, OwnFiles(section)):
+    with observable(planted, OwnFiles(section)):
         (planted / "experiment.toml").unlink()
         assert shown(observer_credentials(SecurityOptions(), planted))
     assert not shown(observer_credentials(SecurityOptions(), planted))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pslab.launch.status_poll import StatusClient, StatusError
+from pslab.launch.status_client import StatusClient, StatusError
 from pswire.messages import EVENTS
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
@@ -90,6 +90,6 @@ def test_a_status_is_checked_and_escaped() -> None:
     assert status.note == r"\x07" and status.workers[0].waiting_for == r"\x1b[2J[bold]"
     with answering(pb.StatusReply(phase="\x1b[2J")) as address:
         client = StatusClient(address)
-        with pytest.raises(StatusError, match="answered what no ps-server does: StatusReply.phase"):
+        with pytest.raises(StatusError, match="its answer is malformed: StatusReply.phase"):
             client.ask()
         client.close()

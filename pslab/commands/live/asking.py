@@ -10,7 +10,7 @@ from pslab.commands.failure import EPILOG, Failure, console, trust_option
 from pslab.commands.observing import status_client
 from pslab.display.progress import print_json
 from pslab.display.status import SampleRate, status_json, status_line, status_view
-from pslab.launch.status_poll import INTERVAL, StatusError
+from pslab.launch.status_client import INTERVAL, StatusError
 from pslab.observe.watch import History, watch_view
 from pswire.command.options import security_options
 from pswire.security.names import Role

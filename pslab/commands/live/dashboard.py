@@ -10,7 +10,7 @@ from pslab.commands.observing import observer_credentials
 from pslab.dashboard import sources
 from pslab.dashboard.access import is_loopback
 from pslab.dashboard.serve import PORT, ServeError, check_installed, link, listening, serve, token_for
-from pslab.launch.status_poll import StatusError
+from pslab.launch.status_client import StatusError
 from pslab.runs.folder import RunError
 from pswire.addresses import AddressError
 from pswire.command.options import insecure_option, security_options

@@ -25,7 +25,7 @@ class How:
 
     out: Path | None
     force: bool
-    going_on: str | None
+    resume_from: str | None
     restarts: int | None
     log_format: str
     tensorboard: bool
@@ -55,7 +55,7 @@ def real(experiment: Experiment, how: How) -> FinishedRun:
         force=how.force,
         daemons=daemons,
         sinks=sinks,
-        going_on=how.going_on,
+        resume_from=how.resume_from,
     )
 
 
@@ -69,7 +69,7 @@ def simulated(experiment: Experiment, how: How) -> FinishedRun:
     advise(experiment)
     quiet, sinks = how.quiet or how.as_json, how.sinks(experiment)
     return run_simulated(
-        experiment, out=how.out, force=how.force, quiet=quiet, sinks=sinks, going_on=how.going_on
+        experiment, out=how.out, force=how.force, quiet=quiet, sinks=sinks, resume_from=how.resume_from
     )
 
 
@@ -80,7 +80,7 @@ def submitted(experiment: Experiment, how: How) -> None:
     if experiment.run.engine != "slurm":
         raise EngineError(f"--submit: is for engine slurm, got engine {experiment.run.engine}")
     check(engine_named("slurm"), experiment, how.options)
-    done = submit(experiment, how.out, how.force, how.going_on, _options(how), Path.cwd())
+    done = submit(experiment, how.out, how.force, how.resume_from, _options(how), Path.cwd())
     if how.as_json:
         print_json({"event": "submitted", "job": done.job, "folder": str(done.folder)})
     else:

@@ -10,9 +10,9 @@ from rich.console import Console
 import pslab
 from pslab.check.checker import CheckResult, check_run, result_lines
 from pslab.commands.failure import EPILOG, Failure, console
+from pslab.display.outcome import outcome_text
 from pslab.display.progress import Display, choose
 from pslab.launch.experiments import FinishedRun, load, run_local
-from pslab.launch.outcome import outcome_text
 from pslab.runs.folder import Run, RunError
 from pslab.runs.report import draw, rich_table, rows
 from pswire.config.experiment import ExperimentError

@@ -8,12 +8,12 @@ import click
 
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.commands.running.how import How, advise, real, simulated, submitted
+from pslab.display.outcome import outcome_json, outcome_text
 from pslab.display.progress import print_json
 from pslab.export import check_target, exported, needs_model
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import ENGINES, Options, engine_named, engines_text
 from pslab.launch.experiments import FinishedRun, checked, of_script
-from pslab.launch.outcome import outcome_json, outcome_text
 from pslab.observe.trackers import TrackerError
 from pslab.runs.folder import Run, RunError
 from psserver.optimizers import OptimizerError

@@ -1,7 +1,7 @@
-"""What a run asks of an engine: places for its processes, a handle of each process, and what a process prints.
+"""Interface of an engine: places for the processes of a run, a handle of each process, and its output.
 
-The course of a run, its verdict, display, folder and restarts are the same for all engines (`pslab.launch.run`). What a
-process prints are bytes in its log, and JSON objects on stdout, which become events.
+The course of a run, its verdict, display, folder and restarts are the same for all engines (`pslab.launch.run`). The
+output of a process goes to its log, and JSON objects on its stdout become events.
 """
 
 import json
@@ -21,29 +21,29 @@ Role = Literal["server", "worker"]
 
 
 class EngineError(RuntimeError):
-    """An engine that cannot be had, or cannot do what was asked; the sentence says what is missing."""
+    """An engine is unavailable or cannot do what was asked; the message says what is missing."""
 
 
 class PlaceError(RuntimeError):
-    """There is no room for the processes of a run: the sentence has what is wanted and what is available."""
+    """There is no room for the processes of a run; the message says what is wanted and what is available."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one process is to have of its node; 0: nothing is said. `memory` in bytes."""
+    """What one process needs of its node; 0 for no requirement. `memory` in bytes."""
 
     cpus: int = 0
     memory: int = 0
     gpus: int = 0
 
     def __str__(self) -> str:
-        said = (("cpus", self.cpus), ("bytes of memory", self.memory), ("gpus", self.gpus))
-        return ", ".join(f"{number} {what}" for what, number in said if number) or "nothing in particular"
+        amounts = (("cpus", self.cpus), ("bytes of memory", self.memory), ("gpus", self.gpus))
+        return ", ".join(f"{number} {what}" for what, number in amounts if number) or "nothing in particular"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A place that a run needs. `spread`: no other one of the same role is to be on its node."""
+    """A place that a run needs. `spread`: no other process of the same role may be on its node."""
 
     name: str
     role: Role
@@ -53,12 +53,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to start: words and values have blanks in them (`pslab.launch.keeping.blanks`).
+    """A process to start. Words and values may contain placeholders (`pslab.launch.remote.spawn`).
 
-    `environment`: beside that of the node. `files`: by name, for this process alone (`pslab.launch.keeping.files`);
-    secrets stand here or in `environment`, never in `command`. `more_files`: others, once the address is known where it
-    listens. `folder`: the run folder, where the
-    process writes; `needs_folder`: all servers must see the same one.
+    `environment`: added to that of the node. `files`: contents by name, for this process alone; secrets belong here or
+    in `environment`, never in `command`. `more_files`: further files, made once the address is known at which the
+    process listens. `folder`: the run folder, where the process writes; `needs_folder`: all servers must see the same
+    one.
     """
 
     name: str
@@ -71,91 +71,93 @@ class Task:
     needs_folder: bool = False
 
     def files_at(self, address: str) -> dict[str, bytes]:
-        """All of them, for a node with that address. Raises IdentityError where there is no certificate for it."""
+        """Return all files for a node with that address. Raises IdentityError if it can get no certificate."""
         return {**self.files, **self.more_files(address)}
 
 
 class Process(Protocol):
-    """A process that was started. Any thread may call it."""
+    """A handle of a process that was started. Any thread may call it."""
 
     name: str
 
     @property
     def host(self) -> str:
-        """The name of its node; empty: this machine."""
+        """The name of its node; empty for this machine."""
 
     @property
     def running(self) -> bool:
-        """Its end is not known yet."""
+        """Whether its end is not known yet."""
 
     def send(self, number: signal.Signals) -> None:
-        """To the process and all that it has started there; nothing happens when it has ended."""
+        """Signal the process and everything that it has started there; do nothing if it has ended."""
 
     def tail(self, lines: int = 12) -> str:
-        """The end of what it printed for people."""
+        """Return the last lines of its output for people: the log without JSON events."""
 
 
 class Launcher(Protocol):
-    """One run's engine.
+    """The engine of one run.
 
-    `remote`: processes have nodes of their own, where they listen on the node's address, and get files rather than
-    paths. `wait`: seconds that a process may wait for its place before it begins.
+    `remote`: processes run on other nodes, listen on the node's address, and get files instead of paths. `wait`:
+    seconds that a process may wait for its place before it starts.
     """
 
     remote: bool
     wait: float
 
     def reserve(self, wanted: Sequence[Wanted]) -> None:
-        """Find places for all processes of the run, in a thread of its own. Raises PlaceError within `wait` seconds."""
+        """Find places for all processes of the run. Called in its own thread. Raises PlaceError within `wait` s."""
 
     def start(self, task: Task, log: Path, events: EventQueue) -> Process:
-        """Everything that the process prints goes to `log`, JSON objects on its stdout are `Printed`, its end is
-        `Exited`, after which nothing that it has started is left. Raises OSError when nothing can be started here."""
+        """Start a process. Its output goes to `log`, and JSON objects on its stdout become `Printed` events.
+
+        Its end is an `Exited` event, after which nothing that it started is left. Raises OSError when it cannot start.
+        """
 
     def close(self) -> None:
-        """Nothing is left on any node, whatever `start` was not told the end of; reservations are given back."""
+        """End what still runs on any node, and release all reservations."""
 
 
 class Output:
-    """Of one process, in one log. Appends, so that the process's own writes to the same file come between."""
+    """The output of one process, appended to its log, to which the process may append by itself as well."""
 
     def __init__(self, name: str, log: Path, events: EventQueue) -> None:
         self.name, self.log = name, log
         self._events = events
-        # Unbuffered: whoever reads the log sees what was printed.
+        # Unbuffered, so that readers of the log see everything at once.
         self._file = same_file(log, os.O_APPEND, buffering=0)
 
     def fileno(self) -> int:
-        """For a process that writes its standard error here by itself."""
+        """Return a descriptor of the log, for a process that appends its standard error by itself."""
         return self._file.fileno()
 
     def stdout(self, line: bytes) -> None:
-        """A whole line, with its end."""
+        """Append one line with its newline, and emit an event if it is one."""
         self._write(line)
         event = _event(line)
         if event is not None:
             self._events.put(Printed(self.name, event))
 
     def stderr(self, part: bytes) -> None:
-        """Any part of what was written."""
+        """Append any bytes."""
         self._write(part)
 
     def _write(self, part: bytes) -> None:
-        # A full disk takes no log. What the process tells counts all the same, and so does its end.
+        # On a full disk the log is lost, but events and the end of the process still count.
         with suppress(OSError):
             self._file.write(part)
 
     def close(self) -> None:
-        """Nothing is written any more; `tail` still reads."""
+        """Stop writing. `tail` still works."""
         self._file.close()
 
     def tail(self, lines: int = 12) -> str:
-        """The end of what it printed for people: the log without machine-readable lines."""
+        """Return the last lines for people: the log without JSON events."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - 65536))
             text = file.read().decode("utf-8", errors="replace")
-        said = (spoken(line) for line in text.splitlines() if line.strip())
-        printed = [line for part in said for line in part.splitlines() if not line.startswith('{"')]
+        parts = (spoken(line) for line in text.splitlines() if line.strip())
+        printed = [line for part in parts for line in part.splitlines() if not line.startswith('{"')]
         return "\n".join(printed[-lines:])
 
 
@@ -165,5 +167,5 @@ def _event(line: bytes) -> dict[str, object] | None:
     try:
         event = json.loads(line)
     except ValueError:
-        return None  # not an event; it stays in the log
+        return None  # Not an event; it is in the log only.
     return event if isinstance(event, dict) and "event" in event else None

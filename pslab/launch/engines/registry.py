@@ -1,5 +1,6 @@
-"""The engines by name: what each is, what it needs, and what it can promise a process."""
+"""The engines by name, with what each needs and what it can guarantee a process."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +14,18 @@ from pswire.nearest import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says for one engine; empty: nothing."""
+    """Command-line options for one engine; empty values mean that the option was not given."""
 
-    # Of ssh: machines, as cluster.hosts.
+    # For ssh: machines, as in cluster.hosts.
     hosts: tuple[str, ...] = ()
-    # Of ray: the cluster that there is, or the number of nodes of one for this run.
+    # For ray: an existing cluster, or the number of nodes of a throw-away one.
     address: str = ""
     nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a launcher is made of. `cwd`: where the processes run, and so where a job module's path begins."""
+    """Arguments of a launcher. `cwd`: working directory of the processes, against which job paths are resolved."""
 
     experiment: Experiment
     options: Options
@@ -33,9 +34,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One row. `make` raises EngineError where something is missing; None: no processes, a virtual clock.
+    """One engine. `make` raises EngineError when something is missing; None for a virtual clock without processes.
 
-    `honours`: keys of [cluster.place] that it can keep to. `takes`: names of `Options` that mean something to it.
+    `honours`: keys of [cluster.place] that it can guarantee. `takes`: fields of `Options` that it accepts.
     """
 
     name: str
@@ -50,16 +51,16 @@ def _local(setting: Setting) -> Launcher:
 
 
 def _slurm(setting: Setting) -> Launcher:
-    from pslab.launch.engines.slurm import SlurmLauncher, allocation
+    from pslab.launch.engines.slurm import SlurmLauncher
 
-    return SlurmLauncher(setting.cwd, setting.experiment.cluster.place.place_timeout, allocation())
+    return SlurmLauncher(setting.cwd, setting.experiment.cluster.place.place_timeout, os.environ)
 
 
 def _ray(setting: Setting) -> Launcher:
+    from pslab.launch.engines.ray.cluster import choose
     from pslab.launch.engines.ray.launcher import RayLauncher
-    from pslab.launch.engines.ray.options import chosen
 
-    options = chosen(setting.options.address, setting.options.nodes)
+    options = choose(setting.options.address, setting.options.nodes)
     return RayLauncher(options, setting.cwd, setting.experiment.cluster.place.place_timeout)
 
 
@@ -86,7 +87,7 @@ ENGINES: Final = {
         ),
         Engine(
             "slurm",
-            "steps of the allocation around it, or with --submit a batch job",
+            "steps of the surrounding allocation, or with --submit a batch job",
             _slurm,
             honours=frozenset(
                 ("servers.cpus", "servers.memory", "servers.spread", "workers.cpus", "workers.gpus")
@@ -94,7 +95,7 @@ ENGINES: Final = {
         ),
         Engine(
             "ssh",
-            "machines that take a login without a question, see --hosts",
+            "machines that accept a login without a prompt, see --hosts",
             _ssh,
             honours=frozenset(("servers.spread",)),
             takes=frozenset(("hosts",)),
@@ -104,29 +105,29 @@ ENGINES: Final = {
 
 
 def engine_named(name: str) -> Engine:
-    """Raises EngineError."""
+    """Return the engine of that name. Raises EngineError."""
     if name not in ENGINES:
         raise EngineError(f'engine "{name}" is unknown{did_you_mean(name, ENGINES)}')
     return ENGINES[name]
 
 
 def check(engine: Engine, experiment: Experiment, options: Options) -> None:
-    """Refuses what the engine would not do. Raises EngineError."""
+    """Refuse demands and options that the engine does not honour. Raises EngineError."""
     for key in experiment.cluster.place.demands:
         if key not in engine.honours:
             able = [each.name for each in ENGINES.values() if key in each.honours]
             instead = f"; {', '.join(able)} can" if able else ""
             raise EngineError(
-                f"cluster.place.{key}: engine {engine.name} cannot promise a process that{instead}"
+                f"cluster.place.{key}: engine {engine.name} cannot guarantee a process that{instead}"
             )
     for name in options.__slots__:
         if getattr(options, name) and name not in engine.takes:
             able = [each.name for each in ENGINES.values() if name in each.takes]
-            raise EngineError(f"--{name}: is for engine {', '.join(able)}, got engine {engine.name}")
+            raise EngineError(f"--{name}: expected engine {', '.join(able)}, got engine {engine.name}")
 
 
 def launcher_for(setting: Setting) -> Launcher:
-    """Of the experiment's engine, which is one with processes. Raises EngineError."""
+    """Return a launcher of the experiment's engine. Raises EngineError, also for an engine without processes."""
     engine = engine_named(setting.experiment.run.engine)
     check(engine, setting.experiment, setting.options)
     if engine.make is None:
@@ -135,5 +136,5 @@ def launcher_for(setting: Setting) -> Launcher:
 
 
 def engines_text() -> str:
-    """For --help: each name and what it is."""
+    """Return names and summaries for --help."""
     return " ".join(f"{engine.name}: {engine.summary}." for engine in ENGINES.values())

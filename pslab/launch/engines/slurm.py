@@ -1,7 +1,8 @@
-"""Engine "slurm": every process a step of the allocation that ps-lab runs in, one `srun` each; with `--submit` a batch
-job in which ps-lab runs the experiment."""
+"""Engine "slurm": every process is a step of the allocation in which ps-lab runs, started by one `srun` each.
 
-import os
+With `--submit`, ps-lab submits a batch job that runs the experiment in this way.
+"""
+
 import re
 import shlex
 import shutil
@@ -13,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pslab.launch.engines.launcher import EngineError, PlaceError, Task
-from pslab.launch.engines.nodes import CommandLauncher, keeper_command
-from pslab.launch.engines.placement import Node, cpus_of
+from pslab.launch.remote.launcher import CommandLauncher, Node, cpus_of, keeper_command
 from pslab.runs.making import SUBMITTED, open_folder
 from psserver.checkpoint.resumption import AUTO, LATEST
 from pswire.config.experiment import Experiment
@@ -27,43 +27,44 @@ _NODE = re.compile(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)", re.DOTALL)
 
 
 class SlurmLauncher(CommandLauncher):
-    """`environment`: of a step or batch script of the allocation. Raises EngineError where there is none."""
+    """A launcher inside an allocation. `environment`: that of a step or batch script of the allocation."""
 
     def __init__(self, cwd: Path, wait: float, environment: Mapping[str, str]) -> None:
+        """Raises EngineError without Slurm or an allocation."""
         super().__init__(cwd, wait)
         need("srun")
         need("scontrol")
         if "SLURM_JOB_ID" not in environment:
             raise EngineError(
-                "engine slurm: this is no allocation of Slurm (no SLURM_JOB_ID): expected salloc or sbatch around it, "
-                "or --submit"
+                "engine slurm: expected to run inside salloc or sbatch, or with --submit, got no SLURM_JOB_ID: this is "
+                "no allocation of Slurm"
             )
         self._environment = environment
 
     def nodes(self) -> Sequence[Node]:
-        """Those of the allocation, with its processors."""
-        said = self._environment
-        names = _asked("scontrol", "show", "hostnames", said.get("SLURM_JOB_NODELIST", "")).split()
-        cpus = counts(said.get("SLURM_JOB_CPUS_PER_NODE", ""))
+        """Return the nodes of the allocation with its processors."""
+        per_node = self._environment.get("SLURM_JOB_CPUS_PER_NODE", "")
+        names = _ask("scontrol", "show", "hostnames", self._environment.get("SLURM_JOB_NODELIST", "")).split()
+        cpus = counts(per_node)
         if not names or len(cpus) != len(names):
             raise PlaceError(
                 f"engine slurm: expected a number of processors for each of {len(names)} nodes, got "
-                f"SLURM_JOB_CPUS_PER_NODE={said.get('SLURM_JOB_CPUS_PER_NODE', '')!r}"
+                f"SLURM_JOB_CPUS_PER_NODE={per_node!r}"
             )
-        where = addresses(_asked("scontrol", "show", "node", ",".join(names)))
+        where = addresses(_ask("scontrol", "show", "node", ",".join(names)))
         return [
             Node(name, where.get(name, name), cpus=number) for name, number in zip(names, cpus, strict=True)
         ]
 
     def command(self, node: Node, task: Task) -> list[str]:
-        """One step of one task. It ends alone: whether the job goes on is the run's verdict."""
+        """Return the command of a step with one task. The step ends alone: the run decides whether the job goes on."""
         resources = task.resources
         step = [*("srun", "--exact", "-N1", "-n1", "-w", node.name, "--unbuffered", "--kill-on-bad-exit=0")]
         step += [f"--cpus-per-task={cpus_of(resources)}", f"--job-name={task.name}", "--mpi=none"]
         if resources.memory:
             step.append(f"--mem={-(-resources.memory // 2**20)}M")
         elif whole := self._environment.get("SLURM_MEM_PER_NODE", ""):
-            # A step that says nothing takes all of it, and the next one waits for ever.
+            # A step without --mem takes the whole node, and the next one would wait for ever.
             beside = Counter(place.name for place in self._places.values())[node.name]
             step.append(f"--mem={int(whole) // beside}M")
         if resources.gpus:
@@ -72,28 +73,23 @@ class SlurmLauncher(CommandLauncher):
 
 
 def need(command: str) -> None:
-    """Raises EngineError where there is no such command."""
+    """Raise EngineError if the command does not exist."""
     if shutil.which(command) is None:
         raise EngineError(f"engine slurm needs Slurm's command {command}, and there is none in PATH")
 
 
 def counts(text: str) -> list[int]:
-    """``2(x3),4`` is 2, 2, 2, 4."""
+    """Expand Slurm's notation: ``2(x3),4`` is 2, 2, 2, 4."""
     return [int(number) for number, times in _TIMES.findall(text) for _ in range(int(times) if times else 1)]
 
 
 def addresses(shown: str) -> dict[str, str]:
-    """By node, of what ``scontrol show node`` prints: where Slurm itself reaches it."""
+    """Return the address of each node in the output of ``scontrol show node``."""
     return dict(_NODE.findall(shown))
 
 
-def allocation() -> Mapping[str, str]:
-    """This process's environment."""
-    return dict(os.environ)
-
-
-def _asked(*command: str) -> str:
-    """Raises PlaceError where the controller does not answer."""
+def _ask(*command: str) -> str:
+    """Return the command's output. Raises PlaceError when the controller does not answer."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CONTROLLER, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -103,15 +99,15 @@ def _asked(*command: str) -> str:
     return done.stdout
 
 
-# The script, the experiment, and what ps-lab itself prints there.
-SCRIPT, TOLD, SAID = SUBMITTED
-# Seconds before the end of the allocation's time at which ps-lab is told to stop.
+# Files in the run folder: the script, the experiment, and the output of ps-lab itself.
+SCRIPT, SUBMITTED_EXPERIMENT, OUTPUT = SUBMITTED
+# Seconds before the end of the allocation at which ps-lab gets SIGTERM.
 NOTICE = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """`job`: its number. `folder`: where the run will be."""
+    """A batch job: its number, and the run folder."""
 
     job: str
     folder: Path
@@ -121,23 +117,23 @@ def submit(
     experiment: Experiment,
     out: Path | None,
     force: bool,
-    going_on: str | None,
+    resume_from: str | None,
     options: Sequence[str],
     cwd: Path,
 ) -> Submitted:
-    """Write the script into the run folder and submit it. `going_on`: the checkpoint from which the run in `out` goes
-    on. `options`: more of ps-lab run's.
+    """Write the script into the run folder and submit it.
 
-    Raises RunError where the folder cannot be used, EngineError where Slurm takes no job.
+    `resume_from`: checkpoint from which the run in `out` resumes. `options`: further options of ps-lab run.
+    Raises RunError when the folder cannot be used, EngineError when Slurm does not accept the job.
     """
     need("sbatch")
-    folder, _ = open_folder(out, experiment.run.name, force, going_on)
-    write_file(folder / TOLD, experiment.to_toml())
+    folder, _ = open_folder(out, experiment.run.name, force, resume_from)
+    write_file(folder / SUBMITTED_EXPERIMENT, experiment.to_toml())
     file = folder / SCRIPT
-    write_file(file, script(experiment, folder, going_on, options, cwd))
-    if (folder / SAID).is_symlink():
-        # Slurm would follow it.
-        (folder / SAID).unlink()
+    write_file(file, script(experiment, folder, resume_from, options, cwd))
+    if (folder / OUTPUT).is_symlink():
+        # Slurm would follow the link.
+        (folder / OUTPUT).unlink()
     try:
         done = subprocess.run(
             ["sbatch", "--parsable", str(file)],
@@ -149,39 +145,41 @@ def submit(
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"sbatch did not answer: {error}") from error
     if done.returncode:
-        raise EngineError(f"sbatch took no job: {done.stderr.strip()}; its script is {file}")
+        raise EngineError(f"sbatch did not accept the job: {done.stderr.strip()}; its script is {file}")
     return Submitted(done.stdout.strip().partition(";")[0], folder)
 
 
 def script(
-    experiment: Experiment, folder: Path, going_on: str | None, options: Sequence[str], cwd: Path
+    experiment: Experiment, folder: Path, resume_from: str | None, options: Sequence[str], cwd: Path
 ) -> str:
-    """The batch script. Partition, account and time come from SBATCH_PARTITION and the like.
+    """Return the batch script. Partition, account and time limit come from SBATCH_PARTITION and its companions.
 
-    Slurm begins it again where a node fails, or an administrator requeues it: then the run goes on from its newest
-    checkpoint. A run that has none, or that was told which one to take, is not begun again.
+    When a node fails or an administrator requeues the job, Slurm starts it again and the run resumes from its newest
+    checkpoint. A run without checkpoints, or with an explicit one to resume from, is not requeued.
     """
-    begins_again = bool(experiment.run.checkpoint_every) and going_on in (None, AUTO, LATEST)
+    requeue = bool(experiment.run.checkpoint_every) and resume_from in (None, AUTO, LATEST)
     cluster = experiment.cluster
     place, tasks = cluster.place, cluster.servers + cluster.workers
-    asked = [
+    directives = [
         f"--job-name={re.sub(r'[^A-Za-z0-9._-]', '_', experiment.run.name)}",
         f"--chdir={cwd}",
-        f"--output={folder / SAID}",
+        f"--output={folder / OUTPUT}",
         f"--ntasks={tasks}",
         f"--cpus-per-task={max(place.servers.cpus, place.workers.cpus, 1)}",
         f"--signal=B:TERM@{NOTICE}",
         "--open-mode=append",
         # A lost node ends the processes there, not the allocation.
         "--no-kill",
-        "--requeue" if begins_again else "--no-requeue",
+        "--requeue" if requeue else "--no-requeue",
     ]
     if place.servers.spread:
-        asked.append(f"--nodes={cluster.servers}-{tasks}")
+        directives.append(f"--nodes={cluster.servers}-{tasks}")
     if place.workers.gpus:
-        asked.append(f"--gpus={place.workers.gpus * cluster.workers}")
-    command = [*(sys.executable, "-m", "pslab", "run", str(folder / TOLD), "--engine", "slurm")]
-    command += ["--out", str(folder), "--resume", going_on or AUTO, *options]
-    lines = ["#!/bin/sh", *(f"#SBATCH {each}" for each in asked)]
-    # In place of the shell, so that the signal above reaches ps-lab.
+        directives.append(f"--gpus={place.workers.gpus * cluster.workers}")
+    command = [
+        *(sys.executable, "-m", "pslab", "run", str(folder / SUBMITTED_EXPERIMENT), "--engine", "slurm")
+    ]
+    command += ["--out", str(folder), "--resume", resume_from or AUTO, *options]
+    lines = ["#!/bin/sh", *(f"#SBATCH {each}" for each in directives)]
+    # `exec` replaces the shell, so that the signal above reaches ps-lab.
     return "\n".join([*lines, f"exec {shlex.join(command)}"]) + "\n"

@@ -1,7 +1,6 @@
 """Engine "ray": an actor for each process of a run, wherever a Ray cluster has room. Needs the extra `ray`.
 
-options    which cluster is meant, before Ray is loaded; what is wanted and what there is, in words
-nodes      a process that is a whole cluster on this machine, for teaching and for tests
-actor      what runs on a node: the other end of a pipe to a keeper
-launcher   the engine, and its end of a pipe to a keeper
+cluster    which cluster a run uses: an existing one, or one made on this machine for the run
+actor      the two ends of a pipe to a keeper: the actor on a node, and the launcher's handle of it
+launcher   the engine: placement groups and actors
 """

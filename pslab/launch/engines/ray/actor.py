@@ -1,8 +1,8 @@
-"""What runs on a node of Ray: the other end of a pipe to a keeper (`pslab.launch.keeping.keeper`), which owns the
-process. Standard library only.
+"""The two ends of a pipe to a keeper (`pslab.launch.remote.keeper`) on a node of Ray.
 
-An actor that is killed cannot end its children; the keeper notices that its standard input ends, and does. It also is
-the parent that a process can wait for: a worker process of Ray may ignore SIGCHLD.
+The actor on the node holds the keeper, which owns the process: a killed actor cannot end its children, but the keeper
+notices the end of its standard input and ends the process. The keeper is also a parent that a process can watch and
+that reaps it; worker processes of Ray may ignore SIGCHLD. Standard library only; the launcher's end imports Ray.
 """
 
 import os
@@ -10,20 +10,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
-# Bytes that wait to be fetched, at most: then the process waits to write.
-MOST = 1 << 22
+# Bytes buffered for the launcher at most; beyond that the process blocks on writing.
+BUFFER_LIMIT = 1 << 22
 PIECE = 1 << 18
-# Seconds between looks at the node's agent.
+# Seconds between checks that the node's agent is alive.
 PERIOD = 0.5
+# Seconds that one `read` call waits; it returns as soon as there is something.
+PATIENCE = 10.0
 
 
 class KeeperActor:
-    """One keeper. Its methods are called by several threads at once."""
+    """An actor that holds one keeper. Several threads call its methods at once."""
 
-    def __init__(
-        self, command: Sequence[str] = (sys.executable, "-m", "pslab.launch.keeping.keeper")
-    ) -> None:
+    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "pslab.launch.remote.keeper")) -> None:
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -31,13 +33,13 @@ class KeeperActor:
             start_new_session=True,
         )
         self._changed = threading.Condition()
-        self._waiting = bytearray()
+        self._buffer = bytearray()
         self._over = False
-        threading.Thread(target=self._listen, daemon=True).start()
-        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=self._fill, daemon=True).start()
+        threading.Thread(target=_exit_with, args=(os.getppid(),), daemon=True).start()
 
     def write(self, content: bytes) -> bool:
-        """False once the keeper takes no more."""
+        """Send bytes to the keeper; return False once it takes no more."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(content)
@@ -47,33 +49,87 @@ class KeeperActor:
         return True
 
     def read(self, patience: float) -> bytes | None:
-        """What there is; None when nothing came within `patience` seconds; nothing at the end."""
+        """Return the buffered bytes, None if nothing came within `patience` seconds, or nothing at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._over, patience)
-            if not self._waiting and not self._over:
+            self._changed.wait_for(lambda: self._buffer or self._over, patience)
+            if not self._buffer and not self._over:
                 return None
-            found = bytes(self._waiting)
-            self._waiting.clear()
+            found = bytes(self._buffer)
+            self._buffer.clear()
             self._changed.notify_all()
             return found
 
-    def _listen(self) -> None:
+    def _fill(self) -> None:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
         while part := os.read(descriptor, PIECE):
             with self._changed:
-                self._changed.wait_for(lambda: len(self._waiting) < MOST)
-                self._waiting += part
+                self._changed.wait_for(lambda: len(self._buffer) < BUFFER_LIMIT)
+                self._buffer += part
                 self._changed.notify_all()
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
 
-def _end_with(raylet: int) -> None:
-    """End this process when the raylet is gone, which started it: to Ray this node is lost then, and what was kept here
-    is started elsewhere; Ray's own processes have been seen to stay for more than half a minute."""
+def _exit_with(raylet: int) -> None:
+    """Exit when the raylet that started this process is gone.
+
+    Ray then considers the node lost and starts its processes elsewhere, but its own processes have been seen to live
+    on for more than half a minute.
+    """
     pause = threading.Event()
     while os.getppid() == raylet:
         pause.wait(PERIOD)
     os._exit(1)
+
+
+class ActorPipe:
+    """The launcher's end: a `pslab.launch.remote.process.Pipe`. `read` waits while the actor waits for its place."""
+
+    def __init__(self, actor: Any) -> None:
+        """`actor`: a handle of a `KeeperActor`."""
+        # Imported here, so that this module can be imported without Ray.
+        import ray
+        from ray.exceptions import RayError
+
+        self._ray, self._error = ray, RayError
+        self._actor = actor
+        self._lost = ""
+
+    def write(self, content: bytes) -> None:
+        """Implement `Pipe.write`."""
+        try:
+            taken = self._ray.get(self._actor.write.remote(content))
+        except self._error as error:
+            raise OSError(reason_of(error)) from error
+        if not taken:
+            raise OSError("the keeper has ended")
+
+    def read(self) -> bytes:
+        """Implement `Pipe.read`."""
+        while True:
+            try:
+                found = self._ray.get(self._actor.read.remote(PATIENCE))
+            except self._error as error:
+                self._lost = reason_of(error)
+                return b""
+            if found is not None:
+                return bytes(found)
+
+    def kill(self) -> None:
+        """Kill the actor; its keeper then ends the process."""
+        with suppress(self._error, ValueError):
+            self._ray.kill(self._actor)
+
+    def close(self) -> str:
+        """Implement `Pipe.close`. Frees the place for another actor."""
+        self.kill()
+        return self._lost
+
+
+def reason_of(error: Exception) -> str:
+    """Return Ray's first sentence and, for a lost actor, why it died; the other lines are about Ray itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first = [f"{type(error).__name__}: {lines[0]}"] if lines else [type(error).__name__]
+    return " ".join(first + [line for line in lines[1:] if line.startswith("The actor is dead because")])

@@ -1,4 +1,4 @@
-"""Engine "ray": places by placement groups, processes by actors that hold a keeper each, and a pipe to each keeper."""
+"""Engine "ray": placement groups reserve places, and actors hold a keeper for each process."""
 
 import logging
 import os
@@ -6,103 +6,98 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pslab.launch.engines.launcher import PlaceError, Task, Wanted
-from pslab.launch.engines.nodes import NodesLauncher
-from pslab.launch.engines.placement import Node
-from pslab.launch.engines.ray.nodes import NodesError, ThrowAway
-from pslab.launch.engines.ray.options import RayOptions, bundle, shortage, total
+from pslab.launch.engines.launcher import PlaceError, Resources, Task, Wanted
+from pslab.launch.engines.ray.actor import ActorPipe
+from pslab.launch.engines.ray.cluster import ClusterError, RayOptions, ThrowAwayCluster
 from pslab.launch.events import signals_kept
-from pslab.launch.keeping.kept import Pipe
+from pslab.launch.remote.launcher import Node, RemoteLauncher, cpus_of
+from pslab.launch.remote.process import Pipe
 
-# Seconds of one question for news: the answer comes as soon as there are any.
-PATIENCE = 10.0
-
-
-class ActorPipe:
-    """As `pslab.launch.keeping.kept.Pipe`. The actor may still wait for its place: then `read` waits for it."""
-
-    def __init__(self, actor: Any) -> None:
-        """`actor`: a handle of `pslab.launch.engines.ray.actor.KeeperActor`."""
-        # Here and not above: what imports this module need not have Ray.
-        import ray
-        from ray.exceptions import RayError
-
-        self._ray, self._error = ray, RayError
-        self._actor = actor
-        self._lost = ""
-
-    def write(self, content: bytes) -> None:
-        """Raises OSError where nobody takes it."""
-        try:
-            taken = self._ray.get(self._actor.write.remote(content))
-        except self._error as error:
-            raise OSError(told(error)) from error
-        if not taken:
-            raise OSError("the keeper has ended")
-
-    def read(self) -> bytes:
-        """What there is, at least a byte; nothing at the end."""
-        while True:
-            try:
-                found = self._ray.get(self._actor.read.remote(PATIENCE))
-            except self._error as error:
-                self._lost = told(error)
-                return b""
-            if found is not None:
-                return bytes(found)
-
-    def kill(self) -> None:
-        """The actor's end is the keeper's, which ends the process."""
-        with suppress(self._error, ValueError):
-            self._ray.kill(self._actor)
-
-    def close(self) -> str:
-        """Once `read` has ended. The place is free for another actor then."""
-        self.kill()
-        return self._lost
+# Amounts by Ray's names of resources; memory in bytes.
+Bundle = dict[str, float]
 
 
-def told(error: Exception) -> str:
-    """Ray's first sentence and, of a lost actor, why. The other lines are about Ray."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    first = [f"{type(error).__name__}: {lines[0]}"] if lines else [type(error).__name__]
-    return " ".join(first + [line for line in lines[1:] if line.startswith("The actor is dead because")])
+def bundle(resources: Resources) -> Bundle:
+    """Return a process's resources as Ray counts them."""
+    # Without a number of CPUs, Ray would put any number of processes on one core.
+    amounts = {"CPU": cpus_of(resources), "memory": resources.memory, "GPU": resources.gpus}
+    return {name: float(number) for name, number in amounts.items() if number}
 
 
-# Calls to an actor at once: one that reads, one that writes, and those that take their place.
+def total(wanted: Sequence[Wanted]) -> Bundle:
+    """Return the sum of the bundles of all processes."""
+    found: Counter[str] = Counter()
+    for each in wanted:
+        found.update({name: int(number) for name, number in bundle(each.resources).items()})
+    return {name: float(number) for name, number in found.items()}
+
+
+def shortage(
+    wanted: Sequence[Wanted], nodes: Sequence[Mapping[str, float]], free: Mapping[str, float]
+) -> str:
+    """Explain why not all processes were placed.
+
+    `nodes`: resources of each living node; `free`: free resources of the whole cluster.
+    """
+    needed = total(wanted)
+    has: Counter[str] = Counter()
+    for node in nodes:
+        has.update({name: int(number) for name, number in node.items() if name in needed})
+    missing = [
+        f"{_amount(name, number)} wanted, {_amount(name, has[name])} there, {_amount(name, free.get(name, 0.0))} free"
+        for name, number in needed.items()
+        if free.get(name, 0.0) < number
+    ]
+    spread = sum(each.spread for each in wanted)
+    if spread > len(nodes):
+        missing.append(
+            f"{spread} nodes wanted, one for each server (cluster.place.servers.spread), {len(nodes)} there"
+        )
+    largest = max(wanted, key=lambda each: sum(bundle(each.resources).values()), default=None)
+    if not missing and largest is not None:
+        amounts = ", ".join(_amount(name, number) for name, number in bundle(largest.resources).items())
+        missing.append(f"no node has room for {largest.name}, which wants {amounts}")
+    return f"{len(nodes)} nodes: {'; '.join(missing)}"
+
+
+def _amount(name: str, number: float) -> str:
+    if name == "memory":
+        return f"{number / 2**30:.1f} GiB of memory"
+    return f"{number:g} {name}"
+
+
+# Simultaneous calls to an actor: one that reads, one that writes, and one successor of each.
 CALLS = 4
-# Seconds: for a node's agent to answer, and between two looks for it.
+# Seconds for a node's agent to answer, and between two attempts to find a node.
 ANSWER, LOOK_EVERY = 2.0, 0.5
 
 
-class RayLauncher(NodesLauncher):
-    """On the cluster that `options` names. `cwd`: where the processes run, the same folder on every node."""
+class RayLauncher(RemoteLauncher):
+    """A `Launcher` on the cluster that `options` names. `cwd`: working directory, the same on every node."""
 
-    # A process whose actor was killed is to be gone within a second.
+    # Shorter than usual: a process whose actor was killed must be gone within a second.
     grace = 0.4
 
     def __init__(self, options: RayOptions, cwd: Path, wait: float) -> None:
         super().__init__(cwd, wait)
         self._options = options
-        self._throw_away: ThrowAway | None = None
+        self._throw_away: ThrowAwayCluster | None = None
         self._connected = False
         self._over = threading.Event()
-        self._one = threading.Lock()
+        self._connecting = threading.Lock()
         self._groups: list[Any] = []
-        # By process: its placement group, and its number there.
+        # By process: its placement group, and its index there.
         self._bundles: dict[str, tuple[Any, int]] = {}
 
     def reserve(self, wanted: Sequence[Wanted]) -> None:
-        """As `Launcher.reserve`. The time that a throw-away cluster takes to start is beside `wait`."""
+        """Implement `Launcher.reserve`. The start of a throw-away cluster does not count towards `wait`."""
         self._connect(wanted)
         import ray
 
-        self._wanted = {each.name: each for each in wanted}
         servers = [each for each in wanted if each.role == "server"]
         workers = [each for each in wanted if each.role == "worker"]
         spread = any(each.spread for each in servers)
@@ -112,25 +107,21 @@ class RayLauncher(NodesLauncher):
         done, _ = ray.wait(ready, num_returns=len(ready), timeout=self.wait)
         if len(done) < len(ready):
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            # What the placed half of this run holds was free for it.
-            placed = [each for each in wanted if self._told_of(each.name)]
+            # What the placed processes of this run hold was free for the run.
+            placed = [each for each in wanted if self._ray_node(each.name)]
             free = Counter(ray.available_resources()) + Counter(total(placed))
             self._release()
             raise PlaceError(f"no room within {self.wait:g} s: {shortage(wanted, nodes, free)}")
-        self._places = {name: self._node_of(name) for name in self._bundles}
+        self._places = {name: _node(self._ray_node(name)) for name in self._bundles}
 
     def nodes(self) -> Sequence[Node]:
-        """Those that live."""
+        """Return the living nodes."""
         import ray
 
-        return [
-            Node(str(node["NodeManagerHostname"]), str(node["NodeManagerAddress"]))
-            for node in ray.nodes()
-            if node["Alive"]
-        ]
+        return [_node(node) for node in ray.nodes() if node["Alive"]]
 
     def pipe(self, node: Node, task: Task, log: int) -> Pipe:
-        """To a new actor in the task's place; it begins where and when there is one."""
+        """Connect to a new actor in the task's place; the actor starts where and when there is one."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -153,11 +144,11 @@ class RayLauncher(NodesLauncher):
         return ActorPipe(ray.remote(KeeperActor).options(**options).remote())
 
     def close(self) -> None:
-        """As `Launcher.close`."""
+        """Implement `Launcher.close`."""
         self._over.set()
         super().close()
-        # Whoever connects at this moment finds out that it is over.
-        with self._one:
+        # Wait for a connection attempt in another thread; any later one sees `_over`.
+        with self._connecting:
             pass
         if self._connected:
             import ray
@@ -169,33 +160,33 @@ class RayLauncher(NodesLauncher):
 
     def _connect(self, wanted: Sequence[Wanted]) -> None:
         """Raises PlaceError."""
-        with self._one:
+        with self._connecting:
             if self._over.is_set():
                 raise PlaceError("the run has ended")
-            address = self._options.address or self._made(wanted)
-            # Nobody connects again by accident, once the run is over.
+            address = self._options.address or self._start_throw_away(wanted)
+            # Ray must not connect again by accident once the run is over.
             os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
             import ray
             from ray._private import worker
 
-            # Warnings about this thread, which handles no signals, and about nodes that are started.
+            # Silence warnings about this thread, which handles no signals, and about nodes that start.
             logging.getLogger("ray").setLevel(logging.ERROR)
-            # What Ray prints for people would come between the lines of --json; its debugger sets this, too.
+            # Ray's messages for people would come between the lines of --json. Ray's debugger sets this too.
             worker._worker_logs_enabled = False
             try:
-                # Of its logs every line would come once per node, and not into the run's.
+                # Without `log_to_driver=False` every log line would come once per node, and not into the run's logs.
                 with signals_kept():
                     ray.init(address, log_to_driver=False, configure_logging=False)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise PlaceError(f"no Ray cluster at {address}: {error}") from error
             self._connected = True
 
-    def _made(self, wanted: Sequence[Wanted]) -> str:
-        """The address of a cluster for this run alone. Raises PlaceError."""
+    def _start_throw_away(self, wanted: Sequence[Wanted]) -> str:
+        """Start a cluster for this run alone and return its address. Raises PlaceError."""
         try:
-            # Any of its nodes takes all: they share this machine, whatever they are told to have.
-            self._throw_away = ThrowAway([int(total(wanted)["CPU"])] * self._options.nodes)
-        except NodesError as error:
+            # Each node gets CPUs for all processes: the nodes share this machine, whatever Ray counts.
+            self._throw_away = ThrowAwayCluster([int(total(wanted)["CPU"])] * self._options.nodes)
+        except ClusterError as error:
             raise PlaceError(str(error)) from error
         os.environ.update(self._throw_away.environment)
         return self._throw_away.address
@@ -209,12 +200,8 @@ class RayLauncher(NodesLauncher):
         self._groups.append(group)
         self._bundles |= {each.name: (group, index) for index, each in enumerate(wanted)}
 
-    def _node_of(self, name: str) -> Node:
-        node = self._told_of(name)
-        return Node(str(node["NodeManagerHostname"]), str(node["NodeManagerAddress"]))
-
-    def _told_of(self, name: str) -> dict[str, Any]:
-        """What Ray says of the node on which the process has its place; nothing while it has none."""
+    def _ray_node(self, name: str) -> dict[str, Any]:
+        """Return Ray's record of the node where the process has its place; empty while it has none."""
         import ray
         from ray.util import placement_group_table
 
@@ -223,23 +210,30 @@ class RayLauncher(NodesLauncher):
         return next((each for each in ray.nodes() if each["NodeID"] == number and each["Alive"]), {})
 
     def _await_node(self, name: str) -> None:
-        """Ray takes ten seconds to notice that a node is gone and to find another place; an actor that is made
-        meanwhile is sent there and lost. Raises OSError where there is no place in time."""
+        """Wait until the process's node answers. Raises OSError when there is no place in time.
+
+        Ray takes ten seconds to notice that a node is gone and to find another place; an actor created meanwhile
+        would be sent to the lost node.
+        """
         deadline = time.monotonic() + self.wait
         while True:
-            node = self._told_of(name)
+            node = self._ray_node(name)
             try:
                 if node:
-                    head = (str(node["NodeManagerAddress"]), int(node["NodeManagerPort"]))
-                    socket.create_connection(head, ANSWER).close()
+                    agent = (str(node["NodeManagerAddress"]), int(node["NodeManagerPort"]))
+                    socket.create_connection(agent, ANSWER).close()
                     return
             except OSError:
                 node = {}
             if time.monotonic() >= deadline or self._over.wait(LOOK_EVERY):
-                raise OSError("its node is gone, and there is no other one with room")
+                raise OSError("its node is gone, and no other node has room")
 
     def _release(self) -> None:
         from ray.util import remove_placement_group
 
         while self._groups:
             remove_placement_group(self._groups.pop())
+
+
+def _node(record: Mapping[str, Any]) -> Node:
+    return Node(str(record["NodeManagerHostname"]), str(record["NodeManagerAddress"]))

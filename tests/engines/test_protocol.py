@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pslab.launch.keeping import blanks, wire
-from pslab.launch.keeping.mirror import SMALL, Mirror
+from pslab.launch.remote import protocol, spawn
+from pslab.launch.remote.mirror import SMALL, Mirror
 
-KINDS = st.sampled_from([wire.STDOUT, wire.STDERR, wire.FILE, wire.EXIT])
+KINDS = st.sampled_from([protocol.STDOUT, protocol.STDERR, protocol.FILE, protocol.EXIT])
 
 
 @given(st.binary(max_size=50), st.lists(st.tuples(KINDS, st.binary(max_size=300))), st.integers(1, 40))
@@ -18,46 +18,46 @@ def test_frames_arrive_whole_behind_whatever_a_login_prints(
     noise: bytes, sent: list[tuple[bytes, bytes]], size: int
 ) -> None:
     # A login that prints the magic words itself is not told from the keeper.
-    assume((noise + wire.MAGIC).index(wire.MAGIC) == len(noise))
-    stream = noise + wire.MAGIC + b"".join(wire.frame(*each) for each in sent)
-    frames, found = wire.Frames(), []
+    assume((noise + protocol.MAGIC).index(protocol.MAGIC) == len(noise))
+    stream = noise + protocol.MAGIC + b"".join(protocol.frame(*each) for each in sent)
+    frames, found = protocol.Frames(), []
     for start in range(0, len(stream), size):
         found += frames.feed(stream[start : start + size])
-    if found and found[0][0] == wire.NOISE:
+    if found and found[0][0] == protocol.NOISE:
         assert found.pop(0)[1] == noise
     assert found == sent and frames.noise == b""
 
 
 def test_who_never_says_the_first_words_is_quoted() -> None:
-    frames = wire.Frames()
+    frames = protocol.Frames()
     assert list(frames.feed(b"Welcome.\nThis account is not available.\n")) == []
     assert frames.noise == b"Welcome.\nThis account is not available.\n"
 
 
 def test_a_request_reads_back_equal() -> None:
-    request = wire.Request(
-        ["a", blanks.PARENT], {"K": "\0own;"}, ["TF_CONFIG"], "/x", files={"key": b"\0\xff"}, mirror=True
+    request = protocol.Request(
+        ["a", spawn.PARENT], {"K": "\0own;"}, ["TF_CONFIG"], "/x", files={"key": b"\0\xff"}, mirror=True
     )
-    assert wire.Request.decode(request.encode()) == request
+    assert protocol.Request.decode(request.encode()) == request
     assert request.encode().count(b"\n") == 1
 
 
 def test_blanks_are_filled_in_where_they_stand_and_nowhere_else() -> None:
-    known = blanks.values(7, "fe80::1", "/run", {"experiment.toml": "/proc/self/fd/5"})
+    known = spawn.placeholder_values(7, "fe80::1", "/run", {"experiment.toml": "/proc/self/fd/5"})
     words = [
         "--ps-hosts",
-        f"h0:1,{blanks.OWN}",
+        f"h0:1,{spawn.OWN}",
         "--bind",
-        blanks.BIND,
+        spawn.BIND,
         "--parent",
-        blanks.PARENT,
+        spawn.PARENT,
         "bind;own;",
     ]
-    assert blanks.filled_all(words, known) == [
+    assert [spawn.fill(word, known) for word in words] == [
         *("--ps-hosts", "h0:1,[fe80::1]:0", "--bind", "fe80::1", "--parent", "7", "bind;own;")
     ]
-    assert blanks.filled(blanks.file("experiment.toml"), known) == "/proc/self/fd/5"
-    assert blanks.filled(f"{blanks.FOLDER}/logs", known) == "/run/logs"
+    assert spawn.fill(spawn.file("experiment.toml"), known) == "/proc/self/fd/5"
+    assert spawn.fill(f"{spawn.FOLDER}/logs", known) == "/run/logs"
 
 
 class Copy:
@@ -83,16 +83,16 @@ def test_a_log_is_sent_as_it_grows_and_everything_else_in_the_end(tmp_path: Path
     log.write_bytes(b'{"a": 1}\n{"b"')
     weights.write_bytes(b"x" * (SMALL + 1))
     note.write_bytes(b"first, and longer")
-    copy.mirror.look()
+    copy.mirror.send_changes()
     assert copy.files == {"decisions.jsonl": b'{"a": 1}\n{"b"', "sub/note": b"first, and longer"}
     sent = copy.pieces
-    copy.mirror.look()
+    copy.mirror.send_changes()
     assert copy.pieces == sent
     with log.open("ab") as file:
         file.write(b": 2}\n")
     note.write_bytes(b"second")
     (tmp_path / "link").symlink_to("/etc/passwd")
-    copy.mirror.look(final=True)
+    copy.mirror.send_changes(final=True)
     assert {name: bytes(content) for name, content in copy.files.items()} == {
         "decisions.jsonl": b'{"a": 1}\n{"b": 2}\n',
         "sub/note": b"second",
@@ -108,13 +108,13 @@ def test_a_log_that_a_recovery_cuts_is_the_same_here_and_there(tmp_path: Path, l
     lines = [b'{"i":%d,"generation":0}\n' % number for number in range(SMALL // 10)]
     log.write_bytes(b"".join(lines))
     copy = Copy(tmp_path)
-    copy.mirror.look()
+    copy.mirror.send_changes()
     os.truncate(log, len(b"".join(lines[:-100])))
     if looks:
-        copy.mirror.look()
+        copy.mirror.send_changes()
     with log.open("ab") as file:
         file.write(b'{"i":0,"generation":1}\n' * 300)
-    copy.mirror.look()
+    copy.mirror.send_changes()
     assert bytes(copy.files[log.name]) == log.read_bytes()
 
 
@@ -122,5 +122,5 @@ def test_a_large_file_is_sent_in_pieces(tmp_path: Path) -> None:
     content = bytes(range(256)) * 10000
     (tmp_path / "weights").write_bytes(content)
     copy = Copy(tmp_path)
-    copy.mirror.look(final=True)
+    copy.mirror.send_changes(final=True)
     assert copy.pieces == 3 and bytes(copy.files["weights"]) == content

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from pslab.launch import observers
-from pslab.launch.observers import options_for, place_of, remembered
-from pslab.launch.security import RunSecurity
+from pslab.launch.security import LOCK, RunSecurity, entry_of, observable, options_for, remove_stale
 from pswire.security.settings import SecurityOptions
 from tests.engines.here import ROOT
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from pslab.launch.observers import remembered
+from pslab.launch.security import observable
 from pslab.launch.security import RunSecurity
-with remembered(Path(sys.argv[1]), RunSecurity("killed")):
+with observable(Path(sys.argv[1]), RunSecurity("killed")):
     os.kill(os.getpid(), 9)
 """
 
@@ -28,49 +26,47 @@ def killed(tmp_path: Path) -> Path:
     """The folder of a run whose process was killed."""
     run = tmp_path / "killed"
     done = subprocess.run([sys.executable, "-c", KILLED, str(run)], cwd=ROOT, timeout=60, check=False)
-    assert done.returncode == -signal.SIGKILL and len(list(place_of(run).iterdir())) == 4
+    assert done.returncode == -signal.SIGKILL and len(list(entry_of(run).iterdir())) == 4
     return run
 
 
 def kept() -> list[str]:
     """What is there now, by name; not the file by which processes take turns."""
-    return sorted(
-        path.name for path in place_of(Path("any")).parent.glob("?*") if path.name != observers.LOCK
-    )
+    return sorted(path.name for path in entry_of(Path("any")).parent.glob("?*") if path.name != LOCK)
 
 
 @pytest.mark.cluster
 def test_who_looks_clears_what_a_killed_run_left_and_nothing_else(tmp_path: Path, killed: Path) -> None:
-    with remembered(tmp_path / "live", RunSecurity("live")):
-        place = place_of(tmp_path / "live")
+    with observable(tmp_path / "live", RunSecurity("live")):
+        place = entry_of(tmp_path / "live")
         assert options_for(killed) == SecurityOptions()
-        assert kept() == [place.name, place.name + observers.LOCK]
+        assert kept() == [place.name, place.name + LOCK]
         assert options_for(tmp_path / "live").tls_cert == str(place / "observer.pem")
     assert kept() == []
 
 
 @pytest.mark.cluster
 def test_the_next_run_clears_it_also_one_without_certificates(tmp_path: Path, killed: Path) -> None:
-    with remembered(tmp_path / "local", None):
+    with observable(tmp_path / "local", None):
         assert kept() == []
 
 
 @pytest.mark.cluster
 def test_what_another_machine_wrote_is_its_own_affair(killed: Path) -> None:
     """Its locks may not be seen here."""
-    lock = place_of(killed).with_name(place_of(killed).name + observers.LOCK)
+    lock = entry_of(killed).with_name(entry_of(killed).name + LOCK)
     lock.write_text("another-machine", encoding="utf-8")
-    observers.clear()
-    assert kept() == [place_of(killed).name, lock.name]
+    remove_stale()
+    assert kept() == [entry_of(killed).name, lock.name]
 
 
 def test_a_second_run_in_a_folder_takes_nothing_from_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    with remembered(run, RunSecurity("first")):
-        first = (place_of(run) / "observer.pem").read_bytes()
-        with remembered(run, RunSecurity("second")):
-            assert "ps-lab status will not be answered elsewhere" in capsys.readouterr().err
-        assert (place_of(run) / "observer.pem").read_bytes() == first
+    with observable(run, RunSecurity("first")):
+        first = (entry_of(run) / "observer.pem").read_bytes()
+        with observable(run, RunSecurity("second")):
+            assert "no other ps-lab command can observe" in capsys.readouterr().err
+        assert (entry_of(run) / "observer.pem").read_bytes() == first
     assert kept() == []

@@ -1,4 +1,4 @@
-"""The coordinator's status, asked for once or repeatedly."""
+"""Clients of the coordinator's status: for one question, and for repeated ones in a thread."""
 
 import threading
 
@@ -16,18 +16,20 @@ from pswire.transport.connecting import open_channel, stub_of
 from pswire.transport.failures import reason
 from pswire.v1 import coordinator_pb2 as pb
 
-INTERVAL = 0.25  # seconds between two requests
-SENTENCE = 2000  # characters
+# Seconds between two requests.
+INTERVAL = 0.25
+# Characters of a sentence at most.
+SENTENCE = 2000
 
 
 class StatusError(OSError):
-    """The coordinator did not answer; names the address and what to look at. `code`: what a command exits with."""
+    """The coordinator did not answer; the message names the address and what to check. `code`: exit code."""
 
     code = ExitCode.UNREACHABLE
 
 
 class StatusUntrusted(StatusError):
-    """One end does not believe the other, or speaks no TLS."""
+    """One end does not trust the other, or does not use TLS."""
 
     code = ExitCode.UNTRUSTED
 
@@ -36,7 +38,7 @@ _DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class StatusClient:
-    """Asks one coordinator for its status. Close it when done."""
+    """A client of one coordinator. Close it when done."""
 
     def __init__(self, address: str, timeout: float = 5.0, credentials: Credentials = NO_TLS) -> None:
         """`timeout`: seconds to wait for each answer."""
@@ -45,18 +47,20 @@ class StatusClient:
         self._stub = stub_of(self._channel)
 
     def ask(self, entries_from: int | None = None, evaluations_from: int = 0) -> pb.StatusReply:
-        """With `entries_from`, the decision log from that entry on, too, and evaluations from that number on. Raises
-        StatusError."""
+        """Return the status; with `entries_from`, also the decision log and evaluations from those numbers on.
+
+        Raises StatusError.
+        """
         request = pb.StatusRequest(entries_from=entries_from, evaluations_from=evaluations_from)
         try:
             return printable(self._stub.Status(request, timeout=self._timeout))
         except grpc.RpcError as error:
             raise self._explained(error) from error
         except BoundError as error:
-            raise StatusError(f"{self._address} answered what no ps-server does: {error}") from error
+            raise StatusError(f"{self._address} is no ps-server: its answer is malformed: {error}") from error
 
     def note(self, text: str) -> None:
-        """Have the job's log say so. Raises StatusError."""
+        """Append a remark to the job's decision log. Raises StatusError."""
         try:
             self._stub.Note(pb.NoteRequest(text=text), timeout=self._timeout)
         except grpc.RpcError as error:
@@ -72,7 +76,7 @@ class StatusClient:
         return StatusError(_explain(self._address, self._timeout, error))
 
     def _problem(self) -> str:
-        """What TLS has to do with it; empty for nothing."""
+        """Return what is wrong with TLS; empty if nothing."""
         try:
             found = find_problem(parse_address(self._address), self._credentials)
         except AddressError:
@@ -84,7 +88,7 @@ class StatusClient:
 
 
 def printable(reply: pb.StatusReply) -> pb.StatusReply:
-    """The reply itself, its sentences escaped. Raises BoundError for a field that is beyond its bound."""
+    """Escape the sentences of a reply in place. Raises BoundError for a field beyond its bound."""
     check(reply)
     reply.note = escaped(reply.note, SENTENCE)
     reply.folder = escaped(reply.folder, SENTENCE)
@@ -96,7 +100,7 @@ def printable(reply: pb.StatusReply) -> pb.StatusReply:
 def _explain(address: str, timeout: float, error: grpc.RpcError) -> str:
     code = error.code()
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return f"{address} hosts no coordinator: ask the server with task index 0"
+        return f"{address} hosts no coordinator: expected the server with task index 0"
     if code == grpc.StatusCode.UNAVAILABLE:
         return f"nothing listens on {address}, or it is no ps-server: {reason(error)}"
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -105,7 +109,7 @@ def _explain(address: str, timeout: float, error: grpc.RpcError) -> str:
 
 
 class StatusPoller:
-    """Asks about four times a second in a thread of its own and puts the answers into `events`."""
+    """A thread that asks about four times a second and puts the answers into `events`."""
 
     def __init__(self, address: str, events: EventQueue, credentials: Credentials = NO_TLS) -> None:
         self._client = StatusClient(address, timeout=1.0, credentials=credentials)
@@ -115,7 +119,7 @@ class StatusPoller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when no request is under way any more."""
+        """Stop, and return when no request is under way."""
         self._stopped.set()
         self._thread.join()
         self._client.close()

@@ -1,0 +1,9 @@
+"""Processes on other nodes: the one base behind the engines ssh, Slurm and Ray.
+
+spawn       placeholders, in-memory files and a process group: what starts one process on whatever machine this is
+protocol    frames and requests between launcher and keeper
+keeper      the command on the node that starts the process and ends it with the connection
+mirror      sends a run folder that the launcher cannot see
+process     the launcher's handle of a process behind a keeper
+launcher    assignment of processes to nodes, and the base of all remote engines
+"""

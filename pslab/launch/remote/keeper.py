@@ -1,0 +1,201 @@
+"""Keeper: ``python -m pslab.launch.remote.keeper`` starts one process on this node for a launcher elsewhere.
+
+It ends the process when the connection to the launcher ends (`protocol` has the messages). The keeper is the parent
+that the process watches: if the keeper is killed, the process ends within a second. Standard library only.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from pslab.launch.remote import protocol
+from pslab.launch.remote.mirror import EVERY, Mirror
+from pslab.launch.remote.spawn import spawn
+
+# pswire.exits.ExitCode.USAGE. The keeper does not import it, to stay within the standard library.
+USAGE = 2
+# Bytes of one stderr frame; longer lines are sent in parts.
+LONGEST_LINE = 1 << 16
+# Seconds to wait for the output pipes after the process has ended.
+DRAIN_TIMEOUT = 2.0
+
+
+class Sender:
+    """Thread-safe writer of frames to the launcher. It sends nothing more once the launcher stops reading."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        # A broken connection may take no bytes without reporting an error.
+        os.set_blocking(descriptor, False)
+        self._lock = threading.Lock()
+        self.gone = threading.Event()
+
+    def send(self, message: bytes) -> None:
+        """Write the whole message, or give up when the launcher is gone."""
+        view = memoryview(message)
+        with self._lock:
+            while view and not self.gone.is_set():
+                try:
+                    if select.select([], [self._descriptor], [], 1.0)[1]:
+                        view = view[os.write(self._descriptor, view) :]
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    self.gone.set()
+
+
+class KeptProcess:
+    """The process on this node, from its start to its end."""
+
+    def __init__(self, request: protocol.Request, sender: Sender, stack: ExitStack) -> None:
+        """Start it. `stack` removes its temporary folder, if it needs one. Raises OSError when it cannot start."""
+        self._request, self._sender = request, sender
+        shared = not request.folder or (Path(request.folder) / request.marker).is_file()
+        if request.needs_folder and not shared:
+            raise OSError(
+                f"{request.folder} is not the run folder on {socket.gethostname()}: expected a folder on a shared file "
+                "system that all servers see, because they write checkpoints into it"
+            )
+        folder = Path(request.folder)
+        if not shared:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ps-keeper-")))
+        self._mirror = Mirror(folder, self._send_file) if request.mirror and not shared else None
+        self._group = spawn(
+            request.command,
+            request.environment,
+            request.files,
+            host=request.host,
+            folder=str(folder),
+            inherited={key: value for key, value in os.environ.items() if key not in request.drop},
+            stderr=subprocess.PIPE,
+            cwd=request.cwd or None,
+        )
+        self.signal = self._group.signal
+        self._over = threading.Event()
+
+    def obey(self, descriptor: int) -> None:
+        """Follow control lines until they end or fail to arrive; then end the process."""
+        left = b""
+        while select.select([descriptor], [], [], protocol.LONGEST_SILENCE)[0]:
+            part = os.read(descriptor, 4096)
+            if not part:
+                break
+            *lines, left = (left + part).split(b"\n")
+            for line in lines:
+                word, _, number = line.partition(b" ")
+                if word == b"signal" and number.isdigit():
+                    self.signal(int(number))
+        self._sender.gone.set()
+        self.signal(signal.SIGTERM)
+        if not self._over.wait(self._request.grace):
+            self.signal(signal.SIGKILL)
+
+    def run(self) -> None:
+        """Forward output and files until the process has ended, then send its exit code."""
+        readers = [
+            threading.Thread(target=self._forward_stdout, args=(self._group.stdout,), daemon=True),
+            threading.Thread(target=self._forward_stderr, args=(self._group.stderr,), daemon=True),
+        ]
+        if self._mirror is not None:
+            threading.Thread(target=self._forward_files, args=(self._mirror,), daemon=True).start()
+        for reader in (*readers, threading.Thread(target=self._send_heartbeats, daemon=True)):
+            reader.start()
+        code = self._group.wait()
+        self._over.set()
+        for reader in readers:
+            # A descendant that left the process group may still hold the pipe open.
+            reader.join(DRAIN_TIMEOUT)
+        self._sender.send(protocol.frame_json(protocol.EXIT, code=code))
+        if self._mirror is not None:
+            self._mirror.send_changes(final=True)
+
+    def _forward_stdout(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            for line in pipe:
+                self._sender.send(protocol.frame(protocol.STDOUT, line))
+
+    def _forward_stderr(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            # Line by line, so that lines of stdout come in between.
+            while line := pipe.readline(LONGEST_LINE):
+                self._sender.send(protocol.frame(protocol.STDERR, line))
+
+    def _send_heartbeats(self) -> None:
+        while not self._over.wait(protocol.HERE_EVERY):
+            self._sender.send(protocol.frame(protocol.ALIVE, b""))
+
+    def _forward_files(self, mirror: Mirror) -> None:
+        while not self._over.wait(EVERY):
+            mirror.send_changes()
+
+    def _send_file(self, path: str, offset: int, content: bytes, whole: bool) -> None:
+        self._sender.send(protocol.file_frame(path, offset, content, whole=whole))
+
+
+def _own_address() -> str:
+    """Return the address at which the launcher reached this node, or the host name if unknown."""
+    parts = os.environ.get("SSH_CONNECTION", "").split()
+    return parts[2] if len(parts) == 4 else socket.gethostname()
+
+
+def keep(line: bytes, sender: Sender) -> None:
+    """Serve one request to its end."""
+    with ExitStack() as stack:
+        try:
+            kept = KeptProcess(protocol.Request.decode(line), sender, stack)
+        except (OSError, ValueError, TypeError) as error:
+            problem = str(error)
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
+                problem = (
+                    f"{error.filename} does not exist on {socket.gethostname()}: expected job modules, data and Python "
+                    "at the same paths on all nodes"
+                )
+            sender.send(protocol.frame_json(protocol.EXIT, code=USAGE, problem=problem))
+            return
+
+        def forward(number: int, frame: FrameType | None) -> None:
+            kept.signal(number)
+
+        # A scheduler or administrator signals the keeper but means the process. The keeper ends when the process does.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, forward)
+        threading.Thread(target=kept.obey, args=(sys.stdin.fileno(),), daemon=True).start()
+        kept.run()
+
+
+def main() -> None:
+    """Run one keeper and exit with 0; the exit code of the process travels in a frame."""
+    # The parent may ignore SIGCHLD, as processes of Ray may, and children inherit that.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    sender = Sender(sys.stdout.fileno())
+    hello = {"host": socket.gethostname(), "pid": os.getpid(), "address": _own_address()}
+    sender.send(protocol.MAGIC + protocol.frame_json(protocol.HELLO, **hello))
+    line = _first_line(sys.stdin.fileno())
+    if line:
+        keep(line, sender)
+    # Do not wait for threads that are blocked on a pipe.
+    os._exit(0)
+
+
+def _first_line(descriptor: int) -> bytes:
+    """Read exactly one line; return an empty one at end of file."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        part = os.read(descriptor, 1)
+        if not part:
+            return b""
+        line += part
+    return bytes(line)
+
+
+if __name__ == "__main__":
+    main()
