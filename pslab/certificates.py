@@ -1,7 +1,8 @@
-"""What a folder of certificates holds, and what is added to it: `ps-lab certs`. Nothing is replaced unasked.
+"""A folder of certificates, and additions to it, for `ps-lab certs`. Nothing is replaced without --renew.
 
-ca.pem is the authority's certificate, which every process needs; ca-key.pem its key, which no process needs and
-whoever has makes certificates. Beside them NAME.pem and NAME-key.pem for each process."""
+ca.pem is the authority's certificate, which every process needs. ca-key.pem is its key: no process needs it, and
+anybody who has it can make certificates. Each process has NAME.pem and NAME-key.pem.
+"""
 
 import datetime
 from collections.abc import Iterable
@@ -16,13 +17,13 @@ from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
 
 CA = "ca"
-# An authority lasts at least so long: its certificate is on every machine, and theirs are made anew before.
+# Minimal validity of an authority: its certificate is on every machine, so it outlives the others.
 AUTHORITY_DAYS = 365
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A certificate: `name` as in it, "" for any process of the role; `hosts` as of `Authority.issue`."""
+    """A certificate to make. `name`: its subject, "" for any process of the role; `hosts`: as in `Authority.issue`."""
 
     role: Role
     name: str
@@ -30,13 +31,13 @@ class Wanted:
 
     @property
     def stem(self) -> str:
-        """Of its files."""
+        """The stem of its file names."""
         return self.name or str(self.role)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One of a folder."""
+    """A certificate in a folder."""
 
     stem: str
     certificate: Certificate
@@ -44,7 +45,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """`new`: the stems of what was written; `kept`: of what was there."""
+    """The result of `make`: stems of the files that were written, and of those that existed and were kept."""
 
     cluster: str
     new: tuple[str, ...]
@@ -52,7 +53,7 @@ class Made:
 
 
 class CertificateFolder:
-    """Every method raises IdentityError, with a sentence, and OSError."""
+    """A folder of certificates. Every method may raise IdentityError and OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,8 +62,10 @@ class CertificateFolder:
         return TlsFiles.in_folder(self.path, stem)
 
     def make(self, wanted: Iterable[Wanted], cluster: str | None, days: int, *, renew: bool = False) -> Made:
-        """What is missing of `wanted`; with `renew` all of it, and of what is there already, with new keys. An
-        authority first, where there is none; its cluster is `cluster`, "lab" by default."""
+        """Make the certificates in `wanted` that are missing; with `renew`, all of these and all existing ones anew.
+
+        If there is no authority, make one first, for `cluster` or "lab".
+        """
         every = list(wanted)
         there = {held.stem: held for held in self.held() if held.stem != CA}
         for each in every:
@@ -74,7 +77,7 @@ class CertificateFolder:
         if authority.ends < datetime.datetime.now(datetime.UTC) + valid:
             raise IdentityError(
                 f"the authority of {self.path} ends on {authority.ends:%Y-%m-%d}, before certificates of {days} days "
-                "would: give fewer --days, or make a new folder"
+                "would: expected fewer --days, or a new folder"
             )
         chosen = {each.stem: each for each in every}
         if renew:
@@ -87,8 +90,10 @@ class CertificateFolder:
         return Made(authority.cluster, tuple(new), tuple(stem for stem in there if stem not in new))
 
     def held(self) -> list[Held]:
-        """What is there: the authority first, then by name. A key without a certificate, or the other way round, is
-        an error: whatever made it was interrupted."""
+        """Return all certificates: the authority first, then by name.
+
+        A key without its certificate, or a certificate without its key, is an error.
+        """
         if not self.path.is_dir():
             return []
         found = []
@@ -98,8 +103,7 @@ class CertificateFolder:
                 found.append(Held(stem, described(read_file(path, "certificate"))))
             if not ((self.path / f"{stem}.pem").exists() and (self.path / f"{stem}-key.pem").exists()):
                 raise IdentityError(
-                    f"{self.path}: {stem}.pem and {stem}-key.pem belong together, and one is missing; "
-                    "remove the other one"
+                    f"{self.path}: expected both {stem}.pem and {stem}-key.pem, got one of them: remove it"
                 )
         return sorted(found, key=lambda held: (held.stem != CA, _in_order(held.stem)))
 
@@ -113,47 +117,46 @@ class CertificateFolder:
         found = Authority(read_file(cert, "certificate"), Secret(read_file(key, "key", private=True)))
         if cluster not in (None, found.cluster):
             raise IdentityError(
-                f"{self.path} is the folder of cluster {found.cluster!r}, got --cluster {cluster}: "
-                "use another folder"
+                f"{self.path} belongs to cluster {found.cluster!r}, got --cluster {cluster}: use another folder"
             )
         return found
 
 
 def _check_same(wanted: Wanted, held: Held) -> None:
-    """What is there is kept, and must therefore do."""
+    """Raise IdentityError if an existing certificate, which is kept, does not match the wanted one."""
     missing = [host for host in wanted.hosts if host not in held.certificate.hosts]
     subject = held.certificate.subject
     if missing:
         raise IdentityError(
-            f"{wanted.stem}.pem is there already, and not for {', '.join(missing)}: --renew makes it anew"
+            f"{wanted.stem}.pem exists and is not valid for {', '.join(missing)}: --renew replaces it"
         )
     if subject is None or (subject.role, subject.name) != (wanted.role, wanted.name):
         raise IdentityError(
-            f"{wanted.stem}.pem is there already, and is not that of a {wanted.role}: {subject}"
+            f"{wanted.stem}.pem exists: expected a certificate of a {wanted.role}, got {subject}"
         )
 
 
 def _as_before(held: Held) -> Wanted:
     subject = held.certificate.subject
     if subject is None:
-        raise IdentityError(f"{held.stem}.pem is no certificate of a process of this cluster")
+        raise IdentityError(f"{held.stem}.pem is not a certificate of a process of this cluster")
     return Wanted(subject.role, subject.name, held.certificate.hosts)
 
 
 def _in_order(stem: str) -> tuple[str, int]:
-    """w2 before w10."""
+    """Sort w2 before w10."""
     letters = stem.rstrip("0123456789")
     number = stem[len(letters) :]
     return letters, int(number) if number else -1
 
 
-# Of an address that is given without one.
+# Port of an address without one.
 PORT = 7070
 
 
 @dataclass(frozen=True, slots=True)
 class ServerHost:
-    """`address`: as in --ps-hosts; `others`: names and addresses by which it is reached, too."""
+    """A server. `address`: as in --ps-hosts; `others`: its other names and addresses."""
 
     address: Address
     others: tuple[str, ...] = ()
@@ -164,8 +167,10 @@ class ServerHost:
 
 
 def parse_servers(text: str) -> tuple[ServerHost, ...]:
-    """`h0,h1:7071/10.0.0.7`: servers in task order, each with its port if that is not 7070, and behind slashes what
-    else it is called. Raises AddressError."""
+    """Parse `h0,h1:7071/10.0.0.7`: servers in task order, with a port if it is not 7070, and other names after slashes.
+
+    Raises AddressError.
+    """
     return tuple(_server(part.strip()) for part in text.split(","))
 
 
@@ -177,7 +182,7 @@ def _server(text: str) -> ServerHost:
 
 
 def _address(text: str) -> Address:
-    """With a port or without; an IPv6 address without one needs no brackets."""
+    """Parse an address with or without a port. An IPv6 address without a port needs no brackets."""
     bare = text.count(":") > 1 and not text.startswith("[")
     if bare or text.endswith("]"):
         return parse_address(f"[{text.strip('[]')}]:{PORT}")

@@ -5,38 +5,36 @@ import sys
 import click
 
 from pslab.commands.certs import certs
+from pslab.commands.chaos import chaos
+from pslab.commands.compare import compare
+from pslab.commands.dashboard import dashboard
+from pslab.commands.export import export
 from pslab.commands.failure import Failure
-from pslab.commands.live.asking import note, status, watch
-from pslab.commands.live.dashboard import dashboard
+from pslab.commands.live import note, status, watch
 from pslab.commands.manifest import manifest
-from pslab.commands.policies import optimizers, policies
-from pslab.commands.recorded.checkpoints import checkpoints
-from pslab.commands.recorded.export import export
-from pslab.commands.recorded.replay import replay
-from pslab.commands.recorded.views import check, report, tensorboard, trace
-from pslab.commands.running.chaos import chaos
-from pslab.commands.running.compare import compare
-from pslab.commands.running.quickstart import quickstart
-from pslab.commands.running.run import run
-from pslab.commands.running.sweep import sweep_command
-from pslab.commands.verify_policy import verify_policy
+from pslab.commands.policies import optimizers, policies, verify_policy
+from pslab.commands.quickstart import quickstart
+from pslab.commands.recorded import check, checkpoints, report, tensorboard, trace
+from pslab.commands.replay import replay
+from pslab.commands.run import run
+from pslab.commands.sweep import sweep_command
 from pswire.exits import ExitCode, exit_codes_text
 
 SECTIONS = {
     "Run experiments": (run, sweep_command, quickstart),
-    "Look at a run that goes on": (status, watch, dashboard, note),
-    "Read what a run left": (report, compare, check, replay, checkpoints, export, trace, tensorboard),
+    "Watch a running job": (status, watch, dashboard, note),
+    "Read a run folder": (report, compare, check, replay, checkpoints, export, trace, tensorboard),
     "Choose a policy and an optimizer": (policies, optimizers, verify_policy),
-    "Set up clusters, and try them": (certs, manifest, chaos),
+    "Set up and test clusters": (certs, manifest, chaos),
 }
 
 
-# Characters of a command's first sentence in that list; it goes on in a second line.
+# Characters of a command's first sentence in the list of commands; it may take two lines.
 SENTENCE = 120
 
 
 class Sections(click.Group):
-    """A group whose help lists its commands by what they are for."""
+    """A group whose help lists its commands by purpose."""
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in SECTIONS.items():
@@ -53,12 +51,12 @@ class Sections(click.Group):
 )
 @click.version_option(package_name="paramserver", prog_name="ps-lab")
 def cli() -> None:
-    """Run experiments on a parameter server, watch them, check and compare what came out.
+    """Run experiments on a parameter server, watch them, and check and compare the results.
 
-    An experiment is one TOML file (see examples/). `run` trains it and leaves a run folder
-    with the decision log, metrics, a summary and the logs of every process; `check` proves
-    that the log is consistent, `replay` executes it again; `compare` puts runs side by side,
-    `sweep` runs many and compares them; `verify-policy` tries a policy of your own on random schedules.
+    An experiment is one TOML file (see examples/). `run` trains it and writes a run folder with the
+    decision log, metrics, a summary and the logs of every process; `check` verifies that the log is
+    consistent, and `replay` executes it again; `compare` puts runs side by side, and `sweep` makes
+    many runs and compares them; `verify-policy` tests a policy of your own on random schedules.
 
     \b
       ps-lab run examples/digits-bounded.toml --set policy.max_staleness=2
@@ -66,7 +64,7 @@ def cli() -> None:
       ps-lab replay runs/digits-bounded
       ps-lab compare runs/digits-*
 
-    The shell completes commands, options and the names of policies and optimizers after
+    To let the shell complete commands, options and names of policies and optimizers:
 
     \b
       eval "$(_PS_LAB_COMPLETE=bash_source ps-lab)"     (or zsh_source)
@@ -79,7 +77,7 @@ for commands in SECTIONS.values():
 
 
 def main() -> None:
-    """Entry point: exits with a code of pswire.exits.ExitCode."""
+    """Run the command line and exit with a code of `pswire.exits.ExitCode`."""
     try:
         code = cli.main(prog_name="ps-lab", standalone_mode=False)
     except Failure as error:

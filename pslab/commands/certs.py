@@ -16,7 +16,7 @@ from pswire.addresses import AddressError
 from pswire.security.files import TlsFiles
 from pswire.security.names import IdentityError, Role
 
-# Days before its end from which a certificate is marked.
+# A certificate that ends within this many days is marked.
 SOON = 7
 
 
@@ -25,36 +25,50 @@ SOON = 7
 @click.option(
     "--servers",
     metavar="HOST,...",
-    help="In task order: h0,h1 or h0:7070,h1:7070; behind slashes what else a server is called: h0/10.0.0.7.",
+    help="Servers in task order: h0,h1 or h0:7070,h1:7070. Other names of a server follow slashes: h0/10.0.0.7.",
 )
 @click.option(
     "--any-server",
     is_flag=True,
-    help="One for all of --servers, which they share: server.pem. For pods, which read one Secret.",
+    help="Make one certificate, server.pem, that all --servers share, for pods that read one Secret.",
 )
-@click.option("--workers", type=click.IntRange(min=0), default=0, help="Named w0, w1, ... Default: 0.")
-@click.option("--any-worker", is_flag=True, help="One for workers of any name, which they share: worker.pem.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Number of workers, named w0, w1, ... Default: 0.",
+)
+@click.option(
+    "--any-worker", is_flag=True, help="Make one certificate, worker.pem, that workers of any name share."
+)
 @click.option(
     "--observers",
     type=click.IntRange(min=0),
-    help="For status, watch and dashboard. Default: 1 for a new folder.",
+    help="Number of observers, for status, watch and dashboard. Default: 1 for a new folder.",
 )
 @click.option(
     "--page",
     metavar="HOST",
-    help="One for ps-lab dashboard on that host, page.pem: it observes, and browsers can trust it. Behind slashes what "
-    "else the host is called.",
+    help="Make page.pem for ps-lab dashboard on that host: an observer that browsers can trust. Other names of the "
+    "host follow slashes.",
 )
 @click.option(
     "--days",
     type=click.IntRange(min=1, max=3650),
     default=30,
     show_default=True,
-    help="How long they are good; the authority: a year, or as long.",
+    help="Validity in days; the authority is valid for a year at least.",
 )
-@click.option("--cluster", metavar="NAME", help='Stands in every certificate. Default: "lab".')
-@click.option("--renew", is_flag=True, help="Make all of DIR anew, with new keys; the authority stays.")
-@click.option("--json", "as_json", is_flag=True, help="What DIR holds then, one JSON object per certificate.")
+@click.option("--cluster", metavar="NAME", help='Name in every certificate. Default: "lab".')
+@click.option(
+    "--renew", is_flag=True, help="Replace all certificates in DIR, with new keys; the authority stays."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the resulting content of DIR, one JSON object per certificate.",
+)
 def certs(
     folder: Path,
     servers: str | None,
@@ -68,18 +82,18 @@ def certs(
     renew: bool,
     as_json: bool,
 ) -> None:
-    """Certificates for the processes of a cluster, in DIR, and the commands to use them with.
+    """Make certificates for the processes of a cluster in DIR, and print the commands that use them.
 
-    An authority (ca.pem, which every process needs; ca-key.pem, which stays here), and a certificate with its key for
-    each server, worker and observer. What is there stays: the same command with more workers adds theirs. Alone, DIR is
-    listed, with the day on which each certificate ends. Needs the extra tls.
+    DIR gets an authority (ca.pem, which every process needs; ca-key.pem, which stays here), and a certificate with its
+    key for each server, worker and observer. Existing certificates stay: the same command with more workers adds
+    theirs. Without options, DIR is listed, with the day on which each certificate ends. Needs the extra tls.
 
     \b
       ps-lab certs certs --servers h0,h1 --workers 4
       ps-lab certs certs --workers 6        # two more
-      ps-lab certs certs --page h0          # for a dashboard that others look at
-      ps-lab certs certs                    # what is there, and until when
-      ps-lab certs certs --renew            # before it ends; running processes take new files as they come
+      ps-lab certs certs --page h0          # for a dashboard that others open
+      ps-lab certs certs                    # list them, with their last day
+      ps-lab certs certs --renew            # before they end; running processes reload the files
     """
     made = CertificateFolder(folder)
     try:
@@ -94,7 +108,9 @@ def certs(
         new = made.make(wanted, cluster, days, renew=renew) if wanted or renew else None
         held = made.held()
         if not held:
-            raise IdentityError(f"{folder} has no certificates: give --servers and --workers to make some")
+            raise IdentityError(
+                f"{folder} has no certificates: expected --servers and --workers to make some"
+            )
     except (IdentityError, AddressError) as error:
         raise Failure(error) from error
     except OSError as error:
@@ -111,7 +127,7 @@ def certs(
 
 
 def _observers(given: int | None, folder: Path, servers: str | None, workers: int, any_worker: bool) -> int:
-    """One, unasked, where a cluster is made."""
+    """Return the number of observers: by default one for a new cluster."""
     if given is not None:
         return given
     return int(bool(servers or workers or any_worker) and not (folder / f"{CA}.pem").exists())
@@ -120,7 +136,7 @@ def _observers(given: int | None, folder: Path, servers: str | None, workers: in
 def _wanted_servers(hosts: Sequence[ServerHost], shared: bool) -> list[Wanted]:
     if shared:
         if not hosts:
-            raise IdentityError("--any-server: expected --servers with the names that it is for, got none")
+            raise IdentityError("--any-server: expected --servers with the names of the servers, got none")
         return [Wanted(Role.SERVER, "", tuple(name for host in hosts for name in host.names))]
     return [Wanted(Role.SERVER, f"server-{index}", host.names) for index, host in enumerate(hosts)]
 
@@ -128,7 +144,7 @@ def _wanted_servers(hosts: Sequence[ServerHost], shared: bool) -> list[Wanted]:
 def _wanted(workers: int, any_worker: bool, observers: int) -> Iterator[Wanted]:
     if any_worker:
         yield Wanted(Role.WORKER, "")
-    # As ps-worker calls itself.
+    # The names that ps-worker uses for itself.
     yield from (Wanted(Role.WORKER, f"w{index}") for index in range(workers))
     yield from (Wanted(Role.OBSERVER, f"observer-{index}") for index in range(observers))
 
@@ -139,7 +155,7 @@ def _table(held: Sequence[Held]) -> Table:
         table.add_column(title, overflow="fold")
     for each in held:
         found = each.certificate
-        subject = "the authority" if each.stem == CA else str(found.subject or "nobody of a cluster")
+        subject = "the authority" if each.stem == CA else str(found.subject or "no process of a cluster")
         table.add_row(f"{each.stem}.pem", Text(subject), Text(", ".join(found.hosts)), Text(_until(each)))
     return table
 
@@ -166,18 +182,18 @@ def _facts(held: Held, files: TlsFiles) -> dict[str, object]:
 
 
 def _say(folder: Path, made: Made) -> None:
-    kept = f"; {len(made.kept)} were there and stay as they are" if made.kept else ""
+    kept = f"; {len(made.kept)} existing ones are unchanged" if made.kept else ""
     new = ", ".join(made.new) or "none"
     console().print(f"cluster {made.cluster}, new: {new}{kept}", soft_wrap=True)
     console().print(
-        f"Each process needs ca.pem and its own two files. {folder / f'{CA}-key.pem'} makes certificates: leave it "
-        "here, and copy it nowhere.",
+        f"Each process needs ca.pem and its own two files. {folder / f'{CA}-key.pem'} makes certificates: keep it here "
+        "and copy it nowhere.",
         soft_wrap=True,
     )
 
 
 def _commands(folder: CertificateFolder, hosts: Sequence[ServerHost], held: Sequence[Held]) -> Iterator[str]:
-    """To paste, with the files where they are now."""
+    """Yield commands to paste, with the current paths of the files."""
     addresses = ",".join(str(host.address) for host in hosts)
     stems = [each.stem for each in held if each.stem != CA]
     workers = [
@@ -193,7 +209,7 @@ def _commands(folder: CertificateFolder, hosts: Sequence[ServerHost], held: Sequ
         more = f"; also {', '.join(workers[1:])}" if len(workers) > 1 else ""
         yield f"\n# worker {stem}{more}\nps-worker --ps-hosts {addresses} --job MODULE:NAME {_options(folder, stem)}"
     for stem in [each for each in stems if each.startswith("observer")][:1]:
-        yield f"\n# to look\nps-lab status {hosts[0].address} {_options(folder, stem)}"
+        yield f"\n# to observe\nps-lab status {hosts[0].address} {_options(folder, stem)}"
 
 
 def _options(folder: CertificateFolder, stem: str) -> str:

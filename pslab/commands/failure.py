@@ -1,12 +1,14 @@
-"""What all subcommands share: foreseen errors, the end of every --help, the console."""
+"""Shared parts of all subcommands: expected errors, the end of every --help, `--trust`, the console."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 from rich.console import Console
 
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
+from psworker.job.errors import JobError
 
 EPILOG = "Exit codes: ps-lab --help lists them."
 
@@ -14,27 +16,40 @@ EPILOG = "Exit codes: ps-lab --help lists them."
 trust_option = click.option(
     "--trust",
     is_flag=True,
-    help="Use what the run folder names: a policy that is module:Class, certificates and tokens of its [security]. For "
-    "folders of which you know who made them.",
+    help="Use what the run folder names: a policy given as module:Class, and the certificates and tokens of its "
+    "[security]. Only for folders whose author you trust.",
 )
 
 
 class Failure(click.ClickException):
-    """An error that was foreseen: one message, one exit code, no traceback."""
+    """An expected error: one message, one exit code, no traceback."""
 
     def __init__(self, message: object, code: ExitCode = ExitCode.USAGE) -> None:
         super().__init__(str(message))
         self.code = code
 
 
+@contextmanager
+def failures(*expected: type[Exception]) -> Iterator[None]:
+    """Turn expected errors into a `Failure`. An error in a job's code keeps its traceback and its own exit code."""
+    try:
+        yield
+    except JobError as error:
+        if JobError not in expected:
+            raise
+        raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
+    except expected as error:
+        raise Failure(error) from error
+
+
 def console() -> Console:
-    """Standard output as it is now; long lines are left to the terminal, tables in a file get room."""
+    """Return a console on standard output. The terminal wraps long lines; tables in a file are 120 wide."""
     plain = Console(highlight=False, soft_wrap=True)
     return plain if plain.is_terminal else Console(highlight=False, soft_wrap=True, width=120)
 
 
 def say_unfinished(runs: Sequence[Run]) -> None:
-    """One sentence on standard error for each run that was cut off or goes on: how far it is read."""
+    """Print to standard error how far each unfinished run is read."""
     for run in runs:
         if run.unfinished:
             click.echo(f"note: {run.unfinished}", err=True)

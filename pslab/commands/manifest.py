@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.failure import EPILOG, Failure, failures
 from pslab.launch.experiments import load
 from pslab.manifests import yaml
 from pslab.manifests.checking import problems, schema_problems
 from pslab.manifests.jobs import jobset, plain, tfjob
 from pslab.manifests.request import ManifestError, Request, name_from
+from pswire.command.options import overrides_option
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 
@@ -29,30 +30,35 @@ _KINDS: Mapping[str, Callable[[Request], list[dict[str, Any]]]] = {
     type=click.Choice([*_KINDS]),
     default="jobs",
     show_default=True,
-    help="jobs: two Indexed Jobs, without anything that is not in Kubernetes. jobset: the same as one JobSet. tfjob: "
-    "for Kubeflow's training operator 1, with TF_CONFIG.",
+    help="jobs: two Indexed Jobs, for plain Kubernetes. jobset: the same as one JobSet. tfjob: for Kubeflow's training "
+    "operator 1, with TF_CONFIG.",
 )
 @click.option(
-    "--image", required=True, metavar="IMAGE", help="Has paramserver and the job's module (see Dockerfile)."
+    "--image",
+    required=True,
+    metavar="IMAGE",
+    help="Image with paramserver and the job's module (see Dockerfile).",
 )
-@click.option("--name", metavar="NAME", help="Of the objects.  [default: run.name]")
-@click.option("--namespace", metavar="NAMESPACE", help="Default: the one that kubectl is set to.")
+@click.option("--name", metavar="NAME", help="Name of the objects.  [default: run.name]")
+@click.option(
+    "--namespace", metavar="NAMESPACE", help="Namespace of the objects. Default: kubectl's current one."
+)
 @click.option(
     "--tls",
     metavar="SECRET",
-    help="Encrypt and authenticate with what the Secrets SECRET-servers and SECRET-workers hold: ca.crt, tls.crt and "
-    "tls.key (ps-lab certs makes them).",
+    help="Encrypt and authenticate with ca.crt, tls.crt and tls.key in the Secrets SECRET-servers and SECRET-workers "
+    "(ps-lab certs makes these files).",
 )
 @click.option(
     "--insecure",
     is_flag=True,
-    help="In place of --tls: whoever reaches the pods can join, push gradients and read the model.",
+    help="Use no TLS: anybody who reaches the pods can join, push gradients and read the model.",
 )
 @click.option(
     "--claim",
     metavar="CLAIM",
-    help="PersistentVolumeClaim for run folders, which end with their pods without one. Checkpoints need one that all "
-    "servers may write to.",
+    help="PersistentVolumeClaim for run folders; without one they are lost with their pods. Checkpoints need a "
+    "claim to which all servers can write.",
 )
 @click.option(
     "--restarts",
@@ -60,16 +66,9 @@ _KINDS: Mapping[str, Callable[[Request], list[dict[str, Any]]]] = {
     default=3,
     show_default=True,
     metavar="N",
-    help="New pods for each worker that died of something passing; for servers too, where checkpoints are taken and "
-    "there is a --claim.",
+    help="New pods for each worker that died of a transient cause; also for servers, with checkpoints and a --claim.",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key: cluster.workers=8. Repeatable.",
-)
+@overrides_option("Override a key: cluster.workers=8. Repeatable.")
 def manifest(
     experiment: Path,
     kind: str,
@@ -87,36 +86,33 @@ def manifest(
     \b
       ps-lab manifest exp.toml --image registry.example/digits:1 --tls digits-tls --claim runs | kubectl apply -f -
 
-    The objects are checked before they are printed: by rules of ours, and by Kubernetes' schemas where
-    kubernetes-validate is installed (the extra kubernetes). We had no cluster to try them on.
-    docs/guides/kubernetes.md tells what they hold.
+    The objects are checked before they are printed: by rules of this project, and by Kubernetes' schemas if
+    kubernetes-validate is installed (the extra kubernetes). They have not been tried on a real cluster.
+    docs/guides/kubernetes.md describes them.
     """
     if insecure == (tls is not None):
         given = f"both, --tls {tls} and --insecure" if insecure else "neither"
         raise Failure(
-            f"expected --tls SECRET, whose certificates ps-lab certs makes, or --insecure, got {given}: without TLS "
-            "whoever reaches the pods can join and read the model"
+            f"expected either --tls SECRET, with certificates from ps-lab certs, or --insecure, got {given}: without "
+            "TLS anybody who reaches the pods can join and read the model"
         )
-    try:
+    with failures(ExperimentError, ManifestError):
         loaded = load(experiment, overrides)
         request = Request(loaded, image, name or name_from(loaded.run.name), namespace, tls, claim, restarts)
-    except (ExperimentError, ManifestError) as error:
-        raise Failure(error) from error
     documents = _KINDS[kind](request)
-    judged = schema_problems(documents)
-    found = [*problems(documents), *(judged or ())]
+    found = [*problems(documents), *(schema_problems(documents) or ())]
     if found:
-        raise Failure("\n  ".join(["the manifest is not as it must be:", *found]), ExitCode.INTERNAL)
+        raise Failure("\n  ".join(["invalid manifest:", *found]), ExitCode.INTERNAL)
     _advise(request)
     click.echo(f"# {experiment.name} by ps-lab manifest --kind {kind}\n{yaml.text_of(documents)}", nl=False)
 
 
 def _advise(request: Request) -> None:
-    """What is easily overlooked, on standard error."""
+    """Print to standard error what is easily overlooked."""
     if request.tls is None:
-        click.echo("note: without --tls whoever reaches the pods can join, and read the model", err=True)
+        click.echo("note: without --tls anybody who reaches the pods can join and read the model", err=True)
     if request.claim is None:
-        click.echo("note: without --claim the run folder ends with the pod of server 0", err=True)
+        click.echo("note: without --claim the run folder is lost with the pod of server 0", err=True)
     elif request.experiment.run.checkpoint_every and request.experiment.cluster.servers > 1:
         click.echo(
             f"note: all servers write checkpoints: claim {request.claim} must be ReadWriteMany", err=True

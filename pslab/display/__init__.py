@@ -1,1 +1,1 @@
-"""What a person sees while a run goes on, and how a status is shown."""
+"""Views for people and programs: a run in progress, its outcome, and a coordinator's status."""

@@ -15,7 +15,7 @@ from pswire.exits import ExitCode
 
 
 def summary_of(finished: FinishedRun) -> Summary | None:
-    """The run's summary, when the job came to one that can be read."""
+    """Return the run's summary, or None if there is none that can be read."""
     return _summary(finished.folder)
 
 
@@ -24,11 +24,11 @@ def _summary(folder: Path) -> Summary | None:
         run = Run(folder)
         return run.summary if run.stopped else None
     except RunError:
-        return None  # the run has failed and its verdict says so
+        return None  # The run failed, and its verdict says so.
 
 
 def outcome_text(finished: FinishedRun) -> Text:
-    """A few lines: how it went, the final numbers, where the run folder is."""
+    """Return a few lines: the verdict, the final numbers and the run folder."""
     verdict, summary = finished.result.verdict, summary_of(finished)
     text = Text()
     if finished.result.ok:
@@ -43,17 +43,17 @@ def outcome_text(finished: FinishedRun) -> Text:
         text.append(f"not trained on: {summary.missing_text}\n", style="yellow")
     if finished.result.ok:
         for warning in finished.result.warnings:
-            text.append(f"on the way: {warning}\n", style="yellow")
+            text.append(f"warning: {warning}\n", style="yellow")
     elif (version := saved_version(finished.folder)) is not None:
         again = f"ps-lab run {finished.folder / EXPERIMENT} --out {finished.folder} --resume latest"
-        text.append(f"version {version} is saved: go on with {again}\n")
+        text.append(f"version {version} is saved: resume with {again}\n")
     for job in later_jobs(finished.folder):
-        text.append(f"behind it {job.name}: {_numbers(_summary(job))}\n")
+        text.append(f"later {job.name}: {_numbers(_summary(job))}\n")
     return text.append(f"run folder: {finished.folder}")
 
 
 def saved_version(folder: Path) -> int | None:
-    """Of the newest checkpoint that is there with all its files; None where there is none."""
+    """Return the version of the newest complete checkpoint; None if there is none."""
     store = Store(folder / CHECKPOINTS)
     try:
         for name in reversed(store.names()):
@@ -65,11 +65,11 @@ def saved_version(folder: Path) -> int | None:
 
 
 def _last_words(finished: FinishedRun) -> list[str]:
-    """The end of the culprit's output, or where that stands if it was shown before."""
+    """Return the last output of the process that failed, or where to find it if it was shown before."""
     lines, culprit = finished.tail.splitlines(), finished.result.verdict.culprit
     if culprit is None or not (lines and finished.reported):
         return lines
-    return [f"what {culprit} printed is above, and in {finished.folder / LOGS / culprit}.log"]
+    return [f"the output of {culprit} is above, and in {finished.folder / LOGS / culprit}.log"]
 
 
 def _numbers(summary: Summary | None) -> str:
@@ -89,7 +89,7 @@ def _finite(value: float | None) -> float:
 
 
 def outcome_json(finished: FinishedRun) -> dict[str, Any]:
-    """The last line of `run --json`."""
+    """Return the last line of `run --json`."""
     verdict, summary = finished.result.verdict, summary_of(finished)
     return {
         "event": "end",

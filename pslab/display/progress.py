@@ -1,4 +1,4 @@
-"""How a run is shown while it goes on: a live table, plain lines, JSON lines, or nothing."""
+"""Views of a run in progress: a live table, plain lines, JSON lines, or nothing."""
 
 import json
 import shlex
@@ -13,22 +13,23 @@ from rich.text import Text
 from pslab.display.status import SampleRate, number, status_json, status_line, status_view
 from pswire.v1 import coordinator_pb2 as pb
 
-LINE_INTERVAL = 2.0  # seconds between two plain lines
+# Seconds between two plain lines.
+LINE_INTERVAL = 2.0
 
 
 class Display(Protocol):
-    """Told what happens; used as a context manager around a run."""
+    """A receiver of what happens in a run; a context manager around the run."""
 
     def event(self, name: str, event: dict[str, Any]) -> None: ...
 
     def status(self, status: pb.StatusReply, now: float) -> None:
-        """`now`: seconds of a monotonic clock."""
+        """Show a status. `now`: seconds of a monotonic clock."""
         ...
 
     def no_status(self, reason: str) -> None: ...
 
     def warning(self, sentence: str, tail: str) -> None:
-        """`tail`: the last lines of the process in question."""
+        """Show a warning. `tail`: the last output of the process that it is about."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -39,7 +40,7 @@ class Display(Protocol):
 
 
 class Quiet:
-    """Warnings only, on standard error."""
+    """A display of warnings only, on standard error."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -66,7 +67,7 @@ class Quiet:
 
 
 class Lines(Quiet):
-    """A line every two seconds, and one for each change of phase."""
+    """A display with a line every two seconds and at each change of phase."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
@@ -86,7 +87,7 @@ class Lines(Quiet):
 
 
 class Table(Quiet):
-    """A table that renews itself on a terminal."""
+    """A display with a table that is updated in place on a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
@@ -111,7 +112,7 @@ class Table(Quiet):
 
 
 class JsonLines(Quiet):
-    """One JSON object per line and happening, for programs."""
+    """A display with one JSON object per event and line, for programs."""
 
     def event(self, name: str, event: dict[str, Any]) -> None:
         print_json({"event": "process", "name": name, "said": event})
@@ -127,12 +128,12 @@ class JsonLines(Quiet):
 
 
 def print_json(record: dict[str, Any]) -> None:
-    """One line on standard output, at once."""
+    """Print one line to standard output and flush it."""
     print(json.dumps(record), flush=True)
 
 
 def choose(*, as_json: bool = False, quiet: bool = False) -> Display:
-    """The display that was asked for, or the one that suits where standard output goes."""
+    """Return the requested display, or by default the one that suits standard output."""
     if as_json:
         return JsonLines()
     if quiet:
@@ -142,22 +143,22 @@ def choose(*, as_json: bool = False, quiet: bool = False) -> Display:
 
 
 def _show(console: Console, name: str, event: dict[str, Any]) -> None:
-    """Where to ask about the run, by its folder, which also says who may ask; where its metrics are; evaluations."""
+    """Print evaluations, and for a server that is ready how to observe the run and where its metrics are."""
     if event.get("event") == "evaluated":
-        said = ", ".join(f"{metric} {number(value, 4)}" for metric, value in event.get("metrics", {}).items())
-        console.print(f"version {event.get('version')}: {said}", markup=False)
+        metrics = ", ".join(f"{name} {number(value, 4)}" for name, value in event.get("metrics", {}).items())
+        console.print(f"version {event.get('version')}: {metrics}", markup=False)
     if event.get("event") != "ready":
         return
     if event.get("task_index") == 0:
         run = shlex.quote(_short(Path(event.get("run", "."))))
-        said = f"servers are ready at {event.get('address')}; ps-lab status {run} asks them"
-        console.print(f"{said} (watch and dashboard take the same)", markup=False)
+        ready = f"servers are ready at {event.get('address')}; ps-lab status {run} shows what they do"
+        console.print(f"{ready} (watch and dashboard take the same argument)", markup=False)
     if "metrics" in event:
         console.print(f"{name}: metrics at http://{event['metrics']}/metrics", markup=False)
 
 
 def _short(path: Path) -> str:
-    """As seen from the current folder, where it lies below that."""
+    """Return the path relative to the current folder if it lies below it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 

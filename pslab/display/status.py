@@ -1,9 +1,12 @@
-"""A coordinator's status as a table, a line and a JSON object. Pure: no clock, no terminal."""
+"""A coordinator's status as figures, sentences, a table, a line and a JSON object. Pure: no clock, no terminal.
+
+`ps-lab run`, `status`, `watch` and the header of the dashboard are made of these.
+"""
 
 import math
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -16,7 +19,7 @@ from rich.text import Text
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2
 
-# States of workers and servers, in the terminal's own colours.
+# Terminal colours by state of a worker or server.
 STYLES = {
     "computing": "green",
     "ready": "green",
@@ -27,54 +30,57 @@ STYLES = {
 }
 
 
-# What servers train behind their first job has a folder of this name (`psserver.service.life.successor`).
+# Folder names of later jobs of the same servers (`psserver.service.life.successor`).
 LATER_JOB = r"job-\d+"
-# Numbers from here on are shown with an exponent: what workers report may have 300 digits.
+# Numbers from here on are shown with an exponent, because workers may report values with 300 digits.
 LARGE = 1e9
 
 
-INSECURE = "not protected (--insecure): whoever reaches the servers can join, read the model and change it"
+INSECURE = (
+    "not protected (--insecure): anybody who reaches the servers can join, read the model and change it"
+)
 
 
 class SampleRate:
-    """Samples per second over the last few seconds, from statuses as they come."""
+    """Samples per second over the last few seconds of successive statuses."""
 
     def __init__(self, window: float = 3.0) -> None:
         self._window = window
-        self._seen: deque[tuple[float, int]] = deque()
+        # (time, total samples), oldest first.
+        self._totals: deque[tuple[float, int]] = deque()
 
     def add(self, now: float, samples: int) -> None:
-        """`now` in seconds of any monotonic clock; `samples` is the job's total so far."""
-        if self._seen and samples < self._seen[-1][1]:
-            # Another job, or one that went back.
-            self._seen.clear()
-        self._seen.append((now, samples))
-        while len(self._seen) > 2 and now - self._seen[1][0] >= self._window:
-            self._seen.popleft()
+        """Add a status. `now`: seconds of any monotonic clock; `samples`: the job's total so far."""
+        if self._totals and samples < self._totals[-1][1]:
+            # Another job, or a recovery.
+            self._totals.clear()
+        self._totals.append((now, samples))
+        while len(self._totals) > 2 and now - self._totals[1][0] >= self._window:
+            self._totals.popleft()
 
     @property
     def rate(self) -> float:
-        """Samples per second; 0 before there are two statuses."""
-        if len(self._seen) < 2:
+        """Samples per second; 0 until there are two statuses."""
+        if len(self._totals) < 2:
             return 0.0
-        (earlier, before), (later, after) = self._seen[0], self._seen[-1]
+        (earlier, before), (later, after) = self._totals[0], self._totals[-1]
         return (after - before) / (later - earlier) if later > earlier else 0.0
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number for people, in few characters; a dash when there is none yet."""
+    """Format a number for people; a dash if it is not finite."""
     if not math.isfinite(value):
         return "-"
     return f"{value:.{digits}f}" if abs(value) < LARGE else f"{value:.{digits}e}"
 
 
 def finite_or_none(value: float) -> float | None:
-    """A number for JSON, which has neither NaN nor infinity."""
+    """Return a number for JSON, which has neither NaN nor infinity."""
     return value if math.isfinite(value) else None
 
 
 def status_line(status: pb.StatusReply, rate: float) -> str:
-    """Everything in one line, for logs and pipes."""
+    """Return the whole status in one line, for logs and pipes."""
     states: dict[str, int] = {}
     for worker in status.workers:
         states[worker.state] = states.get(worker.state, 0) + 1
@@ -92,7 +98,7 @@ def status_line(status: pb.StatusReply, rate: float) -> str:
 
 
 def progress_sentence(status: pb.StatusReply) -> str:
-    """How far the job is, and how long it will take; empty where nobody knows."""
+    """Return the job's progress and remaining time; empty if unknown."""
     if not status.HasField("progress"):
         return ""
     found = status.progress
@@ -104,7 +110,7 @@ def progress_sentence(status: pb.StatusReply) -> str:
 
 
 def duration(seconds: float) -> str:
-    """For people: two units at most."""
+    """Format a duration for people, in at most two units."""
     whole = round(seconds)
     for size, unit, lower, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= size:
@@ -113,7 +119,7 @@ def duration(seconds: float) -> str:
 
 
 def waiting_sentences(status: pb.StatusReply, least: float = 0.0) -> list[str]:
-    """For every worker that waits for at least `least` seconds: since when, and what would release it."""
+    """Say for every worker that has waited `least` seconds how long, and what would release it."""
     return [
         f"{worker.name} has waited {worker.seconds:.1f} s for {worker.waiting_for}"
         for worker in status.workers
@@ -122,43 +128,70 @@ def waiting_sentences(status: pb.StatusReply, least: float = 0.0) -> list[str]:
 
 
 def status_view(status: pb.StatusReply, rate: float | None = None) -> RenderableType:
-    """Headline, workers, servers where they matter, and who waits for what.
+    """Return the headline, workers, servers if one has a problem, and who waits for what.
 
-    `rate`: samples per second, for a view that renews itself; None for a single look.
+    `rate`: samples per second, for a view that is updated in place; None for a single view, which has more detail.
     """
-    parts: list[RenderableType] = [_headline(status, rate)]
+    found = figures(status)
+    pace = found["samples"] if rate is None else f"{rate:.0f} samples/s"
+    facts = (found["version"], found["loss"], pace, found["contributions"], found["time"])
+    parts: list[RenderableType] = [headline(status, facts)]
     if re.fullmatch(LATER_JOB, PurePath(status.folder).name):
-        parts.append(Text(f"behind other jobs of the same servers, in {status.folder}"))
+        parts.append(Text(f"after earlier jobs of the same servers, in {status.folder}"))
     progress = progress_sentence(status)
     if progress:
         parts.append(Text(progress))
     parts.append(_workers(status))
     if status.unlisted:
         parts.append(Text(f"and {status.unlisted} workers more"))
-    troubled = [server for server in status.servers if server.state != "ready"]
-    if rate is None or troubled:
+    if rate is None or troubled_servers(status):
         parts.append(_servers(status))
     if rate is None:
         parts += [Text(sentence) for sentence in memory_sentences(status)]
         parts += [Text(sentence) for sentence in carrier_sentences(status)]
     if status.security == "insecure":
         parts.append(Text(INSECURE, style="red"))
-    if status.note:
-        parts.append(Text(status.note, style="yellow"))
-    # A view that renews itself leaves out the short waits of every step.
-    least = 0.0 if rate is None else 1.0
-    parts += [Text(sentence) for sentence in waiting_sentences(status, least)]
-    return Group(*parts)
+    # A view that is updated in place omits the short waits of every step.
+    return Group(*parts, *remarks(status, 0.0 if rate is None else 1.0))
 
 
-def _headline(status: pb.StatusReply, rate: float | None) -> Text:
-    facts = [
-        f"version {status.version}",
-        f"loss {number(status.loss)}",
-        f"{status.samples} samples" if rate is None else f"{rate:.0f} samples/s",
-        f"{status.applied} applied, {status.dropped} dropped, {status.pending} pending",
-        f"{status.seconds:.1f} s",
+def remarks(status: pb.StatusReply, least: float, most: int | None = None) -> list[Text]:
+    """Return the coordinator's note, and up to `most` sentences about workers that have waited `least` seconds."""
+    note = [Text(status.note, style="yellow")] if status.note else []
+    return note + [Text(sentence) for sentence in waiting_sentences(status, least)[:most]]
+
+
+def troubled_servers(status: pb.StatusReply) -> list[pb.ServerStatus]:
+    """Return the servers that are not ready."""
+    return [server for server in status.servers if server.state != "ready"]
+
+
+def figures(status: pb.StatusReply) -> dict[str, str]:
+    """Return the figures of headlines, by name."""
+    return {
+        "version": f"version {status.version}",
+        "loss": f"loss {number(status.loss)}",
+        "samples": f"{status.samples} samples",
+        "contributions": f"{status.applied} applied, {status.dropped} dropped, {status.pending} pending",
+        "time": f"{status.seconds:.1f} s",
+    }
+
+
+def headline_rows(status: pb.StatusReply) -> list[tuple[str, str]]:
+    """Return the figures in the header of the dashboard: (name, text)."""
+    rows = [
+        ("policy", status.policy),
+        ("version", str(status.version)),
+        ("loss", number(status.loss)),
+        ("staleness", number(status.mean_staleness, 2)),
+        ("dropped", str(status.dropped)),
     ]
+    left = status.progress.seconds_left if status.HasField("progress") else math.nan
+    return [*rows, ("left, about", duration(left))] if math.isfinite(left) and left > 0 else rows
+
+
+def headline(status: pb.StatusReply, facts: Sequence[str]) -> Text:
+    """Return the first line of a view: policy, optimizer and phase, then `facts`."""
     head = Text(f"{status.policy}, {status.optimizer}: {status.phase}", style="bold")
     return head.append("  " + "  |  ".join(facts), style="not bold")
 
@@ -205,14 +238,14 @@ def _servers(status: pb.StatusReply) -> Table:
 
 
 def memory_line(memory: memory_pb2.Memory) -> str:
-    """How much a server holds, of how much it may; a dash before it has said so."""
+    """Return how much memory a server holds and may hold; a dash until it has reported."""
     if not memory.limit:
         return "-"
     return f"{memory.total / 2**20:.1f} of {memory.limit / 2**20:.0f} MiB"
 
 
 def memory_sentences(status: pb.StatusReply) -> list[str]:
-    """For every server that holds something: what, and for whom; the largest parts first."""
+    """Say for every server what its memory holds and for whom, the largest parts first."""
     found = []
     for server in status.servers:
         said = [f"{holder(part.member)}{part.kind} {part.bytes / 2**20:.1f}" for part in server.memory.parts]
@@ -223,7 +256,7 @@ def memory_sentences(status: pb.StatusReply) -> list[str]:
 
 
 def carrier_sentences(status: pb.StatusReply) -> list[str]:
-    """How workers' payloads travel, for each way that there is; over gRPC, where a data port is out of reach."""
+    """Say by which transport workers' payloads travel; gRPC if a data port is unreachable."""
     found: dict[str, list[str]] = {}
     for worker in status.workers:
         ways = dict.fromkeys(pb.Carrier.Name(number) for number in worker.carriers)
@@ -234,12 +267,12 @@ def carrier_sentences(status: pb.StatusReply) -> list[str]:
 
 
 def holder(member: str) -> str:
-    """Before what is held: whose it is. The model's needs no word."""
+    """Return the possessive of a memory holder; empty for the model."""
     return {"": "", "*": "strangers' "}.get(member, f"{member}'s ")
 
 
 def status_json(status: pb.StatusReply) -> dict[str, Any]:
-    """Field for field as in the .proto; numbers stay numbers, NaN is null."""
+    """Return all fields under their names in the .proto; NaN is null."""
     return _plain(status)
 
 

@@ -1,1 +1,1 @@
-"""From an experiment file to a finished run: local processes, or the simulated cluster."""
+"""Runs of experiments: as processes on an engine, or on the simulated cluster."""

@@ -19,7 +19,7 @@ _DAEMONS = ("ps-worker: ", "ps-server: ")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a run ended: its exit code, one sentence, and the process that caused it, if any."""
+    """The end of a run: exit code, one sentence, and the process that caused it, if any."""
 
     code: int
     reason: str

@@ -1,1 +1,1 @@
-"""Runs as other tools see them: Perfetto, TensorBoard, experiment trackers."""
+"""Exports of runs to other tools: Perfetto, TensorBoard, experiment trackers."""

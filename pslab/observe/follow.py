@@ -1,6 +1,7 @@
-"""A run folder's log and metrics as points, one for every few versions, also while the files grow.
+"""A run folder's log and metrics as points, one for every few versions, read while the files grow.
 
-A recovery cuts both files, and they go on from there."""
+A recovery truncates both files, which then grow again.
+"""
 
 import math
 from array import array
@@ -28,7 +29,7 @@ LOSS, MEAN, MOST, SPEED, ACCEPTED = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Of the versions since the point before, up to `version`, which was made at `seconds` of the log.
+    """Metrics of the versions since the previous point, up to `version`, which was made at `seconds` of the log.
 
     `metrics` has `loss` (the mean over contributions with a finite one), `staleness/mean` and
     `staleness/max` (versions), `samples_per_second` of applied contributions, and `accepted_share`
@@ -44,7 +45,7 @@ class Point:
 @dataclass(slots=True)
 class _Window:
     began: float
-    # Samples that had been applied.
+    # Samples applied before.
     before: int
     losses: list[float] = field(default_factory=list)
     staleness: list[int] = field(default_factory=list)
@@ -52,26 +53,27 @@ class _Window:
 
 
 class Points:
-    """Give it the entries of a log in order: it returns a point after every `every` versions, and the rest."""
+    """Converts the entries of a log, given in order, into a point for every `every` versions."""
 
     def __init__(self, every: int = 1) -> None:
         self._every = every
         self._log = Fold()
         self._window: _Window | None = None
-        # The newest update.
+        # Time of the newest update.
         self._applied_at = 0.0
 
     @property
     def version(self) -> int:
-        """Of the newest update."""
+        """Version of the newest update."""
         return self._log.versions
 
     def see(self, entry: Line) -> Iterator[Point]:
+        """Add an entry, and yield the point that it completes."""
         before = self._log.pending.samples
         self._log.see(entry.fact, entry.t)
         match entry.fact:
             case facts.Grant():
-                # Speed counts from the first grant: nobody could contribute before.
+                # Speed is measured from the first grant, before which no worker could contribute.
                 self._window = self._window or _Window(entry.t, before)
             case facts.Drop() if self._window is not None:
                 self._window.dropped += 1
@@ -84,7 +86,7 @@ class Points:
                     yield from self.rest()
 
     def rest(self) -> Iterator[Point]:
-        """The versions that are not in a point yet, if any."""
+        """Yield a point of the remaining versions, if any."""
         window = self._window
         if window is None or not window.staleness:
             return
@@ -103,26 +105,25 @@ class Points:
 
 
 def evaluation(metric: Metric) -> Point:
-    """The point of a line of metrics.jsonl that is an evaluation; what is not finite is left out."""
+    """Return the point of an evaluation in metrics.jsonl, without values that are not finite."""
     finite = {f"evaluation/{name}": v for name, v in metric.metrics.items() if math.isfinite(v)}
     return Point(metric.version, metric.t, finite)
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """`lines`: the whole ones that follow on the first `kept`. Of those that were given before, those behind `kept` are
-    in the file no more."""
+    """A change of a file: after its first `kept` lines, which were returned before, it now has `lines`."""
 
     kept: int
     lines: list[str]
 
 
 class LineTail:
-    """The whole lines of a file that may still grow, be cut and grow again, or not exist yet."""
+    """The complete lines of a file that may grow, be truncated and grow again, or not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Of each line that was given: eight bytes tell one from all that may come to stand in its place.
+        # A hash of each returned line, to recognise lines after the file was truncated.
         self._given = array("q")
         self._begin()
 
@@ -130,11 +131,11 @@ class LineTail:
         self._seen, self._begun = Seen(), b""
 
     def read(self) -> Grown:
-        """What has changed since the last call."""
+        """Return what has changed since the last call."""
         kept, lines = len(self._given), list[str]()
         for line in self._new():
             if line is None:
-                # Another generation has cut the file: its lines are those that were given, up to one of them.
+                # Another generation truncated the file, which still begins with some of the returned lines.
                 again = self._again()
                 kept, lines = min(kept, again), lines[: max(again - kept, 0)]
             else:
@@ -142,13 +143,13 @@ class LineTail:
         return Grown(kept, lines)
 
     def first(self, count: int) -> Iterator[str]:
-        """So many lines from the beginning, or fewer if it was cut meanwhile."""
+        """Yield the first `count` lines, or fewer if the file was truncated meanwhile."""
         with self.path.open("rb") as file:
             for line in islice(file, count):
                 yield line.decode("utf-8", "replace")
 
     def _new(self) -> Iterator[bytes | None]:
-        """Whole lines; None once the file is another one, from whose beginning `_again` reads."""
+        """Yield complete new lines, and None when the file was truncated, for `_again` to read from its beginning."""
         while True:
             try:
                 with self.path.open("rb") as file:
@@ -169,7 +170,7 @@ class LineTail:
         return whole
 
     def _again(self) -> int:
-        """Go back to the end of the lines that the file still has. How many those are."""
+        """Skip the returned lines that the file still has; return their number."""
         former, self._given = self._given, array("q")
         self._begin()
         with suppress(FileNotFoundError), self.path.open("rb") as file:
@@ -181,31 +182,31 @@ class LineTail:
         return len(self._given)
 
 
-def anything(version: int) -> int:
-    """Nothing but what is void is wanted again."""
+def only_void(version: int) -> int:
+    """Ask for no points again but those of void versions."""
     return version
 
 
 class Follower:
-    """The points of a run, as far as its files go; each is given once.
+    """The points of a growing run; each is returned once.
 
-    Where a recovery takes versions back, `back` is called with the last one that is left, and says behind which version
-    it wants the points again: that one or an earlier one. RunError at a line that cannot be read, once one that can
-    follows on it; at the end of the files such lines are left for later, as one without an end is.
+    When a recovery takes versions back, `back` is called with the last remaining version. It returns the version after
+    which points are repeated: the same or an earlier one. A malformed line raises RunError once a well-formed one
+    follows; at the end of a file it may still be incomplete and is left for later.
     """
 
-    def __init__(self, folder: Path, every: int = 1, back: Callable[[int], int] = anything) -> None:
+    def __init__(self, folder: Path, every: int = 1, back: Callable[[int], int] = only_void) -> None:
         self._folder, self._every, self._back = folder, every, back
         self._decisions, self._metrics = LineTail(folder / DECISIONS), LineTail(folder / METRICS)
         self._points, self._read = Points(every), 0
-        # Lines of evaluations that were given, with their versions; and those that come again in a file read anew.
+        # Returned lines of evaluations with their versions, and those to skip when a file is read again.
         self._evaluated: list[tuple[str, int]] = []
         self._known: Counter[str] = Counter()
-        # Why a file cannot be read from some line on, by its name.
+        # By file name: why a line cannot be read.
         self._unreadable: dict[str, str] = {}
 
     def points(self) -> Iterator[Point]:
-        """What is new since the last call."""
+        """Yield the new points since the last call."""
         grown = self._decisions.read()
         if grown.kept < self._read:
             yield from self._go_back(grown.kept)
@@ -226,7 +227,7 @@ class Follower:
         self._unreadable.clear()
         again = [point for entry in read_log(self._decisions.first(kept)) for point in self._see(entry)]
         wanted = self._back(self._points.version)
-        # What another generation has evaluated may have been given before the cut was seen.
+        # Evaluations of another generation may have been returned before the truncation was noticed.
         self._evaluated = [(line, version) for line, version in self._evaluated if version <= wanted]
         self._known = Counter(line for line, _ in self._evaluated)
         self._metrics = LineTail(self._metrics.path)
@@ -257,10 +258,10 @@ class Follower:
             raise RunError(f"{self._folder / name}: a line {self._unreadable[name]}")
 
     def rest(self) -> Iterator[Point]:
-        """What is new, and then the versions that made no whole point yet. Call it once, at the end."""
+        """Yield the new points and a last one for the remaining versions. Call it once, at the end."""
         yield from self.points()
         if (self._folder / SUMMARY).is_file():
-            # Who came to a summary has written whole lines.
+            # A run with a summary has written complete lines.
             for name in (DECISIONS, METRICS):
                 self._check(name)
         yield from self._points.rest()

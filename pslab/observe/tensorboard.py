@@ -1,4 +1,4 @@
-"""TensorBoard event files of a run, written by tensorboardX's record writer; TensorFlow is not needed."""
+"""TensorBoard event files of a run, written with tensorboardX, without TensorFlow."""
 
 import time
 from collections import Counter
@@ -11,18 +11,18 @@ from pslab.observe.follow import Follower, Point
 from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import DECISIONS, EXPERIMENT, TENSORBOARD, RunError
 
-# Versions whose staleness makes one histogram.
+# Versions per histogram of staleness.
 HISTOGRAM_EVERY = 100
 
 
 def check_installed() -> None:
-    """Raises RunError, which says what to install."""
+    """Raise RunError with what to install, if tensorboardX is missing."""
     if find_spec("tensorboardX") is None:
         raise RunError("event files need tensorboardX: pip install 'paramserver[tensorboard]'")
 
 
 def began_at(folder: Path) -> float:
-    """When a run began, as TensorBoard's wall time is counted: its experiment file is written first, and once."""
+    """Return when a run began, for TensorBoard's wall time: when its experiment file was written."""
     for name in (EXPERIMENT, DECISIONS):
         if (folder / name).is_file():
             return (folder / name).stat().st_mtime
@@ -39,11 +39,12 @@ class EventFile:
         self._writer = EventsWriter(str(folder / "events"))
         self._began = began
         self._ages: Counter[int] = Counter()
-        # Versions at which a histogram ends, and the next one begins.
+        # Versions at which histograms ended.
         self._histograms = [0]
         self._last: Point | None = None
 
     def add(self, point: Point) -> None:
+        """Write a point."""
         self._write(point, [{"tag": tag, "simple_value": value} for tag, value in point.metrics.items()])
         if not point.staleness:
             return
@@ -59,8 +60,10 @@ class EventFile:
             self._ages.clear()
 
     def back(self, version: int) -> int:
-        """What was written of later versions is void, and readers of the file drop it. The version behind which points
-        are to be added again: a histogram may have been of some that are void and some that are not."""
+        """Void everything after `version` for readers of the file; return the version after which to add points again.
+
+        It may be an earlier one, because the last histogram may include both void and valid versions.
+        """
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         while self._histograms[-1] > version:
@@ -89,7 +92,7 @@ class EventFile:
 
 
 def _histogram(ages: Mapping[int, int]) -> Any:
-    """A bucket for each whole staleness, from half below to half above it."""
+    """Return a histogram with a bucket for each integer staleness, half a version wide on both sides."""
     from tensorboardX.proto.summary_pb2 import HistogramProto
 
     least, most = min(ages), max(ages)
@@ -106,13 +109,13 @@ def _histogram(ages: Mapping[int, int]) -> Any:
 
 
 def write_events(run: Path, target: Path) -> int:
-    """Event files of a recorded run in `target`, in place of those that are there. Returns the number of points.
+    """Write event files of a recorded run into `target`, replacing existing ones; return the number of points.
 
-    Raises RunError when the run cannot be read or nothing can be written.
+    Raises RunError when the run cannot be read or the files cannot be written.
     """
     check_installed()
     if not (run / DECISIONS).is_file():
-        raise RunError(f"{run}: has no {DECISIONS}: event files are made from it")
+        raise RunError(f"{run}: expected a run folder with {DECISIONS}, from which event files are made")
     try:
         points = list(Follower(run).rest())
         for former in target.glob("events.out.tfevents.*"):
@@ -127,7 +130,7 @@ def write_events(run: Path, target: Path) -> int:
 
 
 class EventSink:
-    """Event files while a run goes on, in its folder's `tensorboard/`; see `pslab.observe.trackers.Observing`."""
+    """A sink that writes event files during a run, into `tensorboard/` of its folder."""
 
     name = "TensorBoard"
     every = 1

@@ -1,8 +1,8 @@
-"""A decision log in the Trace Event Format, which Perfetto (ui.perfetto.dev) and other viewers open.
+"""A decision log in the Trace Event Format, for Perfetto (ui.perfetto.dev) and other viewers.
 
-Format: "Trace Event Format", Google, in its JSON object form. A lane (thread) per worker with a
-slice per ticket, and in it pull, compute and push; a lane of updates; a flow from every
-contribution to the update that applied it. Times are microseconds of the log's clock.
+Format: "Trace Event Format", Google, in its JSON object form. Each worker has a lane (thread) with a slice per ticket,
+which contains pull, compute and push. There is a lane of updates, and a flow from every contribution to the update that
+applied it. Times are microseconds of the log's clock.
 """
 
 import io
@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 WORKERS, COORDINATOR = 1, 2
 UPDATES = 1
-# By kind of stretch; work that its worker did not describe is the ticket's slice alone.
+# Names of slices by kind of stretch. Unreported work is only part of the ticket's slice.
 NAMES = {
     COMPUTING: "compute",
     RECEIVING: "pull",
@@ -35,9 +35,9 @@ NAMES = {
 
 
 def write_trace(entries: Iterable[Line], target: Path) -> int:
-    """Write the trace of a log, in pieces: a long one need not fit into memory. Returns the number of events.
+    """Write the trace of a log incrementally, without loading it into memory; return the number of events.
 
-    Raises OSError where `target` cannot be written to, and what reading `entries` raises; then no file is left.
+    Raises OSError when `target` cannot be written, and what reading `entries` raises; then no file is left.
     """
     part = target.with_name(f"{target.name}.part")
     count = 0
@@ -57,18 +57,19 @@ def write_trace(entries: Iterable[Line], target: Path) -> int:
 
 
 class Tracer:
-    """Turns the entries of one log into trace events. `about` is known once they are read."""
+    """Converts the entries of one log into trace events. `about` is complete once they are read."""
 
     def __init__(self) -> None:
         self.about: dict[str, str] = {}
         self._log = WorkFold()
         self._lanes: dict[str, int] = {}
-        # Committed work whose fate is not known yet, by ticket.
+        # Committed work whose fate is unknown, by ticket.
         self._pending: dict[int, Work] = {}
-        # Where the last update's slice ends, in nanoseconds.
+        # End of the last update's slice in nanoseconds.
         self._updated = 0
 
     def events(self, entries: Iterable[Line]) -> Iterator[Event]:
+        """Yield the events of a whole log."""
         yield from (_process(WORKERS, "workers"), _process(COORDINATOR, "coordinator"))
         yield from _thread(COORDINATOR, UPDATES, "updates")
         for entry in entries:
@@ -95,10 +96,10 @@ class Tracer:
             case facts.Apply():
                 yield from self._applied(fact, t)
             case facts.Drop(worker, ticket, staleness, reason):
-                told = {"fate": "dropped", "staleness": staleness, "reason": reason}
+                args = {"fate": "dropped", "staleness": staleness, "reason": reason}
                 if (work := self._pending.pop(ticket, None)) is not None:
-                    yield from self._worked(work, told)
-                yield self._instant(worker, f"dropped: {reason}", t, {"ticket": ticket, **told})
+                    yield from self._worked(work, args)
+                yield self._instant(worker, f"dropped: {reason}", t, {"ticket": ticket, **args})
                 yield self._waiting(t)
             case facts.Cancel(worker, ticket, reason) | facts.Abandon(worker, ticket, reason):
                 name = "cancelled" if isinstance(fact, facts.Cancel) else "abandoned"
@@ -112,9 +113,9 @@ class Tracer:
             case facts.Lost(worker) | facts.Back(worker) | facts.Done(worker):
                 yield self._instant(worker, type(fact).__name__.lower(), t, {})
             case facts.Stop(reason, version, success):
-                args = {"reason": reason, "version": version, "success": success}
+                outcome = {"reason": reason, "version": version, "success": success}
                 at = {"pid": COORDINATOR, "tid": UPDATES, "ts": _us(_ns(t))}
-                yield {"ph": "i", "s": "t", "name": f"stop: {reason}", "cat": "job", **at, "args": args}
+                yield {"ph": "i", "s": "t", "name": f"stop: {reason}", "cat": "job", **at, "args": outcome}
             case facts.Install():
                 yield _counter("version", t, {"value": 0})
             case _ if isinstance(getattr(fact, "policy", None), Mapping):
@@ -129,13 +130,13 @@ class Tracer:
             "clock": "virtual seconds of the simulator" if virtual else "seconds since the job began",
         }
 
-    # What a worker did
+    # Lanes of workers
 
-    def _worked(self, work: Work, told: Mapping[str, Any]) -> Iterator[Event]:
+    def _worked(self, work: Work, fate: Mapping[str, Any]) -> Iterator[Event]:
         lane = self._lanes[work.worker]
         for stretch in work.before:
             yield from _inner(stretch, lane)
-        args: dict[str, Any] = {"ticket": work.ticket, "from version": work.base, **told}
+        args: dict[str, Any] = {"ticket": work.ticket, "from version": work.base, **fate}
         if work.commit is not None:
             args |= {"samples": work.commit.samples, "loss": finite_or_none(work.commit.loss)}
         begin, nanoseconds = _span(work)
@@ -148,10 +149,10 @@ class Tracer:
         at = {"pid": WORKERS, "tid": self._lanes[worker], "ts": _us(_ns(t))}
         return {"ph": "i", "s": "t", "name": name, "cat": "fate", **at, "args": dict(args)}
 
-    # What the coordinator did
+    # Lane of the coordinator
 
     def _applied(self, apply: facts.Apply, t: float) -> Iterator[Event]:
-        """The update's slice runs from the first commit of its parts to the moment it was made."""
+        """Yield an update, whose slice runs from the first commit of its parts to the moment when it was made."""
         work = [self._pending.pop(part.ticket, None) for part in apply.parts]
         begin = max(min([_ns(one.end) for one in work if one] or [_ns(t)]), self._updated)
         self._updated = end = max(_ns(t), begin + 1)
@@ -168,8 +169,8 @@ class Tracer:
         yield self._waiting(t)
 
     def _contributed(self, work: Work, part: facts.Part, version: int, end: int) -> Iterator[Event]:
-        told = {"fate": f"applied in version {version}", "staleness": part.staleness, "weight": part.weight}
-        yield from self._worked(work, told)
+        fate = {"fate": f"applied in version {version}", "staleness": part.staleness, "weight": part.weight}
+        yield from self._worked(work, fate)
         begin, nanoseconds = _span(work)
         both = {"name": "contribution", "cat": "contribution", "id": part.ticket}
         source = {"pid": WORKERS, "tid": self._lanes[work.worker], "ts": _us(begin + nanoseconds - 1)}
@@ -196,7 +197,7 @@ def _us(nanoseconds: int) -> float:
 
 
 def _span(work: Work) -> tuple[int, int]:
-    """Begin and length in nanoseconds; never empty, since a flow must begin inside a slice."""
+    """Return begin and length in nanoseconds; at least one, because a flow must begin inside a slice."""
     begin = _ns(work.begin)
     return begin, max(_ns(work.end) - begin, 1)
 

@@ -1,6 +1,7 @@
-"""Experiment trackers: the hook for MLflow, Weights & Biases and their like, and TensorBoard behind the same one.
+"""Experiment trackers: the interface for MLflow, Weights & Biases and others, and its use by TensorBoard.
 
-While a run goes on, one thread reads the run folder and calls them."""
+During a run, one thread reads the run folder and calls them.
+"""
 
 import json
 import threading
@@ -18,14 +19,14 @@ METHODS = ("start", "log", "finish")
 
 
 class TrackerError(ValueError):
-    """A tracker that cannot be used; the text names it and says why."""
+    """A tracker cannot be used; the message names it and says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What a tracker is told first. `experiment`: sections, with every default.
+    """The run that a tracker receives. `experiment`: all sections with defaults.
 
-    `virtual`: seconds are those of the simulator's clock.
+    `virtual`: whether seconds are those of the simulator's clock.
     """
 
     name: str
@@ -35,24 +36,26 @@ class RunInfo:
 
 
 class Tracker(Protocol):
-    """All three are called in one thread, in this order, `log` any number of times."""
+    """A user's tracker. One thread calls `start`, any number of `log`, then `finish`."""
 
     def start(self, run: RunInfo) -> None:
-        """Before any process starts. An exception ends the run before it began."""
+        """Called before any process starts. An exception cancels the run."""
         ...
 
     def log(self, metrics: Mapping[str, float], version: int, seconds: float) -> None:
-        """A point (see `pslab.observe.follow.Point`). `seconds`: since the job began, of the log's clock. After a
-        recovery the versions that it took back come again: of each the last call is true."""
+        """Receive a point (see `pslab.observe.follow.Point`). `seconds`: since the job began, on the log's clock.
+
+        Versions that a recovery takes back are repeated; the last call for a version counts.
+        """
         ...
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Once. `summary`: summary.json, or `success` and `reason` alone where the run came to none."""
+        """Called once. `summary`: summary.json, or only `success` and `reason` if there is none."""
         ...
 
 
 def load_trackers(targets: Sequence[str]) -> list[tuple[str, Tracker]]:
-    """(target, tracker) for each "module:Class" or "path/file.py:Class", called without arguments. TrackerError."""
+    """Instantiate "module:Class" or "path/file.py:Class" targets; return (target, tracker). Raises TrackerError."""
     return [(target, _load(target)) for target in targets]
 
 
@@ -67,15 +70,17 @@ def _load(target: str) -> Tracker:
     try:
         tracker: Tracker = getattr(module, attribute)()
     except Exception as error:
-        raise TrackerError(f"tracker {target}: it cannot be made: {type(error).__name__}: {error}") from error
+        raise TrackerError(f"tracker {target}: its constructor raised {_describe(error)}") from error
     missing = [method for method in METHODS if not callable(getattr(tracker, method, None))]
     if missing:
-        raise TrackerError(f"tracker {target} lacks {', '.join(missing)}; expected {', '.join(METHODS)}")
+        raise TrackerError(
+            f"tracker {target}: expected methods {', '.join(METHODS)}, got none of {', '.join(missing)}"
+        )
     return tracker
 
 
 class TrackerSink:
-    """A tracker as `Observing` uses it: a point for every few versions."""
+    """A tracker as a sink of `Observing`, with a point for every few versions."""
 
     def __init__(self, name: str, tracker: Tracker, every: int) -> None:
         self.name, self.every = f"tracker {name}", every
@@ -95,13 +100,14 @@ class TrackerSink:
         self._tracker.finish(summary)
 
 
-POLL = 0.5  # seconds between two looks at the run folder
-# Seconds that trackers have at the end to take in what is left.
+# Seconds between two reads of the run folder.
+POLL = 0.5
+# Seconds that sinks have at the end for the remaining points.
 PATIENCE = 30.0
 
 
 class Sink(Protocol):
-    """What takes points. `every`: versions per point. A sink that raises is warned about and called no more."""
+    """A receiver of points. `every`: versions per point. A sink that raises is not called again."""
 
     @property
     def name(self) -> str: ...
@@ -114,22 +120,23 @@ class Sink(Protocol):
     def add(self, points: Sequence[Point]) -> None: ...
 
     def back(self, version: int) -> int:
-        """A recovery has taken back what is behind that version. Behind which one, of those up to it, are the points to
-        be given again?"""
+        """Handle a recovery that took back everything after `version`.
+
+        Returns the version after which points are to be repeated: the same or an earlier one.
+        """
         ...
 
     def finish(self, summary: Mapping[str, Any]) -> None: ...
 
 
 class Observing:
-    """Around a run: `with Observing(run, sinks) as observing: ...`, then `observing.warnings`.
+    """Context manager that passes a run to sinks: `with Observing(run, sinks) as observing: ...`.
 
-    Entering raises TrackerError when a sink does not start. Leaving waits until all have the whole run,
-    for at most `patience` seconds. With `live` false they are given everything at the end: a simulation
-    is not slowed down, and its clock is not ours.
+    Entering raises TrackerError when a sink does not start. Leaving waits until all sinks have the whole run, for at
+    most `patience` seconds. Read `warnings` after that. With `live` false, sinks receive everything at the end, so that
+    a simulation is not slowed down.
 
-    Sinks and followers belong to the observing thread. It sets `_failure` before `_started`; `warnings` are to be read
-    after the `with`, and grow later only if a sink was given up as too slow.
+    Sinks and followers belong to the observing thread, which sets `_failure` before `_started`.
     """
 
     def __init__(
@@ -159,7 +166,7 @@ class Observing:
             self._thread.join(self._patience)
         if self._thread.is_alive():
             names = ", ".join(sink.name for sink, _ in self._followers)
-            self.warnings.append(f"{names}: did not take in the whole run within {self._patience:g} s")
+            self.warnings.append(f"{names}: did not process the whole run within {self._patience:g} s")
 
     def _observe(self) -> None:
         try:
@@ -167,7 +174,7 @@ class Observing:
                 try:
                     sink.start(self._run)
                 except Exception as error:
-                    self._failure = TrackerError(f"{sink.name}: start raised {_said(error)}")
+                    self._failure = TrackerError(f"{sink.name}: start raised {_describe(error)}")
                     return
         finally:
             self._started.set()
@@ -182,7 +189,7 @@ class Observing:
             sink.add(points)
 
     def _each(self, act: Callable[[Sink, Follower], None]) -> None:
-        """`act` with every sink and its follower; those that raise are left out from now on."""
+        """Call `act` with every sink and its follower, and drop sinks that raise."""
         going = []
         for sink, follower in self._followers:
             try:
@@ -191,17 +198,19 @@ class Observing:
             except RunError as error:
                 self.warnings.append(f"{sink.name}: {error}")
             except Exception as error:
-                self.warnings.append(f"{sink.name} raised {_said(error)}; it is told no more of this run")
+                self.warnings.append(
+                    f"{sink.name} raised {_describe(error)}; it receives no more of this run"
+                )
         self._followers = going
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 def _summary(folder: Path) -> Mapping[str, Any]:
     file = folder / SUMMARY
     if not file.is_file():
-        return {"success": False, "reason": "the job came to no summary"}
+        return {"success": False, "reason": "the job wrote no summary"}
     summary: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return summary

@@ -153,7 +153,7 @@ def test_batch_normalisation_trains_in_parallel(cluster: Cluster, tmp_path: Path
     assert check_run(run).ok
     assert run.summary.metrics["accuracy"] > 0.9
     address = (folder / "address").read_text().strip()
-    asks = f"servers are ready at {address}; ps-lab status {folder} asks them"
+    asks = f"servers are ready at {address}; ps-lab status {folder} shows what they do"
     assert any(line.startswith(asks) for line in lab.lines)
     # Without checkpoints nothing has the optimizer's state of the last version.
     assert lab.lines[-1].startswith(f"model: {model}, without the optimizer's state") and zipfile.is_zipfile(

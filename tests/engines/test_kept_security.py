@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pslab.commands.observing import observer_credentials
+from pslab.commands.live import observer_credentials
 from pslab.dashboard.sources import find
 from pslab.display.progress import Quiet
 from pslab.launch.engines.launcher import EngineError

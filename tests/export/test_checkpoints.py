@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pslab import export as exporting
-from pslab.commands.recorded import export as command
+from pslab.commands import export as command
 from pslab.export import Weights
 from psserver.checkpoint import Store
 from tests.checkpoint.written import write
@@ -40,7 +40,7 @@ def test_its_weights_are_those_of_its_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--version", 3), "a checkpoint has one version"),
+        (("--version", 3), "which has a single version"),
         ((), "the file was damaged or edited"),
         (("--to", "model.keras"), "lies in no run folder"),
     ],

@@ -164,7 +164,7 @@ def test_the_command_line_takes_an_experiment_or_a_script() -> None:
     for arguments, words in (
         ((), "Missing argument 'EXPERIMENT'"),
         (("one.toml", "two.toml"), "expected one EXPERIMENT"),
-        (("--script", SCRIPT, "--engine", "simulated"), "a script runs for real only"),
+        (("--script", SCRIPT, "--engine", "simulated"), "which runs as processes only"),
     ):
         refused = ps_lab("run", *arguments)
         assert refused.returncode == ExitCode.USAGE and words in refused.stderr

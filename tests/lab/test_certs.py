@@ -81,7 +81,7 @@ def test_more_workers_are_added_and_all_else_stays(folder: Path) -> None:
     made(folder, "--servers", "h0", "--workers", "1")
     before = contents(folder)
     said = made(folder, "--servers", "h0", "--workers", "3", "--any-worker")
-    assert "new: worker, w1, w2; 3 were there and stay as they are" in said
+    assert "new: worker, w1, w2; 3 existing ones are unchanged" in said
     after = contents(folder)
     assert {name: after[name] for name in before} == before
     assert TlsFiles.in_folder(folder, "worker").read().facts.subject.name == ""
@@ -125,14 +125,14 @@ def test_an_ended_certificate_is_listed_as_that(folder: Path) -> None:
 
 
 def test_a_listing_without_a_folder_says_what_to_do(folder: Path) -> None:
-    assert "has no certificates: give --servers and --workers" in refused(folder)
+    assert "has no certificates: expected --servers and --workers" in refused(folder)
     assert not folder.exists()
 
 
 def test_a_server_that_moves_needs_a_new_certificate(folder: Path) -> None:
     made(folder, "--servers", "h0,h1")
     before = contents(folder)
-    assert "server-1.pem is there already, and not for h9: --renew" in refused(folder, "--servers", "h0,h9")
+    assert "server-1.pem exists and is not valid for h9: --renew" in refused(folder, "--servers", "h0,h9")
     assert contents(folder) == before
     made(folder, "--servers", "h0,h9", "--renew")
     assert "h9" in json.loads(made(folder, "--json").splitlines()[3])["hosts"]
@@ -140,7 +140,7 @@ def test_a_server_that_moves_needs_a_new_certificate(folder: Path) -> None:
 
 def test_another_cluster_needs_another_folder(folder: Path) -> None:
     made(folder, "--workers", "1", "--cluster", "one")
-    assert "is the folder of cluster 'one', got --cluster two" in refused(
+    assert "belongs to cluster 'one', got --cluster two" in refused(
         folder, "--workers", "2", "--cluster", "two"
     )
     made(folder, "--workers", "2", "--cluster", "one")
@@ -155,10 +155,10 @@ def test_certificates_do_not_outlive_their_authority(folder: Path) -> None:
 def test_a_half_is_named(folder: Path) -> None:
     made(folder, "--workers", "1")
     (folder / "w0.pem").unlink()
-    assert "w0.pem and w0-key.pem belong together, and one is missing" in refused(folder, "--workers", "1")
+    assert "expected both w0.pem and w0-key.pem, got one of them" in refused(folder, "--workers", "1")
     (folder / "w0-key.pem").unlink()
     (folder / "ca-key.pem").unlink()
-    assert "ca.pem and ca-key.pem belong together" in refused(folder, "--workers", "1")
+    assert "expected both ca.pem and ca-key.pem" in refused(folder, "--workers", "1")
 
 
 def test_a_file_of_somebody_elses_is_kept_and_named(folder: Path) -> None:

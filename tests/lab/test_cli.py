@@ -11,7 +11,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from pslab.cli import SECTIONS, cli, main
-from pslab.commands.running import quickstart
+from pslab.commands import quickstart
 from pslab.dashboard import sources
 from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
 from pslab.launch.exits import RunResult, Verdict
@@ -193,7 +193,7 @@ def test_a_folder_stands_for_the_run_that_goes_on_in_it(
 ) -> None:
     (tmp_path / "address").write_text(f"{coordinator}\n")
     asked = []
-    asking = "pslab.commands.live.asking"
+    asking = "pslab.commands.live"
     monkeypatch.setattr(f"{asking}.show", lambda first, ask: asked.append(first.version))
     monkeypatch.setattr(f"{asking}.status_view", lambda first: asked.append(first.version) or "")
     assert ps_lab(monkeypatch, command, tmp_path) == 0
@@ -250,7 +250,7 @@ def test_watch_ends_when_the_server_does(monkeypatch: Patch, capsys: Capture) ->
         raise StatusError("gone")
 
     monkeypatch.setattr(StatusClient, "ask", ask)
-    monkeypatch.setattr(sys.modules["pslab.commands.live.asking"], "INTERVAL", 0.0)
+    monkeypatch.setattr(sys.modules["pslab.commands.live"], "INTERVAL", 0.0)
     assert ps_lab(monkeypatch, "status", "localhost:1", "--watch", "--json") == 0
     captured = capsys.readouterr()
     assert [json.loads(line)["version"] for line in captured.out.splitlines()] == [1, 2]

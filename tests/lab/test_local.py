@@ -117,7 +117,7 @@ def test_a_job_whose_workers_all_crash_fails_with_their_code(tmp_path: Path) -> 
     assert "ValueError: no data" in first[1]
     assert second[1] == "" and f"; it printed the same as {finished.result.verdict.culprit}; " in second[0]
     outcome = outcome_text(finished).plain
-    assert "no data" not in outcome and f"what {finished.result.verdict.culprit} printed is above" in outcome
+    assert "no data" not in outcome and f"the output of {finished.result.verdict.culprit} is above" in outcome
     assert_gone(notes.pids())
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import psworker
 from pslab.check.checker import check_run
 from pslab.commands.failure import Failure
-from pslab.commands.live.asking import status
+from pslab.commands.live import status
 from pslab.runs.folder import Run, RunError, address_of
 from pslab.runs.making import free_folder, make_folder, open_folder
 from psserver.checkpoint import FolderLock, Store

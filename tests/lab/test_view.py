@@ -183,4 +183,4 @@ def test_a_server_that_nothing_protects_says_so() -> None:
 
 def test_a_job_behind_others_of_the_same_servers_is_named() -> None:
     assert "in /runs/mine/job-2" in shown(a_status(folder="/runs/mine/job-2"))
-    assert "behind other jobs" not in shown(a_status(folder="/runs/mine"))
+    assert "after earlier jobs" not in shown(a_status(folder="/runs/mine"))

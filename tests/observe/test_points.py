@@ -158,8 +158,8 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     ("name", "said"),
     [
         ("Absent", "tests.observe.my_trackers has no 'Absent'"),
-        ("Half", "lacks log, finish; expected start, log, finish"),
-        ("Demanding", "it cannot be made: TypeError"),
+        ("Half", "expected methods start, log, finish, got none of log, finish"),
+        ("Demanding", "its constructor raised TypeError"),
         ("NoStart", "start raised ConnectionError: nobody answers"),
     ],
 )
@@ -182,7 +182,8 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(tmp_path: Path) ->
     done = lab_run(tmp_path, "--tracker", f"{TRACKERS}:NoLog", "--tracker", f"{TRACKERS}:Lines")
     assert done.exit_code == 0
     assert (
-        f"tracker {TRACKERS}:NoLog raised ConnectionError: the line is cut; it is told no more" in done.stdout
+        f"tracker {TRACKERS}:NoLog raised ConnectionError: the line is cut; it receives no more"
+        in done.stdout
     )
     # NoLog was told of the start and then no more; Lines of everything.
     assert [line[0] for line in told(tmp_path)].count("finish") == 1
@@ -205,7 +206,7 @@ def test_a_tracker_that_does_not_finish_is_not_waited_for(tmp_path: Path) -> Non
     folder.mkdir()
     with Observing(info(folder), [TrackerSink("stuck", Stuck(), 1)], patience=0.05) as observing:
         pass
-    assert observing.warnings == ["tracker stuck: did not take in the whole run within 0.05 s"]
+    assert observing.warnings == ["tracker stuck: did not process the whole run within 0.05 s"]
 
 
 def test_a_local_run_is_told_while_it_goes_on(tmp_path: Path) -> None:

@@ -82,13 +82,13 @@ def test_two_runs_of_one_name_are_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(
         cli, ["tensorboard", *(str(run.path) for run in runs), "--out", str(tmp_path / "e")]
     )
-    assert done.exit_code != 0 and "two of these runs are called run" in done.stderr
+    assert done.exit_code != 0 and "two that are called run" in done.stderr
 
 
 def test_a_run_without_a_log_is_refused(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation=MANY | {"record": False})
     done = CliRunner().invoke(cli, ["tensorboard", str(run.path)])
-    assert done.exit_code != 0 and "has no decisions.jsonl" in done.stderr
+    assert done.exit_code != 0 and "run folder with decisions.jsonl" in done.stderr
 
 
 @pytest.mark.tensorflow

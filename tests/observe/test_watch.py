@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from pslab.observe.watch import BARS, COLUMNS, History, curve, watch_view
+from pslab.display.watch import BARS, COLUMNS, History, curve, watch_view
 from pswire.v1 import coordinator_pb2 as pb
 from tests.cluster.cluster import ROOT, Cluster
 from tests.patience import PATIENCE

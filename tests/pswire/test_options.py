@@ -7,7 +7,7 @@ import click
 from click.testing import CliRunner
 from pydantic import Field
 
-from pslab.commands.running.run import run
+from pslab.commands.run import run
 from psserver.cli import main as server
 from psserver.settings import Options
 from pswire.command.options import key_options, section_options

@@ -65,7 +65,7 @@ def test_until_a_version_that_is_not_there_computes_nothing(
 ) -> None:
     run = simulate(tmp_path / "run", "async")
     monkeypatch.setattr(Replay, "run", lambda *_: pytest.fail("the run was replayed"))
-    assert "has no version 4000; its last one is" in failure(run_replay(run.path, "--until", 4000))
+    assert "expected --until of at most" in failure(run_replay(run.path, "--until", 4000))
 
 
 def test_another_policy(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_options_that_make_no_sense(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async")
     assert 'did you mean "sync"' in failure(run_replay(run.path, "--policy", "sinc"))
     assert "max_stalenes" in failure(run_replay(run.path, "--policy", "bounded", "--set", "max_stalenes=1"))
-    assert "--set is for --policy" in failure(run_replay(run.path, "--set", "max_staleness=1"))
-    assert "--out is for --until" in failure(run_replay(run.path, "--out", tmp_path))
-    assert "exclude each other" in failure(run_replay(run.path, "--policy", "sync", "--until", 3))
+    assert "--set: expected --policy" in failure(run_replay(run.path, "--set", "max_staleness=1"))
+    assert "--out: expected --until" in failure(run_replay(run.path, "--out", tmp_path))
+    assert "--until: expected no --policy" in failure(run_replay(run.path, "--policy", "sync", "--until", 3))
     assert "no such run folder" in failure(run_replay(tmp_path / "nothing"))
 
 

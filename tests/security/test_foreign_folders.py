@@ -10,10 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from pslab.cli import cli
-from pslab.commands import observing
+from pslab.commands import dashboard, live
 from pslab.commands.failure import Failure
-from pslab.commands.live import dashboard
-from pslab.commands.observing import observer_credentials
+from pslab.commands.live import observer_credentials
 from pslab.dashboard import sources
 from pslab.launch.security import OwnFiles, observable
 from pslab.runs.folder import Run
@@ -121,7 +120,7 @@ def test_a_folder_gets_no_token_for_the_address_that_it_names(
     planted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not shown(observer_credentials(SecurityOptions(), planted))
-    assert "names certificates or tokens. They are not shown" in capsys.readouterr().err
+    assert "names certificates or tokens, which are not used" in capsys.readouterr().err
     assert shown(observer_credentials(SecurityOptions(), planted, trusted=True))
 
 
@@ -159,7 +158,7 @@ def test_each_command_that_asks_a_running_server_takes_trust(
             raise Failure("enough")
         return NO_TLS
 
-    monkeypatch.setattr(observing, "observer_credentials", noted)
+    monkeypatch.setattr(live, "observer_credentials", noted)
     monkeypatch.setattr(dashboard, "observer_credentials", noted)
     for trust in ((), ("--trust",)):
         more = ("hot",) if command == "note" else ()

@@ -49,7 +49,7 @@ def test_as_json() -> None:
 
 
 def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pslab.commands.verify_policy.LINE_INTERVAL", 0.0)
+    monkeypatch.setattr("pslab.commands.policies.LINE_INTERVAL", 0.0)
     result = CliRunner().invoke(cli, ["verify-policy", FAULTY], standalone_mode=False)
     assert "schedule 1 of 1000" in result.stderr
     assert "shrinking: " in result.stderr

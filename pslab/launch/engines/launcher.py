@@ -30,7 +30,7 @@ class PlaceError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one process needs of its node; 0 for no requirement. `memory` in bytes."""
+    """Requirements of one process on its node; 0 for none. `memory` in bytes."""
 
     cpus: int = 0
     memory: int = 0

@@ -27,8 +27,8 @@ REACH = 5.0
 STORE = 80 << 20
 # Seconds for a node to start (two on an idle machine), and for the cluster to end.
 START, END = 120.0, 20.0
-# Environment of a throw-away cluster. It needs a token, because Ray listens on every interface, and whoever may talk
-# to it runs code.
+# Environment of a throw-away cluster. It needs a token, because Ray listens on every interface and runs the code of
+# any client.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_AUTH_MODE": "token"}
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure
-from pslab.commands.running.showing import Show, show, showing, shown
+from pslab.commands.comparison import Comparison, comparison_of, comparison_options, show
+from pslab.commands.failure import EPILOG, failures
 from pslab.compare.groups import Measured, measured
 from pslab.compare.halving import Budget, Choice, better_half
 from pslab.compare.sweep import Cell, Outcome, SweepError, cells, sweep
@@ -16,7 +16,7 @@ from pslab.display.progress import print_json
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import Options
 from pslab.runs.folder import Run, RunError
-from pswire.command.options import number_option
+from pswire.command.options import number_option, overrides_option
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
@@ -29,29 +29,29 @@ from psworker.job.errors import JobError
     "varied",
     multiple=True,
     metavar="KEY=V1,V2,...",
-    help="The values of a key. Repeatable: every combination is run.",
+    help="Values of a key. Repeatable: every combination is run.",
 )
-@number_option("--repeat", 1, 1, "Seeds per combination, counted from the experiment's own.")
+@number_option("--repeat", 1, 1, "Seeds per combination, counting up from the experiment's own.")
 @click.option(
     "--halve",
     metavar="KEY=START",
-    help="Successive halving: run all combinations with this number, such as job.epochs=1; then, twice as long each "
-    "time, the better half of them, up to the experiment's own number. The better: first at --loss or --accuracy, "
-    "else with the higher accuracy or the lower loss.",
+    help="Successive halving: run all combinations with this number, such as job.epochs=1, then repeatedly the better "
+    "half of them for twice as long, up to the experiment's own number. Better means to reach --loss or --accuracy "
+    "first, or by default a higher accuracy or a lower loss.",
 )
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key in every run.")
+@overrides_option("Override a key in every run.")
 @click.option(
     "--engine",
     metavar="NAME",
-    help="As in ps-lab run.",
+    help="Engine, as in ps-lab run.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where the run folders go [default: runs/NAME-sweep]. Finished ones in it are kept.",
+    help="Folder of the run folders [default: runs/NAME-sweep]. Finished runs in it are kept.",
 )
-@showing
+@comparison_options
 @click.pass_context
 def sweep_command(
     context: click.Context,
@@ -67,14 +67,14 @@ def sweep_command(
 ) -> None:
     """Run EXPERIMENT with every combination of the varied values, then compare.
 
-    A sweep that was interrupted goes on where it was: run folders that are finished are kept.
+    An interrupted sweep continues: run folders that are finished are kept.
 
     \b
       ps-lab sweep examples/digits-bounded.toml --vary policy.max_staleness=0,1,2,4,8 --repeat 3
       ps-lab sweep examples/digits-bounded.toml --vary optimizer.learning_rate=0.01,0.03,0.1,0.3 --halve job.epochs=1
     """
-    try:
-        how = shown(**options)
+    with failures(EngineError, ExperimentError, RunError, SweepError, JobError):
+        how = comparison_of(**options)
         if engine is not None:
             overrides = (*overrides, f"run.engine={json.dumps(engine)}")
         base = load_experiment(experiment, overrides)
@@ -87,25 +87,21 @@ def sweep_command(
             runs = running.halve(lambda rung: cells(experiment, overrides, (*varied, rung), repeat), rungs)
         if runs:
             show(runs, how)
-    except JobError as error:
-        raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
-    except (EngineError, ExperimentError, RunError, SweepError) as error:
-        raise Failure(error) from error
     if not how.as_json:
         click.echo(f"run folders: {folder}", err=how.as_csv)
     context.exit(running.code)
 
 
 class _Sweep:
-    """Runs that are made and told of, one after the other."""
+    """Runs that are made and reported one after the other."""
 
-    def __init__(self, experiment: Path, folder: Path, how: Show) -> None:
+    def __init__(self, experiment: Path, folder: Path, how: Comparison) -> None:
         self._experiment, self._folder, self._how = experiment, folder, how
         self._codes: list[int] = []
 
     @property
     def code(self) -> int:
-        """The first exit code of a run that is not 0."""
+        """The first exit code that is not 0, or 0."""
         return next((code for code in self._codes if code), int(ExitCode.OK))
 
     @property
@@ -113,45 +109,45 @@ class _Sweep:
         return any(code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) for code in self._codes)
 
     def run(self, grid: Sequence[Cell]) -> list[Run]:
-        """Return the runs that came to a summary. Raises as `sweep`."""
+        """Return the runs that have a summary. Raises what `sweep` raises."""
         count = 0
 
         def report(outcome: Outcome) -> None:
             nonlocal count
             count += 1
             self._codes.append(outcome.code)
-            _print(outcome, count, len(grid), self._how)
+            _print_outcome(outcome, count, len(grid), self._how)
 
         return sweep(self._experiment, grid, self._folder, Options(), report)
 
     def halve(self, grid_of: Callable[[str], Sequence[Cell]], rungs: Sequence[str]) -> list[Run]:
-        """Return the runs of the last rung. A setting that is alone goes there at once."""
+        """Return the runs of the last rung. A single remaining setting skips to it."""
         left: list[Choice] | None = None
         for number, rung in enumerate(rungs):
             last = rung == rungs[-1]
             if left is not None and len(left) == 1 and not last:
                 continue
-            # The last choice is the rung's own.
+            # The last choice of a cell is that of the rung.
             grid = [cell for cell in grid_of(rung) if left is None or cell.choice[:-1] in left]
             runs = self.run(grid)
             if last or self.interrupted:
                 break
             left = _better(runs, grid, self._how)
-            self._say_rung(rung, number, len(rungs), left)
+            self._report_rung(rung, number, len(rungs), left)
         return runs
 
-    def _say_rung(self, rung: str, number: int, count: int, left: Sequence[Choice]) -> None:
+    def _report_rung(self, rung: str, number: int, count: int, left: Sequence[Choice]) -> None:
         names = [", ".join(choice) for choice in left]
         if self._how.as_json:
             print_json({"event": "rung", "number": number + 1, "of": count, "budget": rung, "left": names})
             return
-        click.echo(f"rung {number + 1} of {count}, {rung}: {len(left)} go on", err=self._how.as_csv)
+        click.echo(f"rung {number + 1} of {count}, {rung}: {len(left)} continue", err=self._how.as_csv)
         for name in names:
             click.echo(f"  {name}", err=self._how.as_csv)
 
 
-def _better(runs: Sequence[Run], grid: Sequence[Cell], how: Show) -> list[Choice]:
-    """Return the settings of `grid` whose runs go on, without the rung's own."""
+def _better(runs: Sequence[Run], grid: Sequence[Cell], how: Comparison) -> list[Choice]:
+    """Return the settings of `grid` whose runs continue, without the choice of the rung."""
     choices = {cell.name: cell.choice[:-1] for cell in grid}
     settings: dict[Choice, list[Measured]] = {}
     for run in runs:
@@ -159,7 +155,7 @@ def _better(runs: Sequence[Run], grid: Sequence[Cell], how: Show) -> list[Choice
     return better_half(settings, dict.fromkeys(choices.values()), how.goals)
 
 
-def _print(outcome: Outcome, number: int, total: int, how: Show) -> None:
+def _print_outcome(outcome: Outcome, number: int, total: int, how: Comparison) -> None:
     if how.as_json:
         print_json(
             {
@@ -172,5 +168,5 @@ def _print(outcome: Outcome, number: int, total: int, how: Show) -> None:
             }
         )
         return
-    said = "kept" if outcome.kept else "done" if outcome.code == ExitCode.OK else f"failed: {outcome.reason}"
-    click.echo(f"{number} of {total}  {outcome.cell.name}  {said}", err=how.as_csv)
+    state = "kept" if outcome.kept else "done" if outcome.code == ExitCode.OK else f"failed: {outcome.reason}"
+    click.echo(f"{number} of {total}  {outcome.cell.name}  {state}", err=how.as_csv)

@@ -10,14 +10,14 @@ import click
 from pslab.chaos.campaign import KINDS, Campaign, Kind, disturbances
 from pslab.chaos.running import DisturbedRun
 from pslab.chaos.verdict import ACCURACY, Round, as_json, judge, text
-from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.failure import EPILOG, failures
 from pslab.display.progress import choose, print_json
 from pslab.launch.experiments import load, run_local
 from pslab.launch.restarts import NO_LIMIT
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run, RunError
 from pslab.runs.making import make_folder
-from pswire.command.options import number_option
+from pswire.command.options import number_option, overrides_option
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
 
@@ -25,27 +25,27 @@ from pswire.exits import ExitCode
 @click.command(epilog=EPILOG)
 @click.argument("experiment", type=click.Path(path_type=Path, dir_okay=False))
 @number_option(
-    "--minutes", 0, 10.0, "Begin no disturbance and no run after that; the last run ends by itself."
+    "--minutes", 0, 10.0, "Start no disturbance and no run after this time; the last run ends by itself."
 )
-@click.option("--runs", type=click.IntRange(min=1), help="So many runs at most.")
-@click.option("--kills", type=click.IntRange(min=1), help="So many disturbances in each run at most.")
-@number_option("--seed", 0, 0, "Of what is done, and when, in the first run; each has the next.")
-@number_option("--every", 1, 20, "Between two disturbances, on the average.", metavar="VERSIONS")
+@click.option("--runs", type=click.IntRange(min=1), help="Maximum number of runs.")
+@click.option("--kills", type=click.IntRange(min=1), help="Maximum number of disturbances in each run.")
+@number_option("--seed", 0, 0, "Seed of the disturbances in the first run, counting up with each run.")
+@number_option("--every", 1, 20, "Average distance between two disturbances.", metavar="VERSIONS")
 @click.option(
     "--kind",
     "kinds",
     multiple=True,
     type=click.Choice(KINDS),
-    help="Only these. Repeatable. kill: SIGKILL. stop: SIGSTOP, and SIGCONT after up to 1.5 worker timeouts. cut: all "
-    "connections of a worker, or to a server.  [default: all]",
+    help="Kind of disturbance. Repeatable. kill: SIGKILL. stop: SIGSTOP, and SIGCONT after up to 1.5 worker timeouts. "
+    "cut: close all connections of a worker, or to a server.  [default: all]",
 )
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key. Repeatable.")
-@number_option("--tolerance", 0, 0.05, "So much less accuracy than that of the run which is left alone.")
+@overrides_option("Override a key. Repeatable.")
+@number_option("--tolerance", 0, 0.05, "Permitted loss of accuracy against the undisturbed run.")
 @click.option(
     "--reference/--no-reference",
     default=True,
     show_default=True,
-    help="First make a run that is left alone, for the accuracy of a job that measures one.",
+    help="First make an undisturbed run, for the accuracy of a job that measures one.",
 )
 @click.option(
     "--out",
@@ -54,7 +54,7 @@ from pswire.exits import ExitCode
     metavar="DIR",
     help="A new folder: DIR/reference, DIR/run-1, ...",
 )
-@click.option("--json", "report_json", is_flag=True, help="The report as one JSON object.")
+@click.option("--json", "report_json", is_flag=True, help="Print the report as one JSON object.")
 @click.pass_context
 def chaos(
     context: click.Context,
@@ -71,30 +71,30 @@ def chaos(
     out: Path,
     report_json: bool,
 ) -> None:
-    """Run EXPERIMENT again and again while its processes are killed, stopped and cut off: is anything lost?
+    """Run EXPERIMENT repeatedly while its processes are killed, stopped and cut off, and check that nothing is lost.
 
-    Processes that die are started again. Which process, how, and after how many versions comes from the
-    seed: workers always, servers where the experiment takes checkpoints (run.checkpoint_every). Some
-    disturbances strike while the job recovers from the one before.
+    Processes that die are restarted. The seed decides which process is disturbed, how, and after how many
+    versions: workers always, servers only if the experiment takes checkpoints (run.checkpoint_every). Some
+    disturbances strike while the job recovers from the previous one.
 
-    Each run must succeed; its log must pass ps-lab check, its checkpoints their digests; no batch may count
-    twice; the accuracy must be that of a run which is left alone. After a run of which something of this does
-    not hold no other is begun, and the exit code is 9. The report says how often each role was disturbed, how
-    long it took to the next version, and what was computed again.
+    Each run must succeed; its log must pass ps-lab check, and its checkpoints must match their digests; no
+    batch may count twice; the accuracy must be that of an undisturbed run. After a run that violates this,
+    no other is started, and the exit code is 9. The report says how often each role was disturbed, how long
+    the next version took, and what was computed again.
 
     \b
       ps-lab chaos examples/digits-sync.toml --set run.checkpoint_every=10v --minutes 30 --out runs/chaos
     """
-    try:
+    with failures(ExperimentError, RunError):
         loaded = load(experiment, overrides)
         if loaded.run.engine != "local":
             raise ExperimentError(
-                f"run.engine: chaos disturbs processes of this machine: expected local, got {loaded.run.engine}"
+                f"run.engine: expected local, got {loaded.run.engine}: chaos disturbs processes of this machine"
             )
         _check_new(out)
         if not loaded.run.checkpoint_every:
             click.echo(
-                "note: workers only are disturbed: without run.checkpoint_every no server may be lost",
+                "note: only workers are disturbed, because without run.checkpoint_every no server may be lost",
                 err=True,
             )
         until = time.monotonic() + 60 * minutes
@@ -110,8 +110,6 @@ def chaos(
             rounds.append(found)
             if found.problems:
                 break
-    except (ExperimentError, RunError) as error:
-        raise Failure(error) from error
     if report_json:
         print_json(as_json(rounds, wanted))
     else:
@@ -120,16 +118,16 @@ def chaos(
 
 
 def _check_new(folder: Path) -> None:
-    """Raises RunError for one that holds something."""
+    """Raise RunError if the folder is not empty."""
     if folder.is_dir() and any(folder.iterdir()):
-        raise RunError(f"{folder}: expected a new folder, or an empty one; choose another with --out")
+        raise RunError(f"{folder}: expected a new or empty folder: choose another with --out")
 
 
 def _reference(experiment: Experiment, folder: Path) -> float | None:
-    """The accuracy of a run that is left alone; None where the job measures none. Raises RunError."""
+    """Return the accuracy of an undisturbed run; None if the job measures none. Raises RunError."""
     finished = run_local(experiment, choose(as_json=False, quiet=True), out=folder)
     if not finished.result.ok:
-        raise RunError(f"{folder}: the run that is left alone failed: {finished.result.verdict.reason}")
+        raise RunError(f"{folder}: the undisturbed run failed: {finished.result.verdict.reason}")
     return Run(folder).summary.metrics.get(ACCURACY)
 
 

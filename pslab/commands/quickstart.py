@@ -1,4 +1,4 @@
-"""``ps-lab quickstart``: one real model under three policies, checked, compared, and drawn."""
+"""``ps-lab quickstart``: train one real model under three policies, and check, compare and draw the runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,13 @@ from rich.console import Console
 
 import pslab
 from pslab.check.checker import CheckResult, check_run, result_lines
-from pslab.commands.failure import EPILOG, Failure, console
+from pslab.commands.failure import EPILOG, console, failures
 from pslab.display.outcome import outcome_text
 from pslab.display.progress import Display, choose
 from pslab.launch.experiments import FinishedRun, load, run_local
 from pslab.runs.folder import Run, RunError
 from pslab.runs.report import draw, rich_table, rows
+from pswire.command.options import overrides_option
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 
@@ -28,38 +29,38 @@ class Stop:
 
     policy: str
     finished: FinishedRun
-    # None when there is no log to check.
+    # None if there is no log to check.
     verdict: CheckResult | None
 
     @property
     def code(self) -> int:
-        """The run's own exit code; when that is 0, whether its log passes all checks."""
+        """The run's exit code, or that of the check of its log if the run succeeded."""
         if not self.finished.result.ok:
             return self.finished.result.verdict.code
         return ExitCode.OK if self.verdict is not None and self.verdict.ok else ExitCode.VIOLATIONS
 
 
 def examples() -> Path:
-    """The folder of the example experiments, beside the package in a checkout. Raises RunError."""
+    """Return the folder of the example experiments, beside the package in a checkout. Raises RunError."""
     folder = Path(pslab.__file__).resolve().parents[1] / "examples"
     if not (folder / "digits-sync.toml").is_file():
-        raise RunError(f"{folder}: the example experiments are not there; run this from a checkout")
+        raise RunError(f"{folder}: expected the example experiments here: run this from a checkout")
     return folder
 
 
 def tour(
     out: Path, overrides: Sequence[str], display: Callable[[str], Display], report: Callable[[Stop], None]
 ) -> int:
-    """Run the three experiments in turn into folders below `out`; an exit code.
+    """Run the three experiments in turn into folders below `out`, and return an exit code.
 
-    `display` makes the progress display of a policy's run, `report` is called after each.
-    A failure does not keep the others from running; an interruption does.
+    `display` makes the progress display of a policy's run; `report` is called after each run. After a failure the
+    other runs still start; after an interruption they do not.
     """
     folder = examples()
     worst: int = ExitCode.OK
     for policy in POLICIES:
         experiment = load(folder / f"digits-{policy}.toml", overrides)
-        # The examples name their job module from the checkout's root.
+        # Paths of job modules in the examples are relative to the checkout.
         finished = run_local(experiment, display(policy), out=out / policy, force=True, cwd=folder.parent)
         stop = Stop(policy, finished, _check(finished.folder))
         report(stop)
@@ -73,18 +74,18 @@ def _check(folder: Path) -> CheckResult | None:
     try:
         return check_run(Run(folder))
     except RunError:
-        return None  # no log at all: the run itself has failed and says why
+        return None  # There is no log: the run failed and says why.
 
 
 def finished_runs(out: Path) -> list[Run]:
-    """Those of the three runs that came to a summary, in order."""
+    """Return the runs that have a summary, in order."""
     folders = [out / policy for policy in POLICIES]
     runs = [Run(folder) for folder in folders if (folder / "decisions.jsonl").is_file()]
     return [run for run in runs if run.stopped]
 
 
 def picture(out: Path) -> Path | None:
-    """Draw the finished runs into one PNG; None when there are none."""
+    """Draw the finished runs into one PNG and return its path; None if there are no such runs."""
     runs = finished_runs(out)
     if not runs:
         return None
@@ -94,22 +95,20 @@ def picture(out: Path) -> Path | None:
 
 
 @click.command(epilog=EPILOG)
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key in all three experiments."
-)
+@overrides_option("Override a key in all three experiments. Repeatable.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("runs/quickstart"),
     show_default=True,
-    help="Where the run folders and the picture go; former ones are replaced.",
+    help="Folder of the run folders and the picture; earlier ones are replaced.",
 )
 @click.pass_context
 def quickstart(context: click.Context, overrides: tuple[str, ...], out: Path) -> None:
     """Train on handwritten digits under sync, async and bounded, and compare them.
 
-    Three runs of 2 servers and 3 workers each, every one checked, with a table and a picture
-    at the end. Fails when a run or the check of its decision log fails.
+    Makes and checks three runs of 2 servers and 3 workers each, and ends with a table and a picture.
+    Fails if a run or the check of its decision log fails.
     """
     screen = console()
 
@@ -117,13 +116,11 @@ def quickstart(context: click.Context, overrides: tuple[str, ...], out: Path) ->
         screen.rule(f"{policy} ({POLICIES.index(policy) + 1} of {len(POLICIES)})", align="left")
         return choose()
 
-    try:
+    with failures(ExperimentError, RunError):
         code = tour(out, overrides, display, lambda stop: _print(screen, stop))
         screen.rule()
         screen.print(rich_table(rows(finished_runs(out))))
         drawn = picture(out)
-    except (ExperimentError, RunError) as error:
-        raise Failure(error) from error
     screen.print(f"run folders: {', '.join(str(out / policy) for policy in POLICIES)}")
     if drawn is not None:
         screen.print(f"picture: {drawn}")

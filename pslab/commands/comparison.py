@@ -1,4 +1,4 @@
-"""How a comparison is shown: options that `ps-lab compare` and `ps-lab sweep` share, and what they do."""
+"""Output of a comparison: the options that `ps-lab compare` and `ps-lab sweep` share, and what they print."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from pswire.nearest import did_you_mean
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# Characters of a line where standard output is no terminal: a file can be as wide as the table.
+# Characters per line if standard output is not a terminal.
 WIDE = 190
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
-    """`pictures`: (plot, file). `goals`: thresholds that were asked for. `columns`: measures; none: the usual ones."""
+class Comparison:
+    """Requested output. `pictures`: (plot, file). `goals`: thresholds. `columns`: measures; empty for the default."""
 
     goals: Goals
     columns: tuple[str, ...]
@@ -43,10 +43,9 @@ def _columns(context: click.Context, parameter: click.Parameter, value: str | No
     names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
     for name in names:
         if name not in MEASURES:
-            near = did_you_mean(name, MEASURES)
-            raise click.BadParameter(f"unknown column {name!r}{near}; expected some of {', '.join(MEASURES)}")
+            raise click.BadParameter(f"unknown column {name!r}{did_you_mean(name, MEASURES)}")
     if len(set(names)) != len(names):
-        raise click.BadParameter(f"{value!r} names a column twice")
+        raise click.BadParameter(f"expected each column once, got {value!r}")
     return names
 
 
@@ -67,13 +66,18 @@ def _pictures(
 
 _OPTIONS = (
     click.option(
-        "--loss", type=float, metavar="X", help="Time to a mean training loss of X (over ten versions)."
+        "--loss",
+        type=float,
+        metavar="X",
+        help="Show the time to a mean training loss of X over ten versions.",
     ),
     click.option(
-        "--accuracy", type=float, metavar="X", help="Time to the first evaluation with this accuracy."
+        "--accuracy", type=float, metavar="X", help="Show the time to the first evaluation with accuracy X."
     ),
-    click.option("--best", is_flag=True, help="Of each policy only the setting that is first at the goal."),
-    click.option("--theory", is_flag=True, help="What formulas say beside what was measured."),
+    click.option(
+        "--best", is_flag=True, help="Show only the setting of each policy that reaches the goal first."
+    ),
+    click.option("--theory", is_flag=True, help="Show predictions of formulas beside measurements."),
     click.option(
         "--chart",
         "pictures",
@@ -81,36 +85,36 @@ _OPTIONS = (
         metavar="PLOT=FILE",
         callback=_pictures,
         help="Write one chart as .svg or .png: loss, band (loss and its spread over seeds), timeline, staleness, "
-        "shares, bound, a measure against what varies (seconds_per_version, mean_staleness, dropped_share, ...), or "
-        "map:MEASURE over two settings that vary. Repeatable.",
+        "shares, bound, a measure over the varied key (seconds_per_version, mean_staleness, dropped_share, ...), or "
+        "map:MEASURE over two varied keys. Repeatable.",
     ),
     click.option(
         "--html",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="Write a report with charts, too: one file that needs no network.",
+        help="Also write a report with charts: one file that needs no network.",
     ),
     click.option(
         "--columns",
         callback=_columns,
         metavar="NAME,NAME",
-        help=f"The columns of the table or of --csv: some of {', '.join(MEASURES)}.",
+        help=f"Columns of the table or of --csv: any of {', '.join(MEASURES)}.",
     ),
     click.option(
-        "--csv", "as_csv", is_flag=True, help="CSV instead of the table: means and standard deviations."
+        "--csv", "as_csv", is_flag=True, help="Print CSV instead of the table: means and standard deviations."
     ),
-    click.option("--json", "as_json", is_flag=True, help="JSON objects instead of tables."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON objects instead of tables."),
 )
 
 
-def showing(command: Command) -> Command:
-    """Adds the options. The command gets them as keyword arguments; `shown` makes one value of them."""
+def comparison_options(command: Command) -> Command:
+    """Add the options, which the command passes to `comparison_of` as keyword arguments."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def shown(
+def comparison_of(
     *,
     loss: float | None,
     accuracy: float | None,
@@ -121,27 +125,27 @@ def shown(
     columns: tuple[str, ...],
     as_csv: bool,
     as_json: bool,
-) -> Show:
-    """What was asked for. Raises RunError when it cannot be shown, whatever the runs are."""
+) -> Comparison:
+    """Return the requested output. Raises RunError for options that exclude each other or lack a package."""
     goals = Goals(loss, accuracy)
     if as_csv and (as_json or theory):
         raise RunError(f"--csv: expected one of --csv and {'--json' if as_json else '--theory'}")
     if columns and as_json:
-        raise RunError("--columns: --json has all measures; expected --columns with the table or with --csv")
+        raise RunError("--columns: expected the table or --csv, got --json, which has all measures")
     for name, goal in (("seconds_to_loss", loss), ("seconds_to_accuracy", accuracy)):
         if name in columns and goal is None:
-            raise RunError(f"--columns {name}: expected --{name.removeprefix('seconds_to_')} X, too")
+            raise RunError(f"--columns {name}: expected also --{name.removeprefix('seconds_to_')} X")
     if best:
         goal_of(goals)
     for _, file in pictures:
         check_target(file)
     if (pictures or html) and find_spec("matplotlib") is None:
         raise RunError("charts need matplotlib: pip install 'paramserver[examples]'")
-    return Show(goals, columns, best, theory, pictures, html, as_json, as_csv)
+    return Comparison(goals, columns, best, theory, pictures, html, as_json, as_csv)
 
 
-def show(runs: Sequence[Run], how: Show) -> None:
-    """Print the comparison, and write its files. Raises RunError for a run that cannot be read."""
+def show(runs: Sequence[Run], how: Comparison) -> None:
+    """Print the comparison and write its files. Raises RunError for a run that cannot be read."""
     groups = grouped([measured(run, how.goals) for run in runs])
     if how.best:
         groups = best_of_each(groups, how.goals)
@@ -157,14 +161,14 @@ def show(runs: Sequence[Run], how: Show) -> None:
     if how.as_csv:
         click.echo(compare_csv(groups, how.columns), nl=False)
         return
-    _tables(groups, how)
+    _print_tables(groups, how)
     for _, file in how.pictures:
         click.echo(f"chart: {file}")
     if how.html is not None:
         click.echo(f"report: {how.html}")
 
 
-def _tables(groups: Sequence[Group], how: Show) -> None:
+def _print_tables(groups: Sequence[Group], how: Comparison) -> None:
     screen = console()
     if not screen.is_terminal:
         screen = Console(highlight=False, width=WIDE)

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure, console
-from pslab.commands.running.how import How, advise, real, simulated, submitted
+from pslab.commands import run_options
+from pslab.commands.failure import EPILOG, Failure, console, failures
+from pslab.commands.run_options import RunOptions
 from pslab.display.outcome import outcome_json, outcome_text
 from pslab.display.progress import print_json
 from pslab.export import check_target, exported, needs_model
@@ -22,7 +23,6 @@ from pswire.command.options import key_options, log_format_option, overrides_opt
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.config.flags import RUN
 from pswire.config.toml import overrides_of
-from pswire.exits import ExitCode
 from psworker.job.errors import JobError
 
 
@@ -32,8 +32,8 @@ from psworker.job.errors import JobError
     "--script",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Every worker runs this training script, which calls model.fit with psworker.keras.distribute, instead of an "
-    "EXPERIMENT; what stands behind -- is its command line.",
+    help="Instead of an EXPERIMENT, run this training script in every worker. The script calls model.fit with "
+    "psworker.keras.distribute; the words after -- are its command line.",
 )
 @key_options(
     RUN,
@@ -53,14 +53,14 @@ from psworker.job.errors import JobError
 @click.option(
     "--hosts",
     metavar="H0,H1:4,...",
-    help="Engine ssh: machines, each NAME for one worker or NAME:N for N; the servers are on the first. Default: "
-    "cluster.hosts.",
+    help="Engine ssh: machines, each NAME for one worker or NAME:N for N workers; the servers run on the first. "
+    "Default: cluster.hosts.",
 )
 @click.option(
     "--address",
     metavar="HOST:PORT",
     default="",
-    help="Engine ray: a cluster that there is. Default: RAY_ADDRESS.",
+    help="Engine ray: an existing cluster. Default: RAY_ADDRESS.",
 )
 @click.option(
     "--nodes",
@@ -71,26 +71,26 @@ from psworker.job.errors import JobError
 @click.option(
     "--submit",
     is_flag=True,
-    help="Engine slurm: write a batch script into the run folder, submit it, print the job's number, and end.",
+    help="Engine slurm: write a batch script into the run folder, submit it, print the job's number, and exit.",
 )
 @click.option(
     "--resume",
     metavar="latest|auto|NAME",
-    help="Go on in --out from this checkpoint, also with another cluster.servers. auto: from the latest; begin where "
-    "there is none, and do nothing where the job has succeeded.",
+    help="Resume the run in --out from this checkpoint, also with another cluster.servers. auto: from the latest; "
+    "start from the beginning if there is none, and do nothing if the job has succeeded.",
 )
 @click.option(
     "--restarts",
     type=click.IntRange(0),
     metavar="N",
-    help="Start a process that dies again, each so many times, later each time; servers only where checkpoints are "
-    "taken.  [default: 6 on engines with nodes, 3 where checkpoints are taken, else 0]",
+    help="Restart each process that dies at most N times, with backoff; servers only if checkpoints are taken.  "
+    "[default: 6 on engines with nodes, 3 with checkpoints, else 0]",
 )
 @click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Export the trained model at the end, too: model.keras, or what else ps-lab export --to takes.",
+    help="Also export the trained model at the end: model.keras, or another file that ps-lab export --to accepts.",
 )
 @click.option("--tensorboard", is_flag=True, help="Write event files into the run folder's tensorboard/.")
 @click.option(
@@ -98,12 +98,14 @@ from psworker.job.errors import JobError
     "trackers",
     multiple=True,
     metavar="MODULE:CLASS",
-    help="Give the metrics to a class of your own, beside those of [trackers]. Repeatable.",
+    help="Pass the metrics to a class of your own, in addition to [trackers]. Repeatable.",
 )
 @log_format_option("the logs of servers and workers")
-@click.option("--force", is_flag=True, help="Replace a former run in --out.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a live table.")
-@click.option("--quiet", is_flag=True, help="No progress; warnings and the outcome only.")
+@click.option("--force", is_flag=True, help="Replace an earlier run in --out.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a live table."
+)
+@click.option("--quiet", is_flag=True, help="Print no progress, only warnings and the outcome.")
 @click.pass_context
 def run(
     context: click.Context,
@@ -129,86 +131,89 @@ def run(
 ) -> None:
     """Train EXPERIMENT with its servers and workers as processes, or simulate it.
 
-    Shows progress as a live table on a terminal and as plain lines elsewhere. Ctrl-C ends
-    every process in order, a second one at once. A worker that fails is reported while the
-    others go on. The path of a job module begins at the current directory.
+    Shows progress as a live table on a terminal and as plain lines elsewhere. Ctrl-C ends every
+    process in order, a second Ctrl-C at once. A worker that fails is reported while the others go on.
+    Paths of job modules are relative to the current directory.
 
     With --engine simulated, the same coordinator, policy and shards run on a virtual clock:
     [simulation], [links] and [faults] say how long steps take and what goes wrong. It trains the
-    [job] for real, or a numpy problem, or (without a [job]) looks at time only.
+    [job] for real, or a numpy problem, or (without a [job]) simulates the timing only.
 
     \b
-    A Keras script of your own, as four workers of two servers (docs/keras.md):
+    A Keras script of your own, with four workers and two servers (docs/keras.md):
       ps-lab run --script train.py --workers 4 --servers 2 --policy bounded -- --epochs 3
 
     The run folder gets the resolved experiment.toml, decisions.jsonl, metrics.jsonl,
-    summary.json, weights.safetensors and logs/ with what each process said. With --tensorboard
-    and --tracker (docs/observe.md) other tools get the metrics: while a local run goes on, and
-    at the end of a simulated one.
+    summary.json, weights.safetensors and logs/ with the output of each process. With --tensorboard
+    and --tracker (docs/observe.md), other tools receive the metrics: during a real run, and at the
+    end of a simulated one.
     """
     overrides = (*overrides_of(keys), *overrides)
     if resume is not None and (out is None or force or script is not None):
-        raise Failure(
-            "--resume goes on in the folder of an experiment's run: expected --out RUN, without --force"
-        )
+        raise Failure("--resume: expected --out RUN of an experiment's run, without --force")
     machines = tuple(part for part in (hosts or "").split(",") if part.strip())
-    options = Options(hosts=machines, address=address, nodes=nodes or 0)
-    how = How(out, force, resume, restarts, log_format, tensorboard, trackers, as_json, quiet, save, options)
-    try:
-        if save is not None:
-            check_target(save)
-            if script is not None and needs_model(save):
-                raise RunError(f"--save {save}: the script has the model: let it call model.save(...)")
+    engine = Options(hosts=machines, address=address, nodes=nodes or 0)
+    how = RunOptions(
+        out, force, resume, restarts, log_format, tensorboard, trackers, as_json, quiet, save, engine
+    )
+    with failures(EngineError, ExperimentError, OptimizerError, RunError, TrackerError, JobError):
+        _check_save(save, script)
         if script is None:
             loaded = _experiment(arguments, overrides, typed_options(keys))
         else:
-            loaded = _of_script(script, arguments, overrides)
+            loaded = _experiment_of_script(script, arguments, overrides)
         if submit:
-            submitted(loaded, how)
+            run_options.submit(loaded, how)
             return
         processes = engine_named(loaded.run.engine).make is not None
-        finished = real(loaded, how) if processes else simulated(loaded, how)
-        saved = ""
-        if save is not None and finished.result.ok:
-            _, told = exported(Run(finished.folder), save)
-            saved = f"model: {save}, {told}" if needs_model(save) else f"model: {save}"
-    except JobError as error:
-        raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
-    except (EngineError, ExperimentError, OptimizerError, RunError, TrackerError) as error:
-        raise Failure(error) from error
-    _tell(finished, saved, as_json)
+        finished = run_options.train(loaded, how) if processes else run_options.simulate(loaded, how)
+        saved = _save(finished, save)
+    if as_json:
+        print_json(outcome_json(finished))
+    else:
+        console().print(outcome_text(finished))
+        if saved:
+            click.echo(saved)
     context.exit(int(finished.result.verdict.code))
 
 
 def _experiment(arguments: Sequence[str], overrides: Sequence[str], typed: Mapping[str, str]) -> Experiment:
-    """Raises ExperimentError, EngineError, OptimizerError."""
+    """Load EXPERIMENT. Raises ExperimentError, EngineError, OptimizerError."""
     if not arguments:
         raise click.UsageError("Missing argument 'EXPERIMENT', or --script FILE.")
     if len(arguments) > 1:
         raise click.UsageError(
-            f"expected one EXPERIMENT, got also {arguments[1]!r}; a script follows --script"
+            f"expected one EXPERIMENT, got also {arguments[1]!r}; arguments of a script need --script"
         )
     path = Path(arguments[0])
     loaded = load_experiment(path, overrides, typed)
     if engine_named(loaded.run.engine).make is not None:
-        advise(checked(loaded, path))
+        run_options.advise(checked(loaded, path))
     return loaded
 
 
-def _of_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]) -> Experiment:
-    """Raises ExperimentError, EngineError."""
+def _experiment_of_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]) -> Experiment:
+    """Make the experiment of a training script. Raises ExperimentError, EngineError."""
     loaded = of_script(script, arguments, overrides)
     if engine_named(loaded.run.engine).make is None:
         raise ExperimentError(
-            f"--engine {loaded.run.engine}: expected an EXPERIMENT, a script runs for real only"
+            f"--engine {loaded.run.engine}: expected an EXPERIMENT, got --script, which runs as processes only"
         )
     return loaded
 
 
-def _tell(finished: FinishedRun, saved: str, as_json: bool) -> None:
-    if as_json:
-        print_json(outcome_json(finished))
+def _check_save(save: Path | None, script: Path | None) -> None:
+    """Raise RunError for a --save that cannot be exported."""
+    if save is None:
         return
-    console().print(outcome_text(finished))
-    if saved:
-        click.echo(saved)
+    check_target(save)
+    if script is not None and needs_model(save):
+        raise RunError(f"--save {save}: only the script has the model: let it call model.save(...)")
+
+
+def _save(finished: FinishedRun, save: Path | None) -> str:
+    """Export the model of a successful run, if --save asks for it; return a line that says so."""
+    if save is None or not finished.result.ok:
+        return ""
+    _, optimizer = exported(Run(finished.folder), save)
+    return f"model: {save}, {optimizer}" if needs_model(save) else f"model: {save}"

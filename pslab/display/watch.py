@@ -1,4 +1,4 @@
-"""A cluster on the terminal, as it was in the last minute: curves, a lane for each worker, who waits for whom.
+"""The screen of `ps-lab watch`, with the last minute: curves, a lane for each worker, and who waits for whom.
 
 Pure: statuses and times are arguments.
 """
@@ -12,45 +12,47 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pslab.display.status import STYLES, number, waiting_sentences
+from pslab.display.status import STYLES, figures, headline, number, remarks, troubled_servers
 from pswire.v1 import coordinator_pb2 as pb
 
-COLUMNS = 60  # of a lane and of a curve at most, the newest on the right
-COLUMN = 1.0  # seconds of each
-# By state of a worker; the forms differ too, for terminals and eyes without colours. A blank: not here.
+# Columns of a lane or curve at most, the newest on the right, and seconds of each column.
+COLUMNS, COLUMN = 60, 1.0
+# Marks by state of a worker, told apart without colours too. A blank means that the worker is absent.
 MARKS = {"computing": "█", "waiting": "░", "joined": "▒", "lost": "×", "left": "×", "done": "·"}
 BARS = "▁▂▃▄▅▆▇█"
-# Lines of the screen that are not a worker's.
+# Lines of the screen beside those of workers and servers.
 OTHER_LINES = 14
-# Characters of a line that are not the lane's, and the least that a lane has.
+# Characters of a line beside the lane, and the minimal width of a lane.
 OTHER_WIDTH, LEAST = 72, 10
 
 
 class History:
-    """The last minute of statuses. `now`: seconds of any monotonic clock."""
+    """The statuses of the last minute."""
 
     def __init__(self) -> None:
         self.status: pb.StatusReply | None = None
-        # One for each column, at its end; the last one grows.
+        # The last status of each column: (column, time, status). The newest column is still growing.
         self._statuses: deque[tuple[int, float, pb.StatusReply]] = deque(maxlen=COLUMNS + 1)
-        self._seen: dict[str, deque[tuple[int, Counter[str]]]] = {}
+        # Worker -> how often each state was seen in each column.
+        self._states: dict[str, deque[tuple[int, Counter[str]]]] = {}
 
     def add(self, now: float, status: pb.StatusReply) -> None:
+        """Add a status. `now`: seconds of any monotonic clock."""
         self.status = status
         column = int(now // COLUMN)
         if self._statuses and self._statuses[-1][0] == column:
             self._statuses.pop()
         self._statuses.append((column, now, status))
         for worker in status.workers:
-            seen = self._seen.setdefault(worker.name, deque(maxlen=COLUMNS))
+            seen = self._states.setdefault(worker.name, deque(maxlen=COLUMNS))
             if not seen or seen[-1][0] != column:
                 seen.append((column, Counter()))
             seen[-1][1][worker.state] += 1
 
     def lane(self, worker: str, columns: int = COLUMNS) -> Text:
-        """What the worker was doing most of each column's time."""
+        """Return a mark for each column: the worker's most frequent state."""
         newest = self._statuses[-1][0]
-        states = {column: seen.most_common(1)[0][0] for column, seen in self._seen[worker]}
+        states = {column: seen.most_common(1)[0][0] for column, seen in self._states[worker]}
         lane = Text()
         for column in range(newest - columns + 1, newest + 1):
             state = states.get(column, "")
@@ -58,7 +60,7 @@ class History:
         return lane
 
     def rates(self) -> dict[str, list[float]]:
-        """Curves, a number for each column but the first: NaN where nothing happened."""
+        """Return curves by name, with a number for each column but the first; NaN if nothing happened."""
         found: dict[str, list[float]] = {"samples/s": [], "versions/s": [], "loss": [], "staleness": []}
         for (_, before, old), (_, after, new) in zip(self._statuses, list(self._statuses)[1:], strict=False):
             seconds, applied = after - before, new.applied - old.applied
@@ -71,7 +73,7 @@ class History:
 
 
 def curve(values: Sequence[float]) -> str:
-    """A line of bars from 0 (or the least, where that is below it) to the most; a blank for what is not finite."""
+    """Draw bars from 0, or the minimum if negative, to the maximum; a blank for values that are not finite."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""
@@ -82,26 +84,23 @@ def curve(values: Sequence[float]) -> str:
 
 
 def watch_view(history: History, height: int, width: int) -> RenderableType:
-    """The screen, `height` lines of `width` characters. Requires a status."""
+    """Return the screen of `height` lines of `width` characters. Requires a status."""
     status = history.status
     assert status is not None
-    head = Text(f"{status.policy}, {status.optimizer}: {status.phase}", style="bold")
-    head.append(f"   version {status.version}   {status.seconds:.0f} s", style="not bold")
+    found = figures(status)
     columns = min(COLUMNS, max(width - OTHER_WIDTH, LEAST))
     rows = max(height - OTHER_LINES - len(status.servers), 1)
     parts: list[RenderableType] = [
-        head,
+        headline(status, (found["version"], found["time"])),
         Text(),
         _curves(history, columns),
         Text(),
         _lanes(history, status, rows, columns),
     ]
-    if status.note:
-        parts.append(Text(status.note, style="yellow"))
-    parts += [Text(line) for line in waiting_sentences(status, 1.0)[:3]]
-    troubled = [server for server in status.servers if server.state != "ready"]
+    parts += remarks(status, 1.0, most=3)
     parts += [
-        Text(f"server {s.task_index} at {s.address}: {s.state}", STYLES.get(s.state, "")) for s in troubled
+        Text(f"server {s.task_index} at {s.address}: {s.state}", STYLES.get(s.state, ""))
+        for s in troubled_servers(status)
     ]
     return Group(*parts, Text(), _legend())
 
@@ -118,7 +117,7 @@ def _curves(history: History, columns: int) -> Table:
 
 
 def _lanes(history: History, status: pb.StatusReply, rows: int, columns: int) -> Table:
-    """The workers that wait longest come first where not all have room."""
+    """Return a lane for each worker. If they do not all fit, those that have waited longest come first."""
     workers = list(status.workers)
     if len(workers) > rows:
         workers.sort(key=lambda w: (w.state != "lost", w.state != "waiting", -w.seconds))
@@ -143,7 +142,7 @@ def _lanes(history: History, status: pb.StatusReply, rows: int, columns: int) ->
 
 
 def _doing(worker: pb.WorkerStatus) -> Text:
-    """State, and for whom it waits."""
+    """Return the worker's state, and for whom it waits."""
     doing = Text(f"{worker.state} {worker.seconds:.1f} s", STYLES.get(worker.state, ""))
     if worker.state == "waiting" and worker.releasers:
         shown = ", ".join(worker.releasers[:2])

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure, console, say_unfinished, trust_option
-from pslab.commands.running.showing import show, showing, shown
+from pslab.commands.comparison import comparison_of, comparison_options, show
+from pslab.commands.failure import EPILOG, Failure, console, failures, say_unfinished, trust_option
 from pslab.compare.expected_table import prediction_json, prediction_tables
 from pslab.compare.predict import REPEAT, predict, step_times_of
 from pslab.display.progress import print_json
@@ -25,7 +25,7 @@ from pswire.config.experiment import ExperimentError, load_experiment
     "source",
     type=click.Path(path_type=Path),
     metavar="EXPERIMENT|RUN",
-    help="Simulate each run, timing only, and compare. An experiment file declares how long steps take; "
+    help="Simulate the timing of each run and compare. An experiment file declares how long steps take; "
     "from a run folder they are measured.",
 )
 @click.option(
@@ -33,19 +33,19 @@ from pswire.config.experiment import ExperimentError, load_experiment
     type=click.IntRange(min=1),
     default=REPEAT,
     show_default=True,
-    help="Simulated runs per prediction: the first with the run's own seed, and so with the same injected "
-    "delays, each other one with a seed of its own.",
+    help="Simulated runs per prediction: the first has the run's own seed, and so the same injected delays; each "
+    "other one has a seed of its own.",
 )
 @trust_option
-@showing
+@comparison_options
 def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, trust: bool, **options: Any) -> None:
     """Put runs side by side: mean and spread over seeds of every policy and setting.
 
-    Runs that differ by their seed only are one line. The last columns are the smallest and the
-    largest part of what was applied that came from one worker: a policy that never waits for
-    the slow ones may starve them. Columns for which the terminal has no room are named below the
-    table; --columns chooses, and --csv has all. A run that was killed, or still goes on, is read up to the last
-    whole line of its log, counts as failed, and a note says so.
+    Runs that differ only by their seed share one line. The last columns are the smallest and largest
+    share of one worker in the applied contributions: a policy that never waits for slow workers may starve
+    them. Columns that do not fit the terminal are named below the table; --columns chooses columns, and
+    --csv has all. An unfinished run is read up to the last complete line of its log and counts as failed,
+    and a note says so.
 
     \b
       ps-lab compare runs/digits-* --loss 0.3
@@ -54,10 +54,10 @@ def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, trust: 
     """
     if source is not None and options["as_csv"]:
         raise Failure(
-            "--csv: is one table of what was measured; expected no --predict beside it (--json has both)"
+            "--csv: expected no --predict, because CSV is one table of measurements (--json has both)"
         )
-    try:
-        how = shown(**options)
+    with failures(DelayError, ExperimentError, PolicyError, RunError, SimulationError):
+        how = comparison_of(**options)
         runs = [Run(folder) for folder in folders]
         say_unfinished(runs)
         show(runs, how)
@@ -65,8 +65,6 @@ def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, trust: 
             for run in [*runs, *([Run(source)] if source.is_dir() else [])]:
                 check_trusted(run.experiment.policy.name, trust)
             _predictions(runs, source, repeat, how.as_json)
-    except (DelayError, ExperimentError, PolicyError, RunError, SimulationError) as error:
-        raise Failure(error) from error
 
 
 def _predictions(runs: Sequence[Run], source: Path, repeat: int, as_json: bool) -> None:

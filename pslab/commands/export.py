@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure, say_unfinished
+from pslab.commands.failure import EPILOG, Failure, failures, say_unfinished
 from pslab.display.progress import print_json
 from pslab.export import (
     OtherWeightsError,
@@ -53,14 +53,14 @@ EVERY = 500
     "--version",
     type=click.IntRange(min=0),
     metavar="VERSION",
-    help="Of this version [default: the last one].",
+    help="Version to export [default: the last one].",
 )
 @click.option(
     "--job",
     metavar="FILE:CLASS",
-    help="The job whose model it is [default: as experiment.toml has it, which runs by hand do not have].",
+    help="Job that defines the model [default: the one in experiment.toml; runs started by hand have none].",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a sentence.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a sentence.")
 def export(
     folder: Path,
     path: Path | None,
@@ -70,25 +70,24 @@ def export(
     job: str | None,
     as_json: bool,
 ) -> None:
-    """Write a run's model for Keras or TensorFlow, its weights for anybody, or its records as tables.
+    """Write a run's model for Keras or TensorFlow, its weights for any program, or its records as tables.
 
-    What is written loads without this project: keras.models.load_model, tf.saved_model.load,
-    safetensors, numpy.load. A Keras model is compiled with the job's Keras loss and metrics, so that
-    evaluate works. A .keras file has the run's optimizer, too, so that fit goes on where the run
-    ended, if what that remembers is known: of a checkpoint, of a version that is computed again,
-    and of the last version of a run with checkpoints (run.checkpoint_every). The other formats have
-    no place for it. Model formats need the job's module (at
-    the path of experiment.toml, or as --job names it) and TensorFlow; the others need neither. They run that
-    module: export only folders of which you know who made them.
+    The files load without this project: keras.models.load_model, tf.saved_model.load, safetensors,
+    numpy.load. A Keras model is compiled with the job's Keras loss and metrics, so that evaluate works. A
+    .keras file also has the run's optimizer, so that fit continues where the run ended, if the optimizer's
+    state is known: for a checkpoint, for a version that is computed again, and for the last version of a
+    run with checkpoints (run.checkpoint_every). The other formats cannot hold it. Model formats need
+    TensorFlow and the job's module (at the path in experiment.toml, or --job); the others need neither.
+    They run that module: export only folders whose author you trust.
 
-    The last version comes from the run's weights.safetensors. Any other one, and that of a run that was
-    killed, is computed again from the decision log (see ps-lab replay); exit code 9 when a contribution
-    comes out otherwise than logged. A checkpoint's folder (ps-lab checkpoints lists them) gives its own
-    version, without computing anything. Nothing is overwritten.
+    The last version comes from the run's weights.safetensors. Any other version, and any version of a
+    killed run, is computed again from the decision log (see ps-lab replay); the exit code is 9 if a
+    contribution differs from the logged one. A checkpoint's folder (ps-lab checkpoints lists them) gives
+    its own version without computing anything. Nothing is overwritten.
 
-    --tables writes what the decision log and the metrics hold, one file for each kind of record, of one run or of
-    every run of a sweep's folder. In Python pslab.runs.load(FOLDER) gives the same as pandas frames. Both need the
-    extra "frames".
+    --tables writes the records of the decision log and the metrics, one file for each kind, of one run or of
+    all runs in a sweep's folder. In Python, pslab.runs.load(FOLDER) returns the same as pandas frames. Both
+    need the extra "frames".
 
     \b
       ps-lab export runs/digits-sync --to digits.keras
@@ -108,19 +107,19 @@ def export(
         check_target(path)
         if job is not None and not needs_model(path):
             raise RunError(
-                f"--job {job}: only a .keras file and a SavedModel hold a model; {path} holds weights"
+                f"--job {job}: expected --to a .keras file or a SavedModel, got {path}, which holds weights only"
             )
         if is_checkpoint(folder):
             if version is not None:
                 raise RunError(
-                    f"--version {version}: a checkpoint has one version; expected the run's folder"
+                    f"--version {version}: expected the run's folder, got a checkpoint, which has a single version"
                 )
-            # The last part of a relative path may be missing from it: "." say.
-            found, told = exported_checkpoint(folder.resolve(), path, job)
+            # Resolve paths such as ".", which do not contain the folder's name.
+            found, optimizer = exported_checkpoint(folder.resolve(), path, job)
         else:
             run = Run(folder)
             say_unfinished([run])
-            found, told = exported(run, path, version, None if as_json else _progress, job)
+            found, optimizer = exported(run, path, version, None if as_json else _progress, job)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except OtherWeightsError as error:
@@ -136,20 +135,18 @@ def export(
                 "origin": found.origin,
                 "variables": len(found.arrays),
                 "bytes": size,
-                "optimizer": told,
+                "optimizer": optimizer,
             }
         )
     else:
         line = f"version {found.version}, {found.origin}: {len(found.arrays)} variables in {path}"
-        click.echo(f"{line}, {told}" if needs_model(path) else line)
+        click.echo(f"{line}, {optimizer}" if needs_model(path) else line)
 
 
 def _write_tables(folder: Path, tables: Path, form: str, as_json: bool) -> None:
-    try:
+    with failures(ImportError, RunError):
         frames = load(folder)
         paths = frames.write(tables, form)
-    except (ImportError, RunError) as error:
-        raise Failure(error) from error
     if as_json:
         print_json({"event": "tables", "folder": str(folder), "written": [str(path) for path in paths]})
     else:

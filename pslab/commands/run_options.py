@@ -1,4 +1,4 @@
-"""How ps-lab run runs: what its options say beside the experiment, and who is called with it."""
+"""Actions of `ps-lab run`: train an experiment as processes, simulate it, or submit it as a batch job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from pswire.config.experiment import FROM_JOB, Experiment, ExperimentError
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """A run's folder, and how it is shown: the options of all engines."""
+class RunOptions:
+    """Options of `ps-lab run` beside the experiment."""
 
     out: Path | None
     force: bool
@@ -36,15 +36,15 @@ class How:
     options: Options
 
     def sinks(self, experiment: Experiment) -> list[Sink]:
-        """What is given the run's metrics. Raises TrackerError, and RunError where a package is missing."""
+        """Return the receivers of the run's metrics. Raises TrackerError, and RunError for a missing package."""
         chosen = load_trackers([*experiment.trackers.classes, *self.trackers])
         every = experiment.trackers.every
         sinks: list[Sink] = [TrackerSink(name, tracker, every) for name, tracker in chosen]
         return [EventSink(), *sinks] if self.tensorboard else sinks
 
 
-def real(experiment: Experiment, how: How) -> FinishedRun:
-    """As processes of the experiment's engine. Raises what `run_real` and `launcher_for` do."""
+def train(experiment: Experiment, how: RunOptions) -> FinishedRun:
+    """Run as processes of the experiment's engine. Raises what `run_real` and `launcher_for` raise."""
     sinks, display = how.sinks(experiment), choose(as_json=how.as_json, quiet=how.quiet)
     daemons = Daemons(log_format=how.log_format, restarts=how.restarts)
     return run_real(
@@ -59,11 +59,11 @@ def real(experiment: Experiment, how: How) -> FinishedRun:
     )
 
 
-def simulated(experiment: Experiment, how: How) -> FinishedRun:
-    """On a virtual clock. Raises what `run_simulated` does."""
+def simulate(experiment: Experiment, how: RunOptions) -> FinishedRun:
+    """Run on a virtual clock. Raises what `run_simulated` raises."""
     if how.log_format != "text":
         raise ExperimentError(
-            f"--log-format {how.log_format}: expected text: a simulated run has no processes that log"
+            f"--log-format: expected text, got {how.log_format}: a simulated run has no processes that log"
         )
     check(engine_named(experiment.run.engine), experiment, how.options)
     advise(experiment)
@@ -73,35 +73,35 @@ def simulated(experiment: Experiment, how: How) -> FinishedRun:
     )
 
 
-def submitted(experiment: Experiment, how: How) -> None:
-    """As a batch job; says its number and the run folder. Raises EngineError and RunError."""
-    from pslab.launch.engines.slurm import submit
+def submit(experiment: Experiment, how: RunOptions) -> None:
+    """Submit a batch job, and print its number and the run folder. Raises EngineError and RunError."""
+    from pslab.launch.engines import slurm
 
     if experiment.run.engine != "slurm":
-        raise EngineError(f"--submit: is for engine slurm, got engine {experiment.run.engine}")
+        raise EngineError(f"--submit: expected engine slurm, got engine {experiment.run.engine}")
     check(engine_named("slurm"), experiment, how.options)
-    done = submit(experiment, how.out, how.force, how.resume_from, _options(how), Path.cwd())
+    done = slurm.submit(experiment, how.out, how.force, how.resume_from, _words(how), Path.cwd())
     if how.as_json:
         print_json({"event": "submitted", "job": done.job, "folder": str(done.folder)})
     else:
         click.echo(f"submitted: job {done.job}\nrun folder: {done.folder}")
 
 
-def _options(how: How) -> list[str]:
-    """What the batch job's ps-lab run is told beside the experiment."""
-    said = ["--log-format", how.log_format]
+def _words(how: RunOptions) -> list[str]:
+    """Return the options for `ps-lab run` in the batch job."""
+    words = ["--log-format", how.log_format]
     if how.restarts is not None:
-        said += ["--restarts", str(how.restarts)]
+        words += ["--restarts", str(how.restarts)]
     for tracker in how.trackers:
-        said += ["--tracker", tracker]
+        words += ["--tracker", tracker]
     if how.save is not None:
-        said += ["--save", str(how.save)]
+        words += ["--save", str(how.save)]
     flags = {"--tensorboard": how.tensorboard, "--quiet": how.quiet}
-    return [*said, *(flag for flag, given in flags.items() if given)]
+    return [*words, *(flag for flag, given in flags.items() if given)]
 
 
 def advise(experiment: Experiment) -> None:
-    """One line when the policy is meant for another optimizer. Raises OptimizerError."""
+    """Print a note if the policy is meant for another optimizer. Raises OptimizerError."""
     if experiment.optimizer.name == FROM_JOB:
         return
     advised = advice(experiment.policy.name, build_optimizer(experiment.optimizer.config).config)

@@ -45,13 +45,13 @@ EVERY = 500
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where --until writes weights.safetensors and metrics.json [default: RUN/version-VERSION].",
+    help="Folder to which --until writes weights.safetensors and metrics.json [default: RUN/version-VERSION].",
 )
 @click.option(
     "--policy",
     metavar="NAME",
     shell_complete=completed_by(names),
-    help="Ask what this policy would have decided on RUN's schedule.",
+    help="Show what this policy would have decided on RUN's schedule.",
 )
 @click.option(
     "--set",
@@ -60,7 +60,7 @@ EVERY = 500
     metavar="KNOB=VALUE",
     help="A knob of --policy: max_staleness=2. Repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of sentences.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of sentences.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.pass_context
 def replay(
@@ -75,21 +75,20 @@ def replay(
 ) -> None:
     """Execute a run again, in this process, from its decision log.
 
-    Every gradient is computed anew from the version that its ticket was granted, every decision
-    is executed by the servers' own code; then the weights are compared with the run's fingerprint,
-    bit for bit. When they differ, the first contribution that came out otherwise is named, and
-    the exit code is 9. That holds on the kind of processor that made the run, with
-    run.deterministic = true (ps-lab run --deterministic), for jobs whose data is a function of worker
-    and batch number. The log has no payloads: every gradient is computed anew, and on several
-    threads it may differ in the last bits. Random numbers of Keras layers (dropout) are reproduced;
+    Every gradient is computed again from the version that its ticket was granted, and the servers' own
+    code executes every decision; then the weights are compared with the run's fingerprint, bit for bit.
+    If they differ, the first contribution that differs is named, and the exit code is 9. This requires the
+    kind of processor that made the run, run.deterministic = true (ps-lab run --deterministic), and a job
+    whose data is a function of worker and batch number. The log has no payloads, and gradients computed on
+    several threads may differ in the last bits. Random numbers of Keras layers (dropout) are reproduced;
     others (numpy's global ones) are not.
 
-    A run that was killed, or still goes on, is executed up to the last whole line of its log: a note says so, there
-    is no fingerprint to compare with, and the exit code is 0 when every contribution came out as logged.
+    An unfinished run is executed up to the last complete line of its log, and a note says so. It has no
+    fingerprint, and the exit code is 0 if every contribution equals the logged one.
 
-    The job that RUN names is imported and run: replay only folders of which you know who made them.
+    This imports and runs the job that RUN names: replay only folders whose author you trust.
 
-    With --policy nothing is computed: another policy receives the order in which workers finished their computations.
+    With --policy nothing is computed: another policy receives the order in which workers finished.
 
     \b
       ps-lab replay runs/digits-async
@@ -97,11 +96,11 @@ def replay(
       ps-lab replay runs/digits-async --policy bounded --set max_staleness=1
     """
     if policy is None and knobs:
-        raise Failure("--set is for --policy: name the policy whose knobs these are")
+        raise Failure("--set: expected --policy, whose knobs it sets")
     if out is not None and until is None:
-        raise Failure("--out is for --until: say which version is to be written there")
+        raise Failure("--out: expected --until VERSION, which is written there")
     if policy is not None and until is not None:
-        raise Failure("--until and --policy exclude each other: another policy makes other versions")
+        raise Failure("--until: expected no --policy, because another policy makes other versions")
     try:
         run = Run(folder)
         say_unfinished([run])
@@ -118,9 +117,11 @@ def replay(
 
 def _replay(run: Run, until: int | None, out: Path, as_json: bool, quiet: bool) -> bool:
     execution = replay_of(run)
-    # Before everything is computed.
+    # Fail before anything is computed.
     if until is not None and until > execution.last:
-        raise RunError(f"{run.path}: has no version {until}; its last one is {execution.last}")
+        raise RunError(
+            f"{run.path}: expected --until of at most {execution.last}, its last version, got {until}"
+        )
     replayed = execution.run(until, None if quiet else _progress(run.summary.versions))
     proof = prove(run, execution) if replayed.finished else None
     record = export(execution, out) if until is not None else {}
@@ -136,7 +137,7 @@ def _replay(run: Run, until: int | None, out: Path, as_json: bool, quiet: bool) 
         if record:
             click.echo(f"metrics of version {replayed.version}: {json.dumps(record['metrics'])}")
             click.echo(f"written to {out}")
-    # Who was killed left no fingerprint.
+    # An unfinished run has no fingerprint.
     comparable = proof is not None and run.unfinished is None
     return replayed.first is None and (proof is None or proof.holds or not comparable)
 
@@ -154,7 +155,7 @@ def _progress(versions: int) -> Callable[[Replayed], None]:
 def _what_if(run: Run, policy: str, knobs: Sequence[str], as_json: bool) -> None:
     steps = read_records(run)
     recorded = job_of(steps).policy
-    # The run's own knobs are the start where it is the same policy with others.
+    # For the same policy, the run's own knobs are the defaults.
     given = {k: v for k, v in recorded.items() if k != "name"} if policy == recorded["name"] else {}
     document: dict[str, object] = {"policy": dict(given)}
     apply_overrides(document, [knob if knob.startswith("policy.") else f"policy.{knob}" for knob in knobs])

@@ -1,0 +1,112 @@
+"""``ps-lab dashboard``"""
+
+import socket
+from pathlib import Path
+
+import click
+
+from pslab.commands.failure import EPILOG, Failure, trust_option
+from pslab.commands.live import observer_credentials
+from pslab.dashboard import sources
+from pslab.dashboard.access import is_loopback
+from pslab.dashboard.serve import PORT, ServeError, check_installed, link, listening, serve, token_for
+from pslab.launch.status_client import StatusError
+from pslab.runs.folder import RunError
+from pswire.addresses import AddressError
+from pswire.command.options import insecure_option, overrides_option, security_options
+from pswire.config.experiment import ExperimentError
+from pswire.exits import ExitCode
+from pswire.security.authority import described
+from pswire.security.credentials import Credentials
+from pswire.security.settings import SecurityOptions
+
+
+@click.command(epilog=EPILOG)
+@click.argument("target", metavar="[HOST:PORT | RUN | EXPERIMENT]", required=False)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--bind",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Interface to listen on. Off the loopback, the page requires the token in the printed link, and the command "
+    "requires TLS (--tls-ca, --tls-cert, --tls-key) or --insecure.",
+)
+@insecure_option
+@overrides_option("Override a key of EXPERIMENT: policy.name=async. Repeatable.")
+@trust_option
+@security_options
+def dashboard(
+    target: str | None,
+    port: int,
+    bind: str,
+    overrides: tuple[str, ...],
+    trust: bool,
+    security: SecurityOptions,
+) -> None:
+    """Serve a web page that shows a cluster, a run or a simulated experiment, with a playground.
+
+    \b
+    HOST:PORT   a live cluster; the server with task index 0
+    RUN         a run folder: live while the run goes on, afterwards with a time slider
+    EXPERIMENT  an experiment file, simulated as its [simulation] says, without its [job]
+    nothing     the playground alone
+
+    The page shows who waits, why and for whom; a lane for each worker; loss, staleness, rates, servers
+    and the decision log. The dashboard is a process beside the servers: it asks the coordinator twice a
+    second, however many people look at the page, and not at all while nobody does. Ctrl-C ends it.
+    """
+    credentials = observer_credentials(security)
+    encrypted = credentials.encrypted and bool(credentials.identity.cert) and not is_loopback(bind)
+    hosts = _page_hosts(bind, credentials, encrypted)
+    observing = credentials
+    if target is not None and sources.live_address(Path(target)):
+        # A running run may have certificates of its own; the page is not served with them.
+        observing = observer_credentials(security, Path(target), trusted=trust)
+    try:
+        check_installed()
+        source = sources.find(target, overrides, observing, trusted=trust)
+        sock = listening(bind, port)
+    except (RunError, ExperimentError, AddressError) as error:
+        raise Failure(error) from error
+    except StatusError as error:
+        raise Failure(error, error.code) from error
+    except ServeError as error:
+        taken = ExitCode.ADDRESS_IN_USE if "cannot listen" in str(error) else ExitCode.USAGE
+        raise Failure(error, taken) from error
+    from pslab.dashboard.app import application
+
+    token = token_for(bind)
+    # "All interfaces" is no address to connect to, so the link names a host.
+    host = (*hosts, socket.gethostname())[0] if bind in ("0.0.0.0", "::") else bind
+    names = frozenset(name.lower() for name in (bind, host, *hosts))
+    app = application(source, names=names, token=token)
+    # Browsers have no client certificate; the token in the link authenticates them.
+    context = credentials.identity.server_context(mutual=False) if encrypted else None
+    shown = link(sock, host, token, encrypted=encrypted)
+    serve(app, sock, lambda: click.echo(f"dashboard: {shown}"), context, source.pool.close)
+
+
+def _page_hosts(bind: str, credentials: Credentials, encrypted: bool) -> tuple[str, ...]:
+    """Return the host names in the page's certificate, if it needs one. Raises Failure for an exposed page."""
+    if not (is_loopback(bind) or encrypted or credentials.insecure):
+        raise Failure(
+            f"--bind {bind}: other machines reach this address, and anybody on the network could read the page and its "
+            "token: expected --tls-ca, --tls-cert and --tls-key, or --insecure"
+        )
+    if not encrypted:
+        return ()
+    hosts = described(credentials.identity.cert).hosts
+    if not hosts:
+        raise Failure(
+            f"--bind {bind}: expected a certificate for this host, got a client's, which no browser accepts: make one "
+            "with ps-lab certs DIR --page HOST",
+            ExitCode.UNTRUSTED,
+        )
+    return hosts

@@ -1,0 +1,203 @@
+"""Commands that ask a running job: ``ps-lab status``, ``watch`` and ``note``.
+
+They identify themselves as an observer, or as an admin for notes.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+from rich.live import Live
+
+from pslab.commands.failure import EPILOG, Failure, console, trust_option
+from pslab.display.progress import print_json
+from pslab.display.status import SampleRate, status_json, status_line, status_view
+from pslab.display.watch import History, watch_view
+from pslab.launch.security import options_for
+from pslab.launch.status_client import INTERVAL, StatusClient, StatusError
+from pslab.runs.folder import EXPERIMENT, RunError, address_of
+from pswire.addresses import AddressError, parse_address
+from pswire.command.options import security_options
+from pswire.config.experiment import ExperimentError, load_experiment
+from pswire.config.run_sections import SecuritySection
+from pswire.exits import ExitCode
+from pswire.security.credentials import Credentials
+from pswire.security.names import IdentityError, Role
+from pswire.security.settings import OBSERVER, SecurityError, SecurityOptions, credentials_for
+from pswire.security.tokens import TokenError
+from pswire.v1 import coordinator_pb2 as pb
+
+
+def observer_credentials(
+    options: SecurityOptions, run: Path | None = None, *, trusted: bool = False, role: Role = Role.OBSERVER
+) -> Credentials:
+    """Return the credentials for a cluster, or for the run in folder `run`. Raises Failure.
+
+    For a run of this user, these are what the run was started with. Files that the folder itself names are used only
+    if it is `trusted`, because the folder also names the address to which they would be presented.
+    """
+    section = None
+    if run is not None and not options.with_environment(os.environ).given:
+        options = options_for(run)
+        section = None if options.given else _section_of(run, trusted)
+    try:
+        return credentials_for(role, options, os.environ, section, name=OBSERVER)
+    except IdentityError as error:
+        raise Failure(error, ExitCode.UNTRUSTED) from error
+    except (SecurityError, TokenError) as error:
+        raise Failure(error) from error
+
+
+def status_client(
+    target: str, options: SecurityOptions, *, trusted: bool, role: Role = Role.OBSERVER
+) -> StatusClient:
+    """Return a client of server 0 at address `target`, or of the running run in folder `target`. Raises Failure."""
+    folder = Path(target) if Path(target).is_dir() else None
+    try:
+        address = str(parse_address(target if folder is None else address_of(folder)))
+    except AddressError as error:
+        raise Failure(f"{error} (and no run folder has that name)") from error
+    except RunError as error:
+        raise Failure(error) from error
+    return StatusClient(
+        address, credentials=observer_credentials(options, folder, trusted=trusted, role=role)
+    )
+
+
+def _section_of(run: Path, trusted: bool) -> SecuritySection | None:
+    """Return [security] of a run's experiment; None if unreadable or not to be trusted."""
+    try:
+        section = load_experiment(run / EXPERIMENT).security
+    except ExperimentError:
+        return None
+    if trusted or not (section.ca or section.cert or section.key or section.token_file):
+        return section
+    click.echo(
+        f"note: {run / EXPERIMENT} names certificates or tokens, which are not used: you did not start this run here, "
+        "or it is over. Give --tls-ca and its companions, or --trust if you trust the author of the folder",
+        err=True,
+    )
+    return None
+
+
+@click.command(epilog=EPILOG)
+@click.argument("target", metavar="HOST:PORT|RUN")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole status as one JSON object.")
+@click.option("--watch", is_flag=True, help="Repeat until the server is gone or Ctrl-C.")
+@trust_option
+@security_options
+def status(target: str, as_json: bool, watch: bool, trust: bool, security: SecurityOptions) -> None:
+    """Show what a cluster is doing, and why each waiting worker waits.
+
+    HOST:PORT is the server with task index 0, RUN the folder of a running run. For every waiting
+    worker, a sentence says since when it has waited and what would release it.
+    """
+    client = status_client(target, security, trusted=trust)
+    try:
+        first = client.ask()
+        if watch:
+            _watch(_statuses(first, client.ask), as_json)
+        elif as_json:
+            print_json(status_json(first))
+        else:
+            console().print(status_view(first))
+    except StatusError as error:
+        raise Failure(error, error.code) from error
+    finally:
+        client.close()
+
+
+def _statuses(first: pb.StatusReply, ask: Callable[[], pb.StatusReply]) -> Iterator[pb.StatusReply]:
+    """Yield `first` and then a new status every `INTERVAL` seconds, until the server is gone."""
+    reply = first
+    while True:
+        yield reply
+        time.sleep(INTERVAL)
+        try:
+            reply = ask()
+        except StatusError as error:
+            click.echo(f"the server is gone: {error}", err=True)
+            return
+
+
+def _watch(statuses: Iterator[pb.StatusReply], as_json: bool) -> None:
+    if as_json:
+        for reply in statuses:
+            print_json(status_json(reply))
+        return
+    rate = SampleRate()
+    with Live(console=console(), auto_refresh=False) as live:
+        for reply in statuses:
+            rate.add(time.monotonic(), reply.samples)
+            live.update(status_view(reply, rate.rate), refresh=True)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("target", metavar="HOST:PORT|RUN")
+@trust_option
+@security_options
+def watch(target: str, trust: bool, security: SecurityOptions) -> None:
+    """Watch a cluster on the whole terminal until its server is gone, or Ctrl-C.
+
+    HOST:PORT is the server with task index 0, RUN the folder of a running run. The screen shows curves
+    of the last minute (samples, versions, loss, staleness of applied contributions), a lane for each worker
+    with the times when it computed, waited or was lost, and who waits for whom. If standard output is not a
+    terminal, a line is printed every two seconds.
+    """
+    client = status_client(target, security, trusted=trust)
+    try:
+        show(client.ask(), client.ask)
+    except StatusError as error:
+        raise Failure(error, error.code) from error
+    finally:
+        client.close()
+
+
+def show(first: pb.StatusReply, ask: Callable[[], pb.StatusReply]) -> None:
+    """Show the status until `ask` raises StatusError."""
+    screen = console()
+    with Live(console=screen, auto_refresh=False, screen=screen.is_terminal) as live:
+        history, rate, reply, printed = History(), SampleRate(), first, float("-inf")
+        try:
+            while True:
+                now = time.monotonic()
+                history.add(now, reply)
+                rate.add(now, reply.samples)
+                if screen.is_terminal:
+                    live.update(watch_view(history, screen.height, screen.width), refresh=True)
+                elif now - printed >= 2.0:
+                    screen.print(status_line(reply, rate.rate), markup=False)
+                    printed = now
+                time.sleep(INTERVAL)
+                reply = ask()
+        except StatusError as error:
+            gone = f"the server is gone: {error}"
+    screen.print(status_line(reply, rate.rate), markup=False)
+    click.echo(gone, err=True)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("target", metavar="HOST:PORT|RUN")
+@click.argument("text")
+@trust_option
+@security_options
+def note(target: str, text: str, trust: bool, security: SecurityOptions) -> None:
+    """Write a remark into the decision log of a running job.
+
+    HOST:PORT is the server with task index 0, RUN the folder of a running run. The decision log keeps
+    TEXT with its time; the dashboard, the server's own log and pictures show it. Under TLS this requires
+    an admin's certificate or token.
+
+    \b
+      ps-lab note runs/digits "learning rate looks too large"
+    """
+    client = status_client(target, security, trusted=trust, role=Role.ADMIN)
+    try:
+        client.note(text)
+    except StatusError as error:
+        raise Failure(error, error.code) from error
+    finally:
+        client.close()
+    click.echo("noted")

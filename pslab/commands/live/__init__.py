@@ -1,1 +1,0 @@
-"""The subcommands that look at a running job."""

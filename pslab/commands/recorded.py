@@ -1,0 +1,236 @@
+"""Commands that read a run folder: ``ps-lab report``, ``check``, ``checkpoints``, ``trace`` and ``tensorboard``."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pslab.check.checker import check_run, result_json, result_lines
+from pslab.commands.failure import EPILOG, Failure, console, failures, say_unfinished, trust_option
+from pslab.display.progress import print_json
+from pslab.observe.tensorboard import write_events
+from pslab.observe.trace import write_trace
+from pslab.runs.checkpoints import Fate, Listed, Shelf
+from pslab.runs.folder import TENSORBOARD, TRACE, Run, RunError, later_jobs
+from pslab.runs.report import draw, rich_table, rows
+from psserver.checkpoint import CheckpointError
+from psserver.checkpoint.rewind import RewindError
+from pswire.exits import ExitCode
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PNG", help="Also draw a picture."
+)
+@click.option("--title", default="", help="Title of the picture.")
+def report(folders: tuple[Path, ...], out: Path | None, title: str) -> None:
+    """Put runs side by side: a table and, with --out, a picture of loss and staleness.
+
+    An unfinished run is read up to the last complete line of its log, and a note says so.
+    """
+    with failures(RunError):
+        runs = [Run(folder) for folder in folders]
+        say_unfinished(runs)
+        console().print(rich_table(rows(runs)))
+        for run in runs:
+            if run.summary.missing:
+                click.echo(f"{run.name}: not trained on: {run.summary.missing_text}")
+            if later := later_jobs(run.path):
+                click.echo(f"{run.name}: its servers trained later jobs: {', '.join(map(str, later))}")
+        if out is not None:
+            draw(runs, out, title)
+            click.echo(f"picture: {out}")
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print all violations and counts, one JSON object per job."
+)
+@click.pass_context
+def check(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> None:
+    """Verify a run's decision log.
+
+    Reads RUN/decisions.jsonl once and reports every violation with its line and a sentence:
+    numbering, tickets, accounting, versions, staleness, weights, the policy's own guarantee, and
+    the agreement of summary.json, metrics.jsonl and weights.safetensors. Prints the staleness conservation
+    law. An unfinished run is checked up to the last complete line of its log; a note says so, which is no
+    failure. Later jobs of the run's servers, such as RUN/job-2, are checked too. Exits with 9 when a check
+    fails.
+    """
+    kept = True
+    for folder in (job for run in folders for job in (run, *later_jobs(run))):
+        with failures(RunError):
+            verdict = check_run(Run(folder))
+        kept &= verdict.ok
+        if as_json:
+            print_json(result_json(str(folder), verdict))
+        else:
+            for line in result_lines(str(folder), verdict):
+                console().print(line)
+    context.exit(int(ExitCode.OK if kept else ExitCode.VIOLATIONS))
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where to write it [default: RUN/trace.json].",
+)
+def trace(folder: Path, out: Path | None) -> None:
+    """Write a run as a trace for a timeline viewer: when each worker computed, communicated and waited.
+
+    The file is in the Trace Event Format (JSON). Open it at https://ui.perfetto.dev, which reads it
+    in your browser without sending it anywhere. Every worker has a lane with a slice per ticket, which
+    contains pull, compute and push; an arrow leads from each contribution to the update that applied it.
+    Click a slice for its staleness, weight and fate. Drops, cancelled tickets, lost and returning workers
+    are marks in the lane.
+
+    RUN is the folder of any run with a decision log: real or simulated, finished or not.
+    """
+    try:
+        run = Run(folder)
+        say_unfinished([run])
+        target = out or run.path / TRACE
+        count = write_trace(run.decisions(), target)
+    except RunError as error:
+        raise Failure(error) from error
+    except OSError as error:
+        raise Failure(f"{error.filename}: cannot be written: {error.strerror}") from error
+    click.echo(f"trace: {target} ({count} events)")
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write one folder below DIR for each run [default: tensorboard/ in each run folder].",
+)
+def tensorboard(folders: tuple[Path, ...], out: Path | None) -> None:
+    """Write recorded runs as TensorBoard event files.
+
+    They contain scalars over the version (loss, evaluation/NAME, staleness/mean, staleness/max,
+    samples_per_second, accepted_share) and a histogram of staleness for every 100 versions. Event files of
+    an earlier call are replaced. `ps-lab run --tensorboard` writes the same while a run goes on.
+
+    \b
+      ps-lab tensorboard runs/digits-* --out runs/events
+      tensorboard --logdir runs/events
+    """
+    with failures(RunError):
+        runs = [Run(folder) for folder in folders]
+        say_unfinished(runs)
+        twice = [
+            name for name, count in Counter(run.path.resolve().name for run in runs).items() if count > 1
+        ]
+        if out is not None and twice:
+            raise RunError(f"--out: expected runs with different names, got two that are called {twice[0]}")
+        for run in runs:
+            target = run.path / TENSORBOARD if out is None else out / run.path.resolve().name
+            points = write_events(run.path, target)
+            click.echo(f"{run.path}: {points} points in {target}")
+    click.echo(f"view them with: tensorboard --logdir {folders[0] if out is None else out}")
+
+
+LABELS = {
+    Fate.LATEST: "whole",
+    Fate.NAMED: "whole",
+    Fate.ALONE: "whole",
+    Fate.VOID: "VOID",
+    Fate.REFUSED: "REFUSED",
+    Fate.DAMAGED: "DAMAGED",
+}
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per checkpoint.")
+@trust_option
+@click.pass_context
+def checkpoints(context: click.Context, folder: Path, as_json: bool, trust: bool) -> None:
+    """List and verify the checkpoints of a run folder or of a folder of checkpoints, with their effect on --resume.
+
+    For a run of several jobs (job-2, job-3, ...), the checkpoints of all jobs are listed.
+
+    Every byte is compared with the digests of the manifest. A checkpoint is "whole" (--resume latest takes the newest
+    of these, --resume NAME any), VOID (the run's log has diverged from it, or it belongs to another run), REFUSED (the
+    run's experiment.toml has another policy, optimizer, number of workers or seed), or DAMAGED, which also means
+    incomplete and names the file; then the exit code is 9.
+    """
+    shelves = [_shelf(each, trust) for each in (folder, *later_jobs(folder))]
+    if not any(names for _, names in shelves):
+        raise Failure(f"{shelves[0][0].store.root}: contains no checkpoints")
+    intact = True
+    for shelf, names in shelves:
+        if len(shelves) > 1 and names and not as_json:
+            click.echo(f"{shelf.store.root}:")
+        intact &= _list_checkpoints(shelf, names, as_json)
+    context.exit(int(ExitCode.OK if intact else ExitCode.VIOLATIONS))
+
+
+def _shelf(folder: Path, trust: bool) -> tuple[Shelf, list[str]]:
+    """Return the checkpoints of a folder and their names. Raises Failure."""
+    with failures(CheckpointError, RewindError):
+        shelf = Shelf(folder, trusted=trust)
+        return shelf, shelf.store.names()
+
+
+def _list_checkpoints(shelf: Shelf, names: list[str], as_json: bool) -> bool:
+    """Print each checkpoint; return whether none is damaged. Raises Failure."""
+    intact = True
+    if shelf.log is not None and shelf.log.damage:
+        click.echo(f"DAMAGED  {shelf.log.damage}: it proves nothing, and no checkpoint needs it", err=as_json)
+        intact = False
+    with failures(CheckpointError):
+        for found in shelf.listed(names):
+            intact &= found.fate is not Fate.DAMAGED
+            if as_json:
+                print_json({"folder": str(shelf.store.root), **_record(found)})
+            else:
+                click.echo(_text(found))
+    return intact
+
+
+def _resume(found: Listed) -> str | None:
+    """Return the value of --resume that takes this checkpoint; None if none does."""
+    return {Fate.LATEST: "latest", Fate.NAMED: found.name}.get(found.fate)
+
+
+def _record(found: Listed) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "checkpoint": found.name,
+        "problem": found.reason or None,
+        "void": found.fate in (Fate.VOID, Fate.ALONE),
+        "resume": _resume(found),
+        "fate": str(found.fate),
+    }
+    about = found.about
+    if about is None or found.fate is Fate.DAMAGED:
+        return record
+    return record | {
+        "version": about.version,
+        "entry": about.entry,
+        "t": about.t,
+        "servers": about.servers,
+        "bytes": about.nbytes,
+        "policy": about.policy.get("name"),
+        "optimizer": about.optimizer.get("name"),
+    }
+
+
+def _text(found: Listed) -> str:
+    label, about = f"{LABELS[found.fate]:<7}", found.about
+    if about is None or found.fate is Fate.DAMAGED:
+        return f"{label}  {found.reason}"
+    resume = _resume(found)
+    return (
+        f"{label}  {found.name}: version {about.version}, {about.t:.1f} s, {about.servers} servers, "
+        f"{about.nbytes / (1 << 20):.1f} MiB, {about.policy.get('name')}, {about.optimizer.get('name')}\n"
+        f"         {f'--resume {resume} resumes from it' if resume else found.reason}"
+    )

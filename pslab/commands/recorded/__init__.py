@@ -1,1 +1,0 @@
-"""The subcommands that read what runs left behind."""
