@@ -1,6 +1,6 @@
-"""Runs whose processes are killed, stopped and cut off on purpose, held against what is promised.
+"""Runs whose processes are killed, stopped and cut off on purpose, and the checks of what must hold nevertheless.
 
-campaign  which process, in what way and when, from a seed; when the job has recovered: pure
+campaign  which process is disturbed, how and when, from a seed; and when the job has recovered. Pure
 running   a local run that is disturbed, with connections that can be cut
 verdict   what must hold at the end, and the report
 """

@@ -1,7 +1,6 @@
-"""What is done to a run, and when; and when the job has recovered from it. Pure.
+"""A campaign of disturbances, and when the job has recovered from each. Pure.
 
-Disturbances are drawn from a seed and counted in versions rather than seconds; the coordinator says how
-far the job is.
+Disturbances are drawn from a seed. Gaps between them are counted in versions, which the coordinator reports.
 """
 
 import random
@@ -12,17 +11,17 @@ from typing import Literal, get_args
 Kind = Literal["kill", "stop", "cut"]
 Role = Literal["worker", "shard", "coordinator"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# Of a hundred disturbances, so many strike while the job recovers from the one before.
-AT_ONCE = 15
+# Percentage of disturbances that strike while the job recovers from the previous one.
+OVERLAPPING = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """`name`: of a process, "server-1". `gap`: versions since the recovery from the one before; `at_once`: not even
-    that.
+    """A disturbance of the process `name`, such as "server-1".
 
     "kill" is SIGKILL. "stop" is SIGSTOP, and SIGCONT after `pause` times the worker timeout. "cut" closes the
-    connections of a worker to all servers, or of all workers to a server.
+    connections of a worker to all servers, or of all workers to a server. `gap`: versions since the recovery from the
+    previous disturbance; `at_once`: strike before that recovery.
     """
 
     kind: Kind
@@ -33,21 +32,21 @@ class Disturbance:
 
     @property
     def role(self) -> Role:
-        """What the process does."""
+        """The role of the process."""
         return "worker" if self.name.startswith("worker") else "shard" if self.index else "coordinator"
 
     @property
     def index(self) -> int:
-        """Of the process within its role's list."""
+        """The index of the process among servers or workers."""
         return int(self.name.rpartition("-")[2])
 
 
 def disturbances(
     seed: int, servers: int, workers: int, every: int, kinds: Sequence[Kind] = KINDS
 ) -> Iterator[Disturbance]:
-    """Without end. `every`: versions between two of them, on the average; `servers`: 0 where none may be lost.
+    """Yield disturbances without end, equally many for each role.
 
-    All roles that there are come equally often.
+    `every`: average number of versions between two of them; `servers`: 0 if no server may be lost.
     """
     chance = random.Random(seed)
     roles = [[f"worker-{n}" for n in range(workers)]]
@@ -58,12 +57,12 @@ def disturbances(
     while True:
         name, kind = chance.choice(chance.choice(roles)), chance.choice(kinds)
         gap = chance.randrange(1, 2 * max(1, every))
-        yield Disturbance(kind, name, gap, chance.randrange(100) < AT_ONCE, chance.uniform(0.2, 1.5))
+        yield Disturbance(kind, name, gap, chance.randrange(100) < OVERLAPPING, chance.uniform(0.2, 1.5))
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A coordinator's answer. `job`: its name, which another life of the job changes."""
+class Progress:
+    """A coordinator's answer. `job`: its name, which a recovery changes."""
 
     job: str
     version: int
@@ -72,8 +71,11 @@ class Seen:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a disturbance did. `version`: the newest before it; `rolled_back`: versions that were lost by it, None where
-    no server was given up; `seconds`: until the next version was made, None where the job ended before."""
+    """The effect of a disturbance.
+
+    `version`: the newest one before it; `rolled_back`: versions lost by it, None if no server was lost; `seconds`:
+    until the next version, None if the job ended before.
+    """
 
     disturbance: Disturbance
     version: int
@@ -83,8 +85,11 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Open:
-    """A disturbance from which the job has not recovered. `base`: the version in the first answer behind it, for the
-    answer before it may be old. `low`: the first version of the job's next life."""
+    """A disturbance from which the job has not recovered.
+
+    `base`: version in the first answer after it, because the answer before it may be old. `low`: first version of the
+    job's next generation.
+    """
 
     outcome: Outcome
     since: float
@@ -95,18 +100,18 @@ class _Open:
 
 @dataclass
 class Campaign:
-    """`see` each answer of the coordinator; do what it returns, then say `done`."""
+    """Pass each answer of the coordinator to `see`, do what it returns, then call `done`."""
 
     plan: Iterator[Disturbance]
     outcomes: list[Outcome] = field(default_factory=list)
     _open: list[_Open] = field(default_factory=list)
     _next: Disturbance | None = None
-    _last: Seen | None = None
-    # The version from which the gap to the next is counted.
+    _last: Progress | None = None
+    # Version from which the gap to the next disturbance is counted.
     _from: int | None = None
 
-    def see(self, now: float, seen: Seen | None, more: bool = True) -> Disturbance | None:
-        """What is to be done now, if anything. `seen`: None where there was no answer; `more`: begin another one."""
+    def see(self, now: float, seen: Progress | None, more: bool = True) -> Disturbance | None:
+        """Return the disturbance that is due, if any. `seen`: None for no answer; `more`: whether to disturb again."""
         if seen is not None:
             self._recover(now, seen)
             self._last = seen
@@ -126,14 +131,14 @@ class Campaign:
         return due if seen.version >= self._from + due.gap else None
 
     def done(self, now: float, disturbance: Disturbance) -> None:
-        """It was done."""
+        """Record that the disturbance was carried out."""
         assert self._last is not None
         outcome = Outcome(disturbance, self._last.version)
         self.outcomes.append(outcome)
         self._open.append(_Open(outcome, now, self._last.job))
         self._next = self._from = None
 
-    def _recover(self, now: float, seen: Seen) -> None:
+    def _recover(self, now: float, seen: Progress) -> None:
         left = []
         for each in self._open:
             if each.base is None:
@@ -145,7 +150,7 @@ class Campaign:
                 recovered = seen.version > each.low
             else:
                 given_up = each.outcome.disturbance
-                # The coordinator may decide on for a while before it knows that a server is lost.
+                # The coordinator may go on deciding for a while before it notices the loss of a server.
                 lost = given_up.kind == "kill" and given_up.role != "worker"
                 recovered = not lost and seen.version > each.base
             if recovered:

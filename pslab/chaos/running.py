@@ -1,6 +1,6 @@
-"""A local run whose processes are killed, stopped and cut off while it goes on.
+"""A local run whose processes are killed, stopped and cut off.
 
-What can be cut off is a port that carries connections to a server.
+Workers connect to servers through relays, whose connections can be cut.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from pslab.chaos.campaign import Campaign, Disturbance, Seen
+from pslab.chaos.campaign import Campaign, Disturbance, Progress
 from pslab.display.progress import Display
 from pslab.launch.engines.launcher import Task
 from pslab.launch.engines.local import LocalLauncher
@@ -25,7 +25,7 @@ PIECE = 256 * 1024
 
 
 class Relay:
-    """Listens at `address`, on this machine; each connection is carried to `target`, "host:port". Close it."""
+    """A TCP relay from `address` on this machine to `target`, "host:port". Close it when done."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -37,7 +37,7 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Close what is open; new connections are taken as before."""
+        """Close all open connections; new ones are accepted as before."""
         with self._guard:
             cut, self._open = self._open, set()
         for end in cut:
@@ -86,10 +86,10 @@ LOOK_EVERY = 0.02
 
 
 class DisturbedRun(RealRun):
-    """As `RealRun`, on this machine. Workers reach servers through relays. `until`: nothing new is done after that
-    moment of the monotonic clock, or after `most` disturbances.
+    """A `RealRun` on this machine that is disturbed while it goes on. Workers reach servers through relays.
 
-    A thread asks the coordinator and disturbs; the run itself only starts processes again that have died.
+    A thread polls the coordinator and disturbs processes; the run itself only restarts those that have died. It stops
+    at `until`, on the monotonic clock, or after `limit` disturbances.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class DisturbedRun(RealRun):
         daemons: Daemons,
         campaign: Campaign,
         until: float,
-        most: int,
+        limit: int,
     ) -> None:
         super().__init__(experiment, folder, display, LocalLauncher(), daemons)
-        self.campaign, self._until, self._most = campaign, until, most
+        self.campaign, self._until, self._limit = campaign, until, limit
         self._relays: dict[tuple[str, str], Relay] = {}
         self._over = threading.Event()
         self._resumes: list[threading.Timer] = []
 
     def run(self) -> RunResult:
-        """As `RealRun.run`."""
+        """Run as `RealRun.run` does, with disturbances."""
         disturber = threading.Thread(target=self._disturb, daemon=True)
         disturber.start()
         try:
@@ -124,20 +124,20 @@ class DisturbedRun(RealRun):
 
     def _start_task(self, task: Task) -> None:
         if task.name in self._workers:
-            hosts, carried = self._tasks.hosts(self._addresses), self._carried(task.name)
-            command = [carried if word == hosts else word for word in task.command]
-            told = {key: carried if value == hosts else value for key, value in task.environment.items()}
-            task = replace(task, command=command, environment=told)
+            hosts, relayed = self._tasks.hosts(self._addresses), self._relayed_hosts(task.name)
+            command = [relayed if word == hosts else word for word in task.command]
+            variables = {key: relayed if value == hosts else value for key, value in task.environment.items()}
+            task = replace(task, command=command, environment=variables)
         super()._start_task(task)
 
-    def _carried(self, worker: str) -> str:
-        """The servers' addresses, as this worker is to know them: they stay when a server is started again."""
+    def _relayed_hosts(self, worker: str) -> str:
+        """Return the addresses of this worker's relays, which stay valid when a server restarts."""
         for server in self._servers:
             if (worker, server) not in self._relays:
                 self._relays[worker, server] = Relay(self._addresses[server])
         return ",".join(self._relays[worker, server].address for server in self._servers)
 
-    # In the thread
+    # In the disturbing thread
 
     def _disturb(self) -> None:
         first = self._servers[0]
@@ -148,7 +148,7 @@ class DisturbedRun(RealRun):
         try:
             while not self._over.wait(LOOK_EVERY):
                 now = time.monotonic()
-                more = now < self._until and len(self.campaign.outcomes) < self._most
+                more = now < self._until and len(self.campaign.outcomes) < self._limit
                 due = self.campaign.see(now, _ask(client), more)
                 if due is not None and self._do(due):
                     self.campaign.done(time.monotonic(), due)
@@ -156,7 +156,7 @@ class DisturbedRun(RealRun):
             client.close()
 
     def _do(self, due: Disturbance) -> bool:
-        """False: the process is not there just now."""
+        """Carry out a disturbance; return False if the process is not running."""
         process = self._processes.get(due.name)
         if process is None or not process.running:
             return False
@@ -177,9 +177,9 @@ class DisturbedRun(RealRun):
         return True
 
 
-def _ask(client: StatusClient) -> Seen | None:
+def _ask(client: StatusClient) -> Progress | None:
     try:
         reply = client.ask()
     except StatusError:
         return None
-    return Seen(reply.job, reply.version, reply.phase)
+    return Progress(reply.job, reply.version, reply.phase)

@@ -1,4 +1,4 @@
-"""What must hold of a run that was disturbed, and what is told of it."""
+"""Checks of a disturbed run, and the report of a campaign."""
 
 import json
 import math
@@ -21,8 +21,11 @@ ACCURACY = "accuracy"
 
 @dataclass(slots=True)
 class Round:
-    """One run. `seed`: of what was done to it. `problems`: sentences; empty where all holds. `undone`: versions and
-    commits that the log lost to rollbacks, which were computed again."""
+    """One disturbed run.
+
+    `seed`: of its disturbances. `problems`: sentences, empty if everything holds. `undone`: versions and commits that
+    rollbacks removed from the log and that were computed again.
+    """
 
     folder: Path
     seed: int
@@ -41,8 +44,10 @@ def judge(
     wanted: float | None,
     tolerance: float,
 ) -> Round:
-    """Hold the run against what is promised: it succeeds, its log passes the check, its checkpoints are whole, no batch
-    counts twice, and its accuracy is `wanted` but for `tolerance` (None: whatever it is)."""
+    """Check a run: it succeeds, its log passes the check, its checkpoints are whole, and no batch counts twice.
+
+    Its accuracy must be at least `wanted` minus `tolerance`; with `wanted` None, it is not checked.
+    """
     found = Round(folder, seed, outcomes)
     if not result.ok:
         found.problems.append(f"exit code {int(result.verdict.code)}: {result.verdict.reason}")
@@ -58,17 +63,17 @@ def judge(
     found.problems += _damaged(folder)
     accuracy = found.metrics.get(ACCURACY, math.nan)
     if result.ok and wanted is not None and not accuracy >= wanted - tolerance:
-        found.problems.append(f"accuracy {accuracy:.4g}, expected {wanted:.4g} of a run that was left alone")
+        found.problems.append(f"accuracy {accuracy:.4g}, expected {wanted:.4g}, that of the undisturbed run")
     return found
 
 
 def _counted_twice(run: Run) -> Iterable[str]:
-    """Every batch of a worker's own data; of data that is dealt, the check looks."""
+    """Check every batch of workers' own data; for dealt data, `ps-lab check` does."""
     commits: Counter[tuple[str, int]] = Counter()
     for entry in run.decisions():
         if isinstance(entry.fact, e.Work):
             return
-        # One without samples is of no batch: others waited for it.
+        # A commit without samples belongs to no batch.
         if isinstance(entry.fact, e.Commit) and entry.fact.samples:
             commits[entry.fact.worker, entry.fact.batch] += 1
     for (worker, batch), count in commits.items():
@@ -87,20 +92,20 @@ def _damaged(folder: Path) -> Iterable[str]:
 
 
 def undone(folder: Path) -> Counter[str]:
-    """Applies and commits among the entries that rollbacks have put aside."""
+    """Count applies and commits among the entries that rollbacks moved to other files."""
     counts: Counter[str] = Counter()
     for file in folder.glob("decisions.void-*.jsonl"):
         for line in file.read_bytes().splitlines():
             try:
                 counts[json.loads(line)["kind"]] += 1
             except (ValueError, KeyError, TypeError):
-                # Of a server that was killed within a line.
+                # The server was killed while it wrote this line.
                 continue
     return Counter({kind: counts[kind] for kind in ("apply", "commit")})
 
 
 def as_json(rounds: Sequence[Round], wanted: float | None) -> dict[str, Any]:
-    """The report, for programs. `wanted`: the accuracy of the run that was left alone."""
+    """Return the report for programs. `wanted`: accuracy of the undisturbed run."""
     return {
         "event": "chaos",
         "ok": not any(each.problems for each in rounds),
@@ -132,8 +137,10 @@ def as_json(rounds: Sequence[Round], wanted: float | None) -> dict[str, Any]:
 
 
 def text(rounds: Sequence[Round], wanted: float | None) -> str:
-    """The report, for people: a line for each kind of disturbance and for each run, with what does not hold of it.
-    `wanted`: the accuracy of the run that was left alone."""
+    """Return the report for people: a line for each kind of disturbance, and for each run with its problems.
+
+    `wanted`: accuracy of the undisturbed run.
+    """
     outcomes = [outcome for each in rounds for outcome in each.outcomes]
     lines = [f"{'':19}{'times':>6}{'to the next version, s':>26}{'versions rolled back':>24}"]
     lines.append(f"{'':19}{'':>6}{'median':>14}{'longest':>12}{'mean':>12}{'most':>12}")
@@ -150,8 +157,8 @@ def text(rounds: Sequence[Round], wanted: float | None) -> str:
     if any(outcome.rolled_back for outcome in outcomes):
         lines.append("(a rollback after several disturbances stands in the row of each)")
     for each in rounds:
-        said = f"{each.folder.name}: seed {each.seed}, {len(each.outcomes)} disturbances, {each.versions} versions"
-        lines.append(said + _accuracy(each, wanted))
+        line = f"{each.folder.name}: seed {each.seed}, {len(each.outcomes)} disturbances, {each.versions} versions"
+        lines.append(line + _accuracy(each, wanted))
         lines += [f"{each.folder}: {problem}" for problem in each.problems]
     held = not any(each.problems for each in rounds)
     lines.append("every run ended as promised" if held else "NOT every run ended as promised")
@@ -167,8 +174,8 @@ def _row(role: str, kind: str, outcomes: Sequence[Outcome]) -> str:
 
 
 def _accuracy(of: Round, wanted: float | None) -> str:
-    """Empty for a job that measures none."""
+    """Return the accuracy; empty for a job that measures none."""
     if ACCURACY not in of.metrics:
         return ""
-    alone = "" if wanted is None else f" ({wanted:.4g} left alone)"
+    alone = "" if wanted is None else f" ({wanted:.4g} undisturbed)"
     return f", accuracy {of.metrics[ACCURACY]:.4g}{alone}"

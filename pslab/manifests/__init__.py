@@ -1,8 +1,8 @@
-"""From an experiment file to Kubernetes objects: two Indexed Jobs, a JobSet, or a TFJob. Pure: nothing is contacted.
+"""An experiment as Kubernetes objects: two Indexed Jobs, a JobSet, or a TFJob. Pure: no cluster is contacted.
 
-request   what is asked for, and what is wrong with it
-pods      what runs in a pod of a server, and of a worker
-jobs      plain Indexed Jobs beside a headless Service, the same as one JobSet, and a TFJob
-checking  what every manifest must be, looked at from outside
+request   what is requested, validated
+pods      pod templates of servers and workers
+jobs      plain Indexed Jobs with a headless Service, the same as one JobSet, and a TFJob
+checking  rules for every manifest, independent of the code that makes them
 yaml      documents as text
 """

@@ -1,6 +1,6 @@
-"""What every manifest must be, looked at from outside: it shares no code with what makes them.
+"""Rules for every manifest, and Kubernetes' own schemas if the package kubernetes-validate is installed.
 
-And Kubernetes' own schemas, where the package kubernetes-validate is installed.
+The rules share no code with the modules that make manifests.
 """
 
 import re
@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-# Not a StatefulSet: its pods are started again whatever their end.
+# Without StatefulSet, which restarts pods whatever their exit code.
 KINDS = ("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job", "JobSet", "TFJob")
-# Kinds of Kubernetes itself; the others have definitions of their own.
+# Kinds of Kubernetes itself; the others are custom resources.
 BUILT_IN = ("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job")
-# Wrong options, refused, the user's code, diverged: another pod would end in the same way.
+# Exit codes after which another pod would fail in the same way: usage, refused, user code, diverged.
 FINAL = {2, 5, 6, 8}
-# A lost server, SIGKILL, SIGTERM.
-PASSING = {3, 137, 143}
+# Exit codes of transient failures: a lost server, SIGKILL, SIGTERM.
+TRANSIENT = {3, 137, 143}
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(m|Ki|Mi|Gi)?")
 
@@ -23,7 +23,7 @@ Document = Mapping[str, Any]
 
 
 def problems(documents: Sequence[Document]) -> list[str]:
-    """A sentence for each thing that is wrong."""
+    """Return a sentence for each violation."""
     found = [*_objects(documents)]
     for owner, policy, pod in templates(documents):
         found += [f"{owner}: {problem}" for problem in (*_restarts(policy), *_pod(pod), *_mounts(pod))]
@@ -33,7 +33,7 @@ def problems(documents: Sequence[Document]) -> list[str]:
 
 
 def schema_problems(documents: Sequence[Document]) -> list[str] | None:
-    """What Kubernetes' schemas have against them; None where kubernetes-validate is not installed."""
+    """Return violations of Kubernetes' schemas; None if kubernetes-validate is not installed."""
     if find_spec("kubernetes_validate") is None:
         return None
     import kubernetes_validate
@@ -50,7 +50,7 @@ def schema_problems(documents: Sequence[Document]) -> list[str] | None:
 
 
 def schema_parts(document: Document) -> Iterator[dict[str, Any]]:
-    """What of a document is of a kind that Kubernetes has itself: the Jobs within a JobSet, the pods within a TFJob."""
+    """Yield the parts of a document that Kubernetes has schemas for: Jobs of a JobSet, pods of a TFJob."""
     name = document["metadata"]["name"]
     if document["kind"] in BUILT_IN:
         yield dict(document)
@@ -65,7 +65,7 @@ def schema_parts(document: Document) -> Iterator[dict[str, Any]]:
 
 
 def jobs(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
-    """The name and the specification of every Job, also of those that a JobSet will make."""
+    """Yield name and specification of every Job, including those that a JobSet will make."""
     for document in documents:
         name = document["metadata"]["name"]
         if document["kind"] == "Job":
@@ -76,7 +76,7 @@ def jobs(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
 
 
 def templates(documents: Sequence[Document]) -> Iterator[tuple[str, str, Document]]:
-    """The owner, the restart policy and the specification of every pod."""
+    """Yield owner, restart policy and specification of every pod."""
     for name, job in jobs(documents):
         pod = job["template"]["spec"]
         yield name, pod.get("restartPolicy", ""), pod
@@ -93,7 +93,7 @@ def _objects(documents: Sequence[Document]) -> Iterator[str]:
         if kind not in KINDS:
             yield f"{kind} {name}: expected one of {', '.join(KINDS)}"
         if not _LABEL.fullmatch(name):
-            yield f"{kind} {name}: no name of 63 small letters, digits and dashes"
+            yield f"{kind} {name}: expected a name of at most 63 lower-case letters, digits and dashes"
     if len({document["metadata"].get("namespace") for document in documents}) > 1:
         yield "the objects are in different namespaces"
     if not [*templates(documents)]:
@@ -110,14 +110,14 @@ def _pod(pod: Document) -> Iterator[str]:
     if not security.get("runAsNonRoot") or not security.get("runAsUser"):
         yield "the pod may run as root"
     if pod.get("automountServiceAccountToken") is not False:
-        yield "the pod gets a token for Kubernetes' own interface, which it does not need"
+        yield "the pod gets a token for the Kubernetes API, which it does not need"
     for container in pod["containers"]:
         own = container.get("securityContext", {})
         dropped = own.get("capabilities", {}).get("drop")
         if own.get("allowPrivilegeEscalation") is not False or dropped != ["ALL"]:
             yield f"container {container['name']} has privileges that it does not need"
         if not own.get("readOnlyRootFilesystem"):
-            yield f"container {container['name']} may write into its image"
+            yield f"container {container['name']} may write to its root file system"
         if not container["command"] or not all(isinstance(word, str) for word in container["command"]):
             yield f"container {container['name']}: expected a command of words"
         for table in container.get("resources", {}).values():
@@ -126,7 +126,7 @@ def _pod(pod: Document) -> Iterator[str]:
             )
         for variable in container.get("env", ()):
             if "secretKeyRef" in variable.get("valueFrom", {}):
-                yield f"{variable['name']}: a secret in an environment shows in dumps; expected a mounted file"
+                yield f"{variable['name']}: expected a mounted file, got a secret in the environment, which dumps show"
 
 
 def _mounts(pod: Document) -> Iterator[str]:
@@ -141,7 +141,7 @@ def _mounts(pod: Document) -> Iterator[str]:
             elif ("secret" in volume or "configMap" in volume) and not mount.get("readOnly"):
                 yield f"volumeMounts: {mount['name']} is not read-only"
             elif "secret" in volume and volume["secret"]["defaultMode"] & 0o007:
-                yield f"volumes: everybody in the pod may read {mount['name']}"
+                yield f"volumes: any user in the pod may read {mount['name']}"
     yield from (f"volumes: {name} is not mounted" for name in volumes.keys() - mounted)
 
 
@@ -154,26 +154,26 @@ def _job(job: Document) -> Iterator[str]:
     ending = [rule for rule in rules if rule["action"] in ("FailJob", "FailIndex")]
     codes = {code for rule in ending for code in rule.get("onExitCodes", {}).get("values", ())}
     if not codes >= FINAL:
-        yield f"podFailurePolicy: exit codes {sorted(FINAL - codes)} would be tried again"
-    if codes & (PASSING | {0}):
-        yield f"podFailurePolicy: exit codes {sorted(codes & (PASSING | {0}))} end it"
+        yield f"podFailurePolicy: exit codes {sorted(FINAL - codes)} would be retried"
+    if codes & (TRANSIENT | {0}):
+        yield f"podFailurePolicy: exit codes {sorted(codes & (TRANSIENT | {0}))} would end the job"
     per_index = job.get("backoffLimitPerIndex")
     if per_index is None and any(rule["action"] == "FailIndex" for rule in rules):
         yield "FailIndex needs backoffLimitPerIndex"
     if per_index is None and job.get("backoffLimit") is None:
-        yield "how often pods are made again is left to Kubernetes"
+        yield "expected backoffLimit or backoffLimitPerIndex, got neither"
 
 
 def _hosts(documents: Sequence[Document]) -> Iterator[str]:
-    """No host may have a name that DNS does not take."""
+    """Check that host names are short enough for DNS."""
     for name, job in jobs(documents):
         host = f"{name}-{job['completions'] - 1}"
         if not _LABEL.fullmatch(host):
-            yield f"{host}: longer than the 63 characters of a host's name"
+            yield f"{host}: expected a host name of at most 63 characters"
 
 
 def _servers_are_there(documents: Sequence[Document]) -> Iterator[str]:
-    """Every address in --ps-hosts is a pod's, in a network that there is, on a port that it opens."""
+    """Check that every address in --ps-hosts belongs to a pod in an existing network, on a port that it opens."""
     known = {
         f"{name}-{index}.{network}:{port['containerPort']}"
         for name, job in jobs(documents)
@@ -187,11 +187,11 @@ def _servers_are_there(documents: Sequence[Document]) -> Iterator[str]:
             words = container["command"]
             for address in words[words.index("--ps-hosts") + 1].split(",") if "--ps-hosts" in words else ():
                 if address not in known:
-                    yield f"{owner}: --ps-hosts has {address}, which is no pod's"
+                    yield f"{owner}: --ps-hosts has {address}, which belongs to no pod"
 
 
 def _networks(documents: Sequence[Document], job: Document) -> list[str]:
-    """The subdomains in which the Job's pods have names."""
+    """Return the subdomains in which the Job's pods have names."""
     found = []
     for document in documents:
         spec, name = document.get("spec", {}), document["metadata"]["name"]

@@ -1,9 +1,10 @@
-"""Servers and workers as two Indexed Jobs beside a headless Service or in a JobSet, which makes one; or as a TFJob.
+"""Servers and workers as two Indexed Jobs with a headless Service, as a JobSet, or as a TFJob.
 
-Success is the servers' Job: the exit code of server 0 is the verdict of a run. The TFJob is that of Kubeflow's training
-operator (version 1 of it): TF_CONFIG says where the servers are. Its policy "ExitCode" takes exit codes up to 127 for
-permanent, also 3, a server that was lost. So workers come again on any failure; servers never, for what they held is
-gone. `pswire.exits` says which exit codes are worth another pod."""
+A run succeeds if the servers' Job succeeds: the exit code of server 0 is the verdict. The TFJob is for version 1 of
+Kubeflow's training operator, where TF_CONFIG has the addresses of the servers. Its policy "ExitCode" treats exit codes
+up to 127 as permanent, including 3, a lost server; so workers are restarted on any failure, and servers never, because
+their state is gone. `pswire.exits` says which exit codes are worth another pod.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,8 +25,8 @@ from pslab.manifests.pods import (
 from pslab.manifests.request import Request
 from pswire.exits import ExitCode
 
-# Of a process that was told to end: nothing is wrong with its command.
-_TOLD = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+# Exit codes of a process that was asked to end, whose command may be fine.
+_ASKED = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
 _DISRUPTED: Mapping[str, Any] = {
     "action": "Ignore",
     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
@@ -33,15 +34,15 @@ _DISRUPTED: Mapping[str, Any] = {
 
 
 def final_codes() -> list[int]:
-    """The same command would fail in the same way."""
-    return [int(code) for code in ExitCode if code and not code.restart and code not in _TOLD]
+    """Return the exit codes after which the same command would fail in the same way."""
+    return [int(code) for code in ExitCode if code and not code.restart and code not in _ASKED]
 
 
 def limits(container: str, restarts: int) -> dict[str, Any]:
-    """Fields of an Indexed Job whose pods come again, each index `restarts` times; 0: the first failure ends the job.
+    """Return the fields of an Indexed Job that limit restarts to `restarts` per index; 0 ends the job at a failure.
 
-    A pod that gave way (drained, evicted) does not count. One whose exit code says that nothing passing was wrong is
-    not tried again, and the others go on. All else counts: a lost server (3), SIGKILL (137), SIGTERM (143).
+    A drained or evicted pod does not count. A pod with a final exit code is not retried, and the others go on. All
+    other ends count: a lost server (3), SIGKILL (137), SIGTERM (143).
     """
     final = {"containerName": container, "operator": "In", "values": final_codes()}
     if not restarts:
@@ -52,12 +53,15 @@ def limits(container: str, restarts: int) -> dict[str, Any]:
 
 
 SERVER, WORKER = "ps", "worker"
-# Seconds for which Kubernetes keeps Jobs that have ended, and the output of their pods: a week.
+# Seconds for which Kubernetes keeps ended Jobs and the output of their pods: a week.
 KEPT = 7 * 86400
 
 
 def plain(request: Request) -> list[dict[str, Any]]:
-    """ConfigMap, Service, a Job for each role, NetworkPolicy and PodDisruptionBudget. Hosts are JOB-INDEX.SERVICE."""
+    """Return ConfigMap, Service, a Job per role, PodDisruptionBudget and NetworkPolicy.
+
+    Host names are JOB-INDEX.SERVICE.
+    """
     hosts = _hosts(request, f"{request.name}-{SERVER}")
     jobs: tuple[tuple[Role, str], ...] = (("ps", SERVER), ("worker", WORKER))
     return [
@@ -78,8 +82,10 @@ def plain(request: Request) -> list[dict[str, Any]]:
 
 
 def jobset(request: Request) -> list[dict[str, Any]]:
-    """ConfigMap, JobSet, NetworkPolicy, PodDisruptionBudget. Hosts are SET-JOB-0-INDEX.SUBDOMAIN, known before a pod is
-    ready."""
+    """Return ConfigMap, JobSet, PodDisruptionBudget and NetworkPolicy.
+
+    Host names are SET-JOB-0-INDEX.SUBDOMAIN, published before a pod is ready.
+    """
     hosts = _hosts(request, f"{request.name}-{SERVER}-0")
     replicated: list[dict[str, Any]] = []
     jobs: tuple[tuple[Role, str], ...] = (("ps", SERVER), ("worker", WORKER))
@@ -90,7 +96,7 @@ def jobset(request: Request) -> list[dict[str, Any]]:
     spec = {
         "network": {"enableDNSHostnames": True, "subdomain": request.name, "publishNotReadyAddresses": True},
         "successPolicy": {"operator": "All", "targetReplicatedJobs": [SERVER]},
-        # Jobs start their own pods again; a set that began anew would find its run folder taken.
+        # Jobs restart their own pods; a restarted set would find its run folder in use.
         "failurePolicy": {"maxRestarts": 0},
         "replicatedJobs": replicated,
     }
@@ -159,7 +165,7 @@ def tfjob(request: Request) -> list[dict[str, Any]]:
             "cleanPodPolicy": "None",
             "backoffLimit": request.restarts * cluster.workers,
         },
-        # Else worker 0 alone decides when the job is over.
+        # Otherwise worker 0 alone would decide when the job is over.
         "successPolicy": "AllWorkers",
         "tfReplicaSpecs": {
             "PS": _replicas(request, "ps", cluster.servers, "Never"),
@@ -181,6 +187,6 @@ def tfjob(request: Request) -> list[dict[str, Any]]:
 
 def _replicas(request: Request, role: Role, count: int, restart: str) -> dict[str, Any]:
     pods = template(request, role, Network((), PORT, PORT_NAME, DATA_PORT), CONTAINER)
-    # The operator writes its own over it, from beside the template.
+    # The operator replaces it by the restart policy beside the template.
     del pods["spec"]["restartPolicy"]
     return {"replicas": count, "restartPolicy": restart, "template": pods}

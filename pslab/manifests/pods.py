@@ -1,4 +1,4 @@
-"""What runs in a pod of a server, and of a worker: the daemons' own commands, as a user that is not root."""
+"""Pod templates of servers and workers: the daemons' own commands, run by a user other than root."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from pslab.manifests.request import Request
 
 Role = Literal["ps", "worker"]
 
-# Beside each other in a pod of its own: nothing else listens there.
+# Ports of a server; it has a pod of its own.
 GRPC_PORT, DATA_PORT, METRICS_PORT = 7070, 7071, 7072
 CONFIG, CONFIG_KEY, SECRETS = "/etc/paramserver", "experiment.toml", "/etc/paramserver-tls"
-# Dockerfile makes it.
+# User id that the Dockerfile creates.
 USER = 10001
-# From SIGTERM to SIGKILL: server 0 writes weights and summary.
+# Seconds from SIGTERM to SIGKILL, in which server 0 writes weights and summary.
 GRACE = 60
-# Seconds between two looks whether a server is ready.
-PROBED = 10
-# With it, Kubernetes' "restricted" standard takes the pods.
+# Seconds between two readiness probes.
+PROBE_PERIOD = 10
+# Satisfies Kubernetes' "restricted" pod security standard.
 _POD_SECURITY = {
     "runAsNonRoot": True,
     "runAsUser": USER,
@@ -30,14 +30,14 @@ _CONTAINER_SECURITY = {
     "capabilities": {"drop": ["ALL"]},
     "readOnlyRootFilesystem": True,
 }
-# What libraries write by the way; all else is in the run folder.
+# For temporary files of libraries; everything else is in the run folder.
 SCRATCH = "/tmp"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Where the servers are. `hosts`: empty where TF_CONFIG says it."""
+    """Addresses and ports of the servers. `hosts`: empty if TF_CONFIG has them."""
 
     hosts: Sequence[str]
     port: int = GRPC_PORT
@@ -47,18 +47,19 @@ class Network:
 
 
 def labels(request: Request, role: Role | None = None) -> dict[str, str]:
+    """Return the labels of the run's objects, or of its pods of one role."""
     found = {"app.kubernetes.io/name": "paramserver", "app.kubernetes.io/instance": request.name}
     return found if role is None else {**found, "app.kubernetes.io/component": role}
 
 
 def metadata(request: Request, name: str) -> dict[str, Any]:
-    """Of an object of its own."""
+    """Return the metadata of a top-level object."""
     place = {} if request.namespace is None else {"namespace": request.namespace}
     return {"name": name, **place, "labels": labels(request)}
 
 
 def config_map(request: Request) -> dict[str, Any]:
-    """The experiment file, for the pods to read. It has no secrets."""
+    """Return a ConfigMap with the experiment file, which contains no secrets."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -68,7 +69,7 @@ def config_map(request: Request) -> dict[str, Any]:
 
 
 def network_policy(request: Request) -> dict[str, Any]:
-    """Only the run's own pods reach its servers, and whoever collects metrics. Nobody has to reach a worker."""
+    """Return a policy by which only the run's own pods reach its pods, and any pod its metrics."""
     own: dict[str, Any] = {"from": [{"podSelector": {"matchLabels": labels(request)}}]}
     metrics = [{"ports": [{"port": METRICS_PORT}]}] if request.metrics else []
     return {
@@ -84,10 +85,10 @@ def network_policy(request: Request) -> dict[str, Any]:
 
 
 def disruption_budget(request: Request) -> list[dict[str, Any]]:
-    """Nobody drains a server's node while servers hold the only copy of the model. With checkpoints they come back."""
+    """Forbid draining a server's node while servers hold the only copy of the model; nothing with checkpoints."""
     if request.saves:
         return []
-    # Of a Job's pods Kubernetes takes a number only. What has ended is not evicted, and keeps no node.
+    # For pods of a Job, Kubernetes accepts a number only. Ended pods are not evicted and block no node.
     spec = {
         "minAvailable": request.experiment.cluster.servers,
         "selector": {"matchLabels": labels(request, "ps")},
@@ -105,7 +106,7 @@ def disruption_budget(request: Request) -> list[dict[str, Any]]:
 
 
 def template(request: Request, role: Role, network: Network, container: str) -> dict[str, Any]:
-    """A pod template. The restart policy is Never: what comes again comes as a new pod."""
+    """Return a pod template. The restart policy is Never: a restart is a new pod."""
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         **({} if network.subdomain is None else {"subdomain": network.subdomain}),
@@ -133,7 +134,7 @@ def _container(request: Request, role: Role, network: Network, name: str) -> dic
         "image": request.image,
         "command": command,
         "env": [*_variables(request, role, network)],
-        # The training operator wants its port on workers, too; nothing listens there.
+        # The training operator requires its port on workers too, although nothing listens there.
         **({} if role == "worker" and network.hosts else {"ports": _ports(ports)}),
         **({"resources": resources} if resources else {}),
         **({"readinessProbe": _ready(request, network)} if role == "ps" else {}),
@@ -143,9 +144,9 @@ def _container(request: Request, role: Role, network: Network, name: str) -> dic
 
 
 def _ready(request: Request, network: Network) -> dict[str, Any]:
-    """By gRPC's health service, which Kubernetes asks without TLS only."""
+    """Return a probe by gRPC's health service; with TLS, which Kubernetes does not support there, by TCP."""
     way = {"grpc": {"port": network.port}} if request.tls is None else {"tcpSocket": {"port": network.port}}
-    return {**way, "periodSeconds": PROBED}
+    return {**way, "periodSeconds": PROBE_PERIOD}
 
 
 def _ports(ports: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
@@ -153,7 +154,7 @@ def _ports(ports: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
 
 
 def _place(network: Network) -> list[str]:
-    """TF_CONFIG says where the servers are, and which task this is."""
+    """Return the options with the servers' addresses, unless TF_CONFIG has them, and the task index."""
     if not network.hosts:
         return ["--task-index", "auto"]
     return ["--ps-hosts", ",".join(network.hosts), "--task-index", "auto"]
@@ -163,7 +164,7 @@ def _server(request: Request, network: Network) -> list[str]:
     command = ["ps-server", *_place(network), "--bind", "0.0.0.0", "--data-port", str(network.data_port)]
     command += ["--config", f"{CONFIG}/{CONFIG_KEY}", "--out", request.run_folder]
     if request.tls is None:
-        # As the user has asked; a server refuses to listen otherwise.
+        # Requested by the user; without it, a server refuses to listen.
         command.append("--insecure")
     if request.metrics:
         command += ["--metrics-port", str(METRICS_PORT)]
@@ -178,24 +179,24 @@ def _worker(request: Request, network: Network) -> list[str]:
 
 
 def _variables(request: Request, role: Role, network: Network) -> list[dict[str, Any]]:
-    said: dict[str, str] = {"PYTHONUNBUFFERED": "1", "HOME": SCRATCH}
+    values: dict[str, str] = {"PYTHONUNBUFFERED": "1", "HOME": SCRATCH}
     script = role == "worker" and request.experiment.job.script
     if script:
         cluster = request.experiment.cluster
-        said |= {"PS_WIRE_DTYPE": cluster.wire_dtype, "PS_TRANSPORT": cluster.transport}
+        values |= {"PS_WIRE_DTYPE": cluster.wire_dtype, "PS_TRANSPORT": cluster.transport}
     if request.tls is not None:
         files = {"PS_TLS_CA": "ca.crt", "PS_TLS_CERT": "tls.crt", "PS_TLS_KEY": "tls.key"}
-        said |= {name: f"{SECRETS}/{file}" for name, file in files.items()}
+        values |= {name: f"{SECRETS}/{file}" for name, file in files.items()}
     if script and network.hosts:
-        said["PS_HOSTS"] = ",".join(network.hosts)
-    found: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in said.items()]
+        values["PS_HOSTS"] = ",".join(network.hosts)
+    found: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in values.items()]
     if script and network.hosts:
         found.append({"name": "PS_TASK_INDEX", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}})
     return found
 
 
 def _volumes(request: Request, role: Role) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Volumes, each with its mount."""
+    """Return the volumes, each with its mount."""
     config = {"name": f"{request.name}-experiment"}
     found: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (
@@ -204,7 +205,7 @@ def _volumes(request: Request, role: Role) -> list[tuple[dict[str, Any], dict[st
         ),
     ]
     if request.tls is not None:
-        # Readable for the group of the pod, which is the user's own.
+        # Readable by the pod's group, which is that of the user.
         secret = {
             "secretName": f"{request.tls}-{'servers' if role == 'ps' else 'workers'}",
             "defaultMode": 0o440,
@@ -222,7 +223,7 @@ def _volumes(request: Request, role: Role) -> list[tuple[dict[str, Any], dict[st
 
 
 def _resources(request: Request, role: Role) -> dict[str, Any]:
-    """As [cluster.place] says. A process beyond its memory is killed anyway: better at a limit that is known."""
+    """Return requests and limits from [cluster.place]. The memory is also a limit, so that an excess is visible."""
     place = request.experiment.cluster.place
     wants, limit = {}, {}
     cpus = place.servers.cpus if role == "ps" else place.workers.cpus
@@ -236,7 +237,7 @@ def _resources(request: Request, role: Role) -> dict[str, Any]:
 
 
 def quantity(number: int) -> str:
-    """Bytes, in the largest unit that leaves a whole number."""
+    """Format bytes in the largest unit that leaves a whole number."""
     for unit, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
         if number % size == 0:
             return f"{number // size}{unit}"
@@ -244,7 +245,7 @@ def quantity(number: int) -> str:
 
 
 def _spreading(request: Request, role: Role) -> dict[str, Any]:
-    """Workers on as many nodes as there are; no two servers on one node, where the experiment says so."""
+    """Spread workers over nodes; keep servers on separate nodes if the experiment requires it."""
     if role == "worker":
         even = {
             "maxSkew": 1,

@@ -1,34 +1,34 @@
-"""What is asked for, before anything is made of it."""
+"""A validated request for manifests."""
 
 import re
 from dataclasses import dataclass
 
 from pswire.config.experiment import Experiment
 
-# RFC 1035, as names of Services are: a letter first.
+# Names of Services (RFC 1035): a letter first.
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-# Of Secrets, claims and namespaces (RFC 1123).
+# Names of Secrets, claims and namespaces (RFC 1123).
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _IMAGE = re.compile(
     r"([a-z0-9]+([.-][a-z0-9]+)*(:[0-9]{1,5})?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?"
 )
 LABEL = 63
-# What is put behind a name: "-worker-0-" of a JobSet and its largest index.
+# Longest suffix of a name: "-worker-0-" of a JobSet and its largest index.
 _ROOM = len("-worker-0-65535")
 
 
 class ManifestError(ValueError):
-    """No manifest can be made of this; the text says what was expected."""
+    """A request is invalid; the message says what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A run on Kubernetes.
 
-    `name`: of all objects, with an ending. `namespace`: None leaves it to kubectl. `tls`: the beginning of the names
-    of two Secrets, NAME-servers and NAME-workers, with ca.crt, tls.crt and tls.key each. `claim`: the
-    PersistentVolumeClaim that keeps run folders; None: they end with their pods. `restarts`: of each worker, and of
-    each server where the run takes checkpoints.
+    `name`: prefix of all object names. `namespace`: None for kubectl's current one. `tls`: prefix of the names of two
+    Secrets, NAME-servers and NAME-workers, with ca.crt, tls.crt and tls.key each. `claim`: PersistentVolumeClaim for
+    run folders; without one, they are lost with their pods. `restarts`: of each worker, and of each server if the run
+    takes checkpoints.
     """
 
     experiment: Experiment
@@ -42,7 +42,11 @@ class Request:
     def __post_init__(self) -> None:
         """Raises ManifestError."""
         _expect(
-            _LABEL, "--name", self.name, LABEL - _ROOM, "small letters, digits and dashes, a letter first"
+            _LABEL,
+            "--name",
+            self.name,
+            LABEL - _ROOM,
+            "lower-case letters, digits and dashes, a letter first",
         )
         for option, text in (("--namespace", self.namespace), ("--tls", self.tls), ("--claim", self.claim)):
             if text is not None:
@@ -51,35 +55,35 @@ class Request:
                     option,
                     text,
                     LABEL if option == "--namespace" else 200,
-                    "small letters, digits, dashes",
+                    "lower-case letters, digits and dashes",
                 )
         _expect(_IMAGE, "--image", self.image, 500, "an image such as registry.example/paramserver:0.1")
 
     @property
     def saves(self) -> bool:
-        """A server that is lost can be started again, and finds what it had."""
+        """Whether a lost server can restart and find its state."""
         return bool(self.experiment.run.checkpoint_every) and self.claim is not None
 
     @property
     def metrics(self) -> bool:
-        """Servers have a port for Prometheus."""
+        """Whether servers have a port for Prometheus."""
         return self.experiment.cluster.metrics
 
     @property
     def run_folder(self) -> str:
-        """In the pods of servers."""
+        """Path of the run folder in the pods of servers."""
         return f"/runs/{self.name}"
 
 
 def name_from(text: str) -> str:
-    """A run's name as one that Kubernetes takes. Raises ManifestError where nothing is left of it."""
+    """Convert a run's name into a valid name for Kubernetes. Raises ManifestError if nothing is left of it."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     name = name[: LABEL - _ROOM].rstrip("-")
     if name and not name[0].isalpha():
         name = f"ps-{name}"[: LABEL - _ROOM].rstrip("-")
     if not name:
         raise ManifestError(
-            f"run.name {text!r} has no letter or digit that a name in Kubernetes may have: give --name"
+            f"run.name: expected letters or digits that Kubernetes permits in a name, got {text!r}: give --name"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""Documents of dicts, lists, texts, numbers and truth values as YAML, for readers of YAML 1.1 and 1.2 alike."""
+"""YAML of dicts, lists, strings, integers and booleans, valid for readers of YAML 1.1 and 1.2."""
 
 import json
 import re
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
-# What YAML 1.1 takes for something else than a text.
+# Words that YAML 1.1 does not read as strings.
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
-# They end a line, or are no characters, in YAML; JSON leaves them as they are.
+# Line ends or invalid characters in YAML, which JSON does not escape.
 _ODD = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 _LITERAL = re.compile(r"[ -~\n]*")
 
 
 def text_of(documents: Iterable[Mapping[str, Any]]) -> str:
-    """All documents, each behind a line "---"."""
+    """Return all documents, each after a line "---"."""
     return "".join("".join(f"{line}\n" for line in ("---", *_mapping(document, 0))) for document in documents)
 
 
@@ -36,7 +36,7 @@ def _sequence(entries: Sequence[Any], depth: int) -> Iterator[str]:
 
 
 def _value(value: Any, depth: int) -> list[str]:
-    """What stands behind a key's colon, and the lines below it."""
+    """Return the text after a key's colon, and the lines below it."""
     if isinstance(value, Mapping) and value:
         return ["", *_mapping(value, depth + 1)]
     if isinstance(value, list | tuple) and value:
@@ -48,7 +48,7 @@ def _value(value: Any, depth: int) -> list[str]:
 
 
 def _is_block(text: str) -> bool:
-    """Several lines that a block shows as they are."""
+    """Whether a literal block can represent the text."""
     one_end = text.endswith("\n") and not text.endswith("\n\n")
     return one_end and text.count("\n") > 1 and text[0] not in " \n" and _LITERAL.fullmatch(text) is not None
 

@@ -4,11 +4,11 @@ from itertools import islice
 
 import pytest
 
-from pslab.chaos.campaign import Campaign, Disturbance, Kind, Seen, disturbances
+from pslab.chaos.campaign import Campaign, Disturbance, Kind, Progress, disturbances
 
 
-def seen(version: int, job: str = "j", phase: str = "training") -> Seen:
-    return Seen(job, version, phase)
+def seen(version: int, job: str = "j", phase: str = "training") -> Progress:
+    return Progress(job, version, phase)
 
 
 def test_the_plan_is_the_seeds_and_comes_to_all_roles() -> None:

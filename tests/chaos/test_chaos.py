@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pslab.chaos.campaign import Campaign, Disturbance, Kind, Seen
+from pslab.chaos.campaign import Campaign, Disturbance, Kind, Progress
 from pslab.runs.folder import Run
 from tests.cluster.cluster import ROOT, entries_of
 from tests.replay.command import ps_lab
@@ -26,7 +26,9 @@ def end_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     however long that takes."""
     file, see = tmp_path / "end-of-data", Campaign.see
 
-    def watched(campaign: Campaign, now: float, seen: Seen | None, more: bool = True) -> Disturbance | None:
+    def watched(
+        campaign: Campaign, now: float, seen: Progress | None, more: bool = True
+    ) -> Disturbance | None:
         due = see(campaign, now, seen, more)
         if sum(each.seconds is not None for each in campaign.outcomes) == STRIKES:
             file.touch()

@@ -19,11 +19,11 @@ def refusal(*arguments: str) -> str:
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    assert f"{tmp_path}: expected a new folder, or an empty one" in refusal("--out", str(tmp_path))
+    assert f"{tmp_path}: expected a new or empty folder" in refusal("--out", str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_an_experiment_that_runs_elsewhere_is_refused_and_makes_no_folder(tmp_path: Path) -> None:
     said = refusal("--out", str(tmp_path / "out"), "--set", "run.engine=ssh")
-    assert "chaos disturbs processes of this machine: expected local, got ssh" in said
+    assert "expected local, got ssh: chaos disturbs processes of this machine" in said
     assert not (tmp_path / "out").exists()

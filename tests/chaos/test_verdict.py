@@ -32,7 +32,7 @@ def test_each_kind_has_its_row_and_each_run_its_line() -> None:
         "1 of them had no next version, for the job ended before one",
         "4 disturbances in 1 runs; 2 versions were undone, and 4 batches computed again",
         "(a rollback after several disturbances stands in the row of each)",
-        "run-1: seed 7, 4 disturbances, 50 versions, accuracy 0.9 (0.95 left alone)",
+        "run-1: seed 7, 4 disturbances, 50 versions, accuracy 0.9 (0.95 undisturbed)",
         "every run ended as promised",
     ]
 

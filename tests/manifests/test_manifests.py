@@ -241,12 +241,12 @@ POD = "2.spec.template.spec"
     ("change", "words"),
     [
         (put("2.kind", "StatefulSet"), "StatefulSet digits-ps: expected one of"),
-        (put("2.metadata.name", "Digits"), "no name of 63 small letters"),
+        (put("2.metadata.name", "Digits"), "at most 63 lower-case letters"),
         (put("3.metadata.namespace", "other"), "in different namespaces"),
-        (drop("2.spec.podFailurePolicy"), "exit codes [2, 5, 6, 8] would be tried again"),
-        (put("3.spec.podFailurePolicy.rules.1.onExitCodes.values", [2, 3, 5, 6, 8]), "exit codes [3] end it"),
+        (drop("2.spec.podFailurePolicy"), "exit codes [2, 5, 6, 8] would be retried"),
+        (put("3.spec.podFailurePolicy.rules.1.onExitCodes.values", [2, 3, 5, 6, 8]), "exit codes [3] would end"),
         (drop("3.spec.backoffLimitPerIndex"), "FailIndex needs backoffLimitPerIndex"),
-        (drop("2.spec.backoffLimit"), "left to Kubernetes"),
+        (drop("2.spec.backoffLimit"), "got neither"),
         (put(f"{POD}.restartPolicy", "Always"), "restartPolicy: expected Never"),
         (put("2.spec.completionMode", "NonIndexed"), "expected an Indexed Job"),
         (put("2.spec.parallelism", 1), "all of whose pods run at once"),
@@ -257,17 +257,17 @@ POD = "2.spec.template.spec"
         (put(f"{POD}.containers.0.resources", {"limits": {"memory": "4GiB"}}), "resources: '4GiB'"),
         (
             put(f"{POD}.containers.0.env", [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
-            "a secret in an environment",
+            "got a secret in the environment",
         ),
         (drop(f"{POD}.containers.0.volumeMounts.1.readOnly"), "tls is not read-only"),
-        (put(f"{POD}.volumes.1.secret.defaultMode", 0o444), "everybody in the pod may read tls"),
+        (put(f"{POD}.volumes.1.secret.defaultMode", 0o444), "any user in the pod may read tls"),
         (drop(f"{POD}.volumes.1"), "there is no volume tls"),
         (drop(f"{POD}.containers.0.volumeMounts.1"), "tls is not mounted"),
-        (put("1.spec.selector", {"app.kubernetes.io/instance": "another"}), "which is no pod's"),
-        (put("1.spec.clusterIP", "10.0.0.1"), "which is no pod's"),
-        (put(f"{POD}.subdomain", "elsewhere"), "which is no pod's"),
-        (put(f"{POD}.containers.0.ports.0.containerPort", 7072), "which is no pod's"),
-        (put("2.metadata.name", "d" * 62), "longer than the 63 characters"),
+        (put("1.spec.selector", {"app.kubernetes.io/instance": "another"}), "which belongs to no pod"),
+        (put("1.spec.clusterIP", "10.0.0.1"), "which belongs to no pod"),
+        (put(f"{POD}.subdomain", "elsewhere"), "which belongs to no pod"),
+        (put(f"{POD}.containers.0.ports.0.containerPort", 7072), "which belongs to no pod"),
+        (put("2.metadata.name", "d" * 62), "at most 63 characters"),
     ],
 )  # fmt: skip
 def test_a_planted_fault_is_found(change: Callable[[Documents], None], words: str) -> None:
@@ -314,7 +314,7 @@ def test_a_name_is_made_of_the_runs(text: str, name: str) -> None:
 
 
 def test_no_name_can_be_made_of_nothing() -> None:
-    with pytest.raises(ManifestError, match="has no letter or digit .* give --name"):
+    with pytest.raises(ManifestError, match="expected letters or digits .* give --name"):
         name_from("***")
 
 
@@ -354,7 +354,7 @@ def test_it_prints_what_kubectl_takes(monkeypatch: Patch, capsys: Capture, file:
     assert (
         documents[3]["spec"]["completions"] == 4 and "workers = 4" in documents[0]["data"]["experiment.toml"]
     )
-    assert "without --tls whoever reaches" in said and "without --claim the run folder" in said
+    assert "without --tls anybody who reaches" in said and "without --claim the run folder" in said
 
 
 def test_wrong_names_and_files_are_one_sentence(monkeypatch: Patch, capsys: Capture, file: Path) -> None:
