@@ -148,7 +148,7 @@ RULES = (
     Rule(
         "pslab",
         never=("starlette", "uvicorn"),
-        but=("pslab.dashboard.app", "pslab.dashboard.serve", "pslab.dashboard.unfinished"),
+        but=("pslab.dashboard.app", "pslab.dashboard.serve"),
     ),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.
     Rule(

@@ -1,11 +1,14 @@
-"""The page of ``ps-lab dashboard``: a process beside the servers that watches one cluster for any number of viewers.
+"""The page of ``ps-lab dashboard``: a process beside the servers that shows one cluster to any number of viewers.
 
-recording  a decision log as the page draws it: lanes, contributions, updates, waits, sentences
-waits      who waited for whom, by the run's own policy
-observer   a live cluster, asked twice a second, whatever the number of viewers
-runs       a finished run, in parts that a browser holds
-app        the web application: files, JSON, one event stream per viewer
-serve      the process
-playground experiments in sliders, played by the simulator
-static     the page: HTML, CSS and ES modules as they are served
+recording  a decision log in the rows that the page draws: lanes, contributions, updates, sentences
+past       a long log in parts that a browser can hold, with a summary of what precedes each part
+waits      who waited for whom, explained by the run's own policy
+observer   a live cluster, polled twice a second for all viewers
+runs       a run folder: its log in parts, its waits, the output of its processes
+sources    what the command line names: a cluster, a run folder, an experiment file, or nothing
+app        the web application: files, JSON, and one event stream per viewer
+access     checks of a request's headers
+serve      the process: socket, TLS, limits on unfinished requests
+playground experiments with sliders, run by the simulator
+static     the page: HTML, CSS and ES modules, served as they are
 """

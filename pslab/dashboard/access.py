@@ -1,4 +1,4 @@
-"""Who may ask the page's process for what: pure checks of a request's head."""
+"""Checks of a request's headers: host name, other sites, token. Pure."""
 
 import hmac
 import ipaddress
@@ -7,7 +7,7 @@ from http.cookies import CookieError, SimpleCookie
 
 COOKIE = "ps_dashboard"
 
-# Sent with every answer. Nothing but the page's own files may run or be fetched, and no other page may frame it.
+# Headers of every response: only the page's own files may run or be fetched, and no other page may frame it.
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -22,15 +22,18 @@ HEADERS: Mapping[str, str] = {
 
 
 def host_problem(host: str, names: frozenset[str]) -> str:
-    """Why a request with this Host header is not served: another site's name may lead here (DNS rebinding)."""
+    """Return why a request with this Host header is refused; empty if it is not.
+
+    Another site's name may resolve to this address (DNS rebinding).
+    """
     name = _name(host)
     if name in names or name == "localhost" or _is_address(name):
         return ""
-    return f"this is not {name or 'a host without a name'}; open the address that ps-lab dashboard printed"
+    return f"this is not {name or 'a host without a name'}: open the address that ps-lab dashboard printed"
 
 
 def _name(host: str) -> str:
-    """Without the port; an IPv6 address without brackets."""
+    """Return the host without its port, and an IPv6 address without brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
@@ -45,7 +48,7 @@ def _is_address(name: str) -> bool:
 
 
 def foreign(headers: Mapping[str, str]) -> bool:
-    """The browser says that another site's page made it ask."""
+    """Whether the browser reports that another site's page caused the request."""
     return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
 
 
@@ -54,10 +57,10 @@ def is_loopback(host: str) -> bool:
 
 
 def knows(token: str, given: str, cookie: str) -> bool:
-    """The token is in the link (`given`) or in the cookie that the link was exchanged for."""
+    """Whether the token is in the link (`given`) or in the cookie that replaced it."""
     try:
         morsel = SimpleCookie(cookie).get(COOKIE)
     except CookieError:
         morsel = None
-    kept = morsel.value if morsel is not None else ""
-    return any(hmac.compare_digest(token.encode(), one.encode()) for one in (given, kept))
+    stored = morsel.value if morsel is not None else ""
+    return any(hmac.compare_digest(token.encode(), one.encode()) for one in (given, stored))

@@ -1,10 +1,9 @@
-"""The web application: the page's files, JSON, and one event stream for each viewer. Only GET exists."""
+"""The web application: the page's files, JSON, and one event stream for each viewer. It only answers GET."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -18,34 +17,20 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pslab.dashboard import access
-from pslab.dashboard.observer import Observer, TooMany
-from pslab.dashboard.playground.pool import Busy, Pool
+from pslab.dashboard.observer import TooMany
+from pslab.dashboard.playground.pool import Busy
 from pslab.dashboard.playground.settings import SettingsError, choices
-from pslab.dashboard.runs import RunPages
+from pslab.dashboard.sources import Source
 from pslab.runs.folder import RunError
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-# A comment in an idle stream, so that a viewer that is gone is noticed; seconds.
+# Seconds between comments in an idle stream, which reveal a viewer that is gone.
 HEARTBEAT = 10.0
-
-
-@dataclass
-class Source:
-    """What the page shows: a live cluster, a run folder, a simulated experiment, or the playground alone."""
-
-    kind: str
-    title: str
-    observer: Observer | None = None
-    run: RunPages | None = None
-    # Settings of an experiment that is simulated, as `settings.experiment_of` takes them, and what was left out.
-    settings: dict[str, Any] | None = None
-    note: str = ""
-    pool: Pool = field(default_factory=Pool)
 
 
 @cache
 def static_files() -> dict[str, tuple[str, bytes]]:
-    """Name -> type and content of every file of the page."""
+    """Return type and content of every file of the page, by name."""
     return dict(_files_in(files("pslab.dashboard").joinpath("static"), ""))
 
 
@@ -59,7 +44,7 @@ def _files_in(folder: Traversable, prefix: str) -> Iterator[tuple[str, tuple[str
 
 
 def application(source: Source, *, names: frozenset[str] = frozenset(), token: str = "") -> ASGIApp:
-    """`names`: host names, beside addresses and localhost, by which it may be asked for. `token`: empty for none."""
+    """Return the application. `names`: its host names beside addresses and localhost. `token`: empty for none."""
     pages = Pages(source)
 
     @asynccontextmanager
@@ -86,7 +71,7 @@ def application(source: Source, *, names: frozenset[str] = frozenset(), token: s
 
 
 class Guard:
-    """Checks every request before anything else sees it, and adds the headers to every answer."""
+    """Middleware that checks every request first and adds `access.HEADERS` to every response."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str], token: str) -> None:
         self._app, self._names, self._token = app, names, token
@@ -113,12 +98,14 @@ class Guard:
         if problem:
             return PlainTextResponse(problem, 421)
         if scope["path"].startswith("/api/") and access.foreign(headers):
-            return PlainTextResponse("another site's page may not ask for this", 403)
+            return PlainTextResponse("requests from other sites' pages are refused", 403)
         if not self._token:
             return None
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if not access.knows(self._token, given, headers.get("cookie", "")):
-            return PlainTextResponse("open the whole link that ps-lab dashboard printed: it has a token", 401)
+            return PlainTextResponse(
+                "open the complete link that ps-lab dashboard printed: it contains a token", 401
+            )
         if given and scope["path"] == "/":
             answer = RedirectResponse("/", 303)
             encrypted = scope.get("scheme") == "https"
@@ -128,7 +115,7 @@ class Guard:
 
 
 class Pages:
-    """The answers."""
+    """The endpoints."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -145,12 +132,12 @@ class Pages:
 
     async def about(self, request: Request) -> Response:
         source = self._source
-        told: dict[str, Any] = {"kind": source.kind, "title": source.title, "note": source.note}
+        about: dict[str, Any] = {"kind": source.kind, "title": source.title, "note": source.note}
         if source.run is not None:
-            told["printed"] = source.run.printed()
+            about["printed"] = source.run.printed()
         if source.settings is not None:
-            told["settings"] = source.settings
-        return _json(json.dumps(told))
+            about["settings"] = source.settings
+        return _json(json.dumps(about))
 
     async def choices(self, request: Request) -> Response:
         return _json(json.dumps(choices()))
@@ -158,23 +145,23 @@ class Pages:
     async def recording(self, request: Request) -> Response:
         run = self._source.run
         if run is None:
-            return PlainTextResponse("there is no run here", 404)
+            return PlainTextResponse("the page shows no run folder", 404)
         try:
             number = int(request.query_params.get("part", "-1"))
             known = int(request.query_params.get("entries", "-1"))
-            return await self._of_run(lambda: run.part(number, known))
+            return await self._read(lambda: run.part(number, known))
         except ValueError as error:
             return PlainTextResponse(str(error), 404)
 
-    async def _of_run(self, read: Callable[[], str]) -> Response:
-        """One reader at a time, beside the event loop."""
+    async def _read(self, read: Callable[[], str]) -> Response:
+        """Call `read` in a thread, one call at a time."""
         async with self._reading:
             return _json(await asyncio.to_thread(read))
 
     async def printed(self, request: Request) -> Response:
         run = self._source.run
         if run is None:
-            return PlainTextResponse("there is no run here", 404)
+            return PlainTextResponse("the page shows no run folder", 404)
         name = request.query_params.get("name", "")
         try:
             return PlainTextResponse(await asyncio.to_thread(run.print_of, name))
@@ -192,7 +179,7 @@ class Pages:
     async def events(self, request: Request) -> Response:
         observer = self._source.observer
         if observer is None:
-            return PlainTextResponse("there is no live cluster here", 404)
+            return PlainTextResponse("the page shows no live cluster", 404)
         messages = observer.messages()
         try:
             first = asyncio.ensure_future(anext(messages))
@@ -205,21 +192,21 @@ class Pages:
 
 
 async def _stream(
-    messages: AsyncIterator[tuple[str, str]], coming: asyncio.Future[tuple[str, str]]
+    messages: AsyncIterator[tuple[str, str]], pending: asyncio.Future[tuple[str, str]]
 ) -> AsyncIterator[str]:
-    """Server-sent events; a comment where nothing happens for a while."""
+    """Yield server-sent events, and a comment when nothing happens for a while."""
     try:
         while True:
-            done, _ = await asyncio.wait({coming}, timeout=HEARTBEAT)
+            done, _ = await asyncio.wait({pending}, timeout=HEARTBEAT)
             if not done:
                 yield ": still here\n\n"
                 continue
-            kind, text = coming.result()
+            kind, text = pending.result()
             yield f"event: {kind}\ndata: {text}\n\n"
-            coming = asyncio.ensure_future(anext(messages))
+            pending = asyncio.ensure_future(anext(messages))
     finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
+        pending.cancel()
+        await asyncio.gather(pending, return_exceptions=True)
         await messages.aclose()  # type: ignore[attr-defined]
 
 

@@ -1,6 +1,6 @@
-"""A live cluster for any number of viewers: one question to server 0 every half second, while anybody looks.
+"""A live cluster for any number of viewers: server 0 is asked every half second while anybody looks.
 
-What a viewer has not taken in yet is bounded: one that falls behind gets the whole picture anew.
+Messages queued for a viewer are bounded: one that falls behind gets the whole state again.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any
 from pslab.dashboard.past import Past
 from pslab.dashboard.recording import Batch, Recorder
 from pslab.dashboard.runs import Rest, rest_of
-from pslab.display.status import INSECURE, status_json
+from pslab.display.status import INSECURE, headline_rows, status_json
 from pslab.launch.status_client import StatusError
 from pslab.runs.folder import Metric
 from pslab.runs.log import Line, read_log
@@ -22,27 +22,27 @@ from pswire.v1 import coordinator_pb2 as pb
 # (first entry, first evaluation) -> status.
 Ask = Callable[[int, int], pb.StatusReply]
 
-# Of the log's clock, and of lists' rows: what a new viewer gets of the past in detail.
+# Detailed past that a new viewer gets: seconds of the log's clock, and rows of lists.
 SECONDS, ROWS = 120.0, 60_000
-# Messages that wait for one viewer, and viewers.
+# Limits: messages queued for one viewer, and viewers.
 BEHIND, VIEWERS = 8, 64
-# Between two questions, in seconds: a page moves twice a second, and 20 of them cost a small job little of its pace.
+# Seconds between two questions. This rate costs even a small job little of its pace.
 INTERVAL = 0.5
-# Between two tries when the server does not answer, in seconds.
+# Seconds between two attempts when the server does not answer.
 PAUSE = 1.0
 
 Message = tuple[str, str]
 
 
 class TooMany(Exception):
-    """No more viewers are taken."""
+    """The limit of viewers is reached."""
 
 
 class Observer:
-    """`ask` blocks; it is called in a thread, by one task, while there are viewers. One event loop.
+    """Polls a cluster and distributes its state. Use it within one event loop.
 
-    `local`: the server is on this machine, and so is its run folder. Once the server is gone, what it did not tell
-    any more is read there.
+    `ask` blocks; one task calls it in a thread while there are viewers. `local`: the server and its run folder are on
+    this machine, so that the end of the log can be read there once the server is gone.
     """
 
     def __init__(self, ask: Ask, *, local: bool = False) -> None:
@@ -52,7 +52,7 @@ class Observer:
         self._begin("")
 
     def _begin(self, job: str) -> None:
-        """Another job: nothing of the one before is true any more."""
+        """Forget everything about the previous job."""
         self._job = job
         self._recorder = Recorder()
         self._next = 0
@@ -62,10 +62,10 @@ class Observer:
         self._past = Past()
         self._status: dict[str, Any] | None = None
         self._gone = ""
-        # Evaluations that are known, and the newest: version and metrics.
+        # Number of known evaluations; version and metrics of the newest.
         self._evaluated = 0
         self._newest: tuple[int, dict[str, float]] = -1, {}
-        # How the job ended; None while it goes on, or where that is not known.
+        # How the job ended; None if it goes on or that is unknown.
         self._end: dict[str, Any] | None = None
 
     @property
@@ -73,9 +73,9 @@ class Observer:
         return len(self._viewers)
 
     async def messages(self) -> AsyncIterator[Message]:
-        """("whole" | "frame" | "gone", JSON), without end. Raises TooMany."""
+        """Yield ("whole" | "frame" | "gone", JSON) for one viewer, without end. Raises TooMany."""
         if len(self._viewers) >= VIEWERS:
-            raise TooMany(f"{VIEWERS} pages look at this cluster already")
+            raise TooMany(f"{VIEWERS} pages show this cluster already; close one of them")
         queue: asyncio.Queue[Message] = asyncio.Queue(BEHIND)
         self._viewers.add(queue)
         if self._task is None:
@@ -87,7 +87,7 @@ class Observer:
                 if queue.full():
                     while not queue.empty():
                         queue.get_nowait()
-                    # Between two jobs there is nothing to show; the next answer is posted as a whole.
+                    # Between two jobs there is no status; the next answer is posted as a whole.
                     if self._status is not None:
                         yield "whole", self._whole()
                 yield await queue.get()
@@ -99,7 +99,7 @@ class Observer:
 
     def _post(self, kind: str, text: str) -> None:
         for queue in self._viewers:
-            # One that is full gets the whole picture when it is read again.
+            # A full queue is replaced by the whole state when it is read again.
             if not queue.full():
                 queue.put_nowait((kind, text))
 
@@ -112,21 +112,21 @@ class Observer:
                 self._post("gone", json.dumps({"reason": self._gone}))
                 if self._local and self._status is not None and self._status["folder"]:
                     folder = Path(self._status["folder"])
-                    self._take_rest(await asyncio.to_thread(rest_of, folder, self._job, self._next))
+                    self._take_end(await asyncio.to_thread(rest_of, folder, self._job, self._next))
                 await asyncio.sleep(PAUSE)
                 continue
             behind = self.take(reply)
-            # Catching up with a log that is there already; never faster than it can be taken in.
+            # Catch up with an existing log faster, but leave time to process it.
             await asyncio.sleep(INTERVAL / 5 if behind else INTERVAL)
 
     def take(self, reply: pb.StatusReply) -> bool:
-        """Take in an answer, and send it on. True when there are more entries to be had at once."""
+        """Process an answer and post it. Returns True if more entries are available at once."""
         self._gone = ""
         if reply.job != self._job:
             asked = self._next
             self._begin(reply.job)
             if asked:
-                # The answer is about what follows an entry of the job before: ask anew, from the first.
+                # The answer starts behind an entry of the previous job: ask again from the first entry.
                 return True
         entries = list(reply.entries)
         if entries:
@@ -150,6 +150,7 @@ class Observer:
         status = status_json(reply)
         for name in ("entries", "entries_from", "evaluations"):
             status.pop(name)
+        status["headline"] = headline_rows(reply)
         status["exposed"] = INSECURE if reply.security == "insecure" else ""
         started, self._status = self._status is None, status
         self._keep(batch)
@@ -166,8 +167,8 @@ class Observer:
             self._post("frame", json.dumps(frame, allow_nan=False, separators=(",", ":")))
         return len(entries) >= 1000
 
-    def _take_rest(self, rest: Rest | None) -> None:
-        """Of a job that has ended without a word to this one."""
+    def _take_end(self, rest: Rest | None) -> None:
+        """Process the end of a job that was read from its run folder."""
         if rest is None or rest.end == self._end:
             return
         for entry in rest.entries:

@@ -1,4 +1,4 @@
-"""A long log for a browser: parts that it holds at once, and the past before each as curves and counts. Pure."""
+"""A long log in parts that a browser can hold, and the past before each part as curves and counts. Pure."""
 
 import json
 import zlib
@@ -9,24 +9,24 @@ from typing import Any
 from pslab.dashboard.recording import BACK, DONE, JOIN, LEAVE, LISTS, LOST, Batch, Recorder
 from pslab.runs.log import Line
 
-# Points of the curves of the whole time.
+# Points of a curve of the whole run.
 POINTS = 2000
-# Grants of one worker whose contribution may still come; one that asks ahead has two.
+# Recent grants of one worker whose contribution may still come; a worker that prefetches has two.
 OPEN = 4
-# Marks that tell whether a worker is there.
+# Marks that say whether a worker is present.
 PRESENCE = (JOIN, LOST, BACK, LEAVE, DONE)
 
 
 @dataclass
 class Past:
-    """Give it batches in order."""
+    """Curves and counts of the batches added so far, in order."""
 
     updates: list[list[Any]] = field(default_factory=list)
-    # (worker, staleness) -> applied contributions; worker -> dropped ones.
+    # (worker, staleness) -> number of applied contributions; worker -> number of dropped ones.
     applied: Counter[tuple[int, int]] = field(default_factory=Counter)
     dropped: Counter[int] = field(default_factory=Counter)
     evals: list[list[Any]] = field(default_factory=list)
-    # Committed and not settled: number -> its row.
+    # Committed but not settled tickets: number -> row.
     pending: dict[int, list[Any]] = field(default_factory=dict)
     _every: int = 1
 
@@ -56,9 +56,9 @@ class Past:
 
 @dataclass
 class Before(Past):
-    """And all that a moment after it depends on: who is there, who holds what, where the time went."""
+    """A past with everything that later moments depend on: present workers, open tickets, where the time went."""
 
-    # Worker -> its newest mark of each kind; worker -> its newest grants; kind of stretch -> seconds.
+    # (worker, kind) -> newest mark; worker -> newest grants; kind of stretch -> seconds.
     marks: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
     grants: dict[int, deque[list[Any]]] = field(default_factory=dict)
     kinds: Counter[int] = field(default_factory=Counter)
@@ -86,16 +86,16 @@ class Before(Past):
         }
 
 
-# Entries of a part.
+# Log entries per part.
 PART = 40_000
 
 
 class Parts:
-    """Give it entries in order, and say `seen` before you ask. Parts that are full never change."""
+    """A log in parts of equal size. Add entries in order, then call `flush` before reading. Full parts never change."""
 
     def __init__(self, size: int = PART) -> None:
         self.count = 0
-        # From which second to which each part goes.
+        # Begin and end of each part in seconds.
         self.spans: list[list[float]] = []
         self._size = size
         self._recorder = Recorder()
@@ -114,14 +114,15 @@ class Parts:
         return self._recorder.workers
 
     def see(self, entry: Line) -> None:
-        # Only now: a part that is full is closed by the entry after it, so no part is empty.
+        """Add an entry."""
+        # A full part is closed by the entry behind it, so that no part is empty.
         if self.count and self.count % self._size == 0:
             self._close()
         self._recorder.see(entry)
         self.count += 1
 
-    def seen(self) -> None:
-        """Take in what `see` was given."""
+    def flush(self) -> None:
+        """Make the added entries readable."""
         batch = self._recorder.take()
         for name in LISTS:
             self._open[name] += batch.pop(name, [])
@@ -132,7 +133,7 @@ class Parts:
         self._newest = ""
 
     def _close(self) -> None:
-        self.seen()
+        self.flush()
         self._full.append(zlib.compress(self._text().encode(), 1))
         self._before.add(self._open)
         self._open = {name: [] for name in LISTS}
@@ -142,14 +143,14 @@ class Parts:
         return json.dumps({**body, "past": self._before.to_json()}, allow_nan=False, separators=(",", ":"))
 
     def body(self, number: int) -> str:
-        """A JSON object: the entries as `Recorder` has them, and `past`."""
+        """Return a part as a JSON object: its rows as in `Recorder`, and `past`."""
         if number < len(self._full):
             return zlib.decompress(self._full[number]).decode()
         self._newest = self._newest or self._text()
         return self._newest
 
     def whole(self) -> dict[str, Any]:
-        """What is true of the whole run."""
+        """Return what is true of the whole run."""
         return {
             "workers": self.workers,
             "parts": len(self),

@@ -1,7 +1,7 @@
-"""A decision log as the page draws it. Pure: entries in, lists of plain values out.
+"""A decision log in the rows that the page draws. Pure: entries in, lists of plain values out.
 
-A batch is a JSON object of lists; the page appends one to the other. Workers are
-numbers into `workers`. Seconds are those of the log's clock.
+A batch is a JSON object of lists, to which the page appends later batches. Workers are indices into `workers`.
+Seconds are those of the log's clock.
 """
 
 import math
@@ -13,7 +13,7 @@ from pslab.runs.log import Line
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED, Work, WorkFold
 from pswire.decisions import entries as facts
 
-# A stretch's kind as the page has it.
+# Numbers of kinds of stretches, as the page uses them.
 KINDS: Mapping[str, int] = {
     COMPUTING: 0,
     RECEIVING: 1,
@@ -26,21 +26,21 @@ KINDS: Mapping[str, int] = {
 LISTS = ("workers", "stretches", "tickets", "grants", "fates", "updates", "marks", "evals", "log")
 # Marks in a worker's lane.
 JOIN, LOST, BACK, LEAVE, DONE, CANCEL, ABANDON, STOP = range(8)
-# Entries that the page's log does not show: one for each contribution, and they say nothing new.
+# Entries that the page's log omits: there is one for each contribution, without new information.
 QUIET = (facts.Fold,)
 
 Batch = dict[str, Any]
 
 
 class Recorder:
-    """Give it a log's entries in order; `take` returns what they add to the page since the last call.
+    """Converts the entries of a log, given in order. `take` returns the new rows since the last call.
 
     - `workers`: names, in the order of their first entry
     - `stretches`: [worker, kind, begin, end, ticket]
     - `grants`: [ticket, worker, version, t]
     - `tickets`: [ticket, worker, base version, begin, end, samples, loss], once committed
     - `fates`: [ticket, 1 applied or 0 dropped, t, version, staleness, weight, reason]
-    - `updates`: [version, t, contributions, mean staleness, most, loss, lr scale, samples so far]
+    - `updates`: [version, t, contributions, mean staleness, max staleness, loss, lr scale, samples so far]
     - `marks`: [worker (-1: the job), kind, t, sentence]
     - `evals`: [t, version, {metric: value}]
     - `log`: [number, t, kind, worker or -1, sentence]
@@ -54,7 +54,7 @@ class Recorder:
 
     @property
     def seconds(self) -> float:
-        """Of the newest entry. Workers leave after the stop, some of them late: that is no part of the run."""
+        """Time of the newest entry up to the stop; workers may leave later."""
         return self._log.seconds
 
     @property
@@ -63,7 +63,7 @@ class Recorder:
 
     @property
     def stop(self) -> dict[str, Any] | None:
-        """How the job ended, in the words of its stop."""
+        """How the job ended, from its stop entry."""
         stop = self._log.stop
         if stop is None:
             return None
@@ -74,20 +74,21 @@ class Recorder:
         return list(self._numbers)
 
     def number(self, worker: str) -> int:
-        """Of a worker, whose first mention this may be."""
+        """Return the index of a worker, and register a new one."""
         if worker not in self._numbers:
             self._numbers[worker] = len(self._numbers)
             self._batch["workers"].append(worker)
         return self._numbers[worker]
 
     def see(self, entry: Line) -> None:
+        """Add an entry."""
         fact, t = entry.fact, entry.t
         stopped = self._log.stop is not None
         worker = getattr(fact, "worker", None)
         number = self.number(worker) if isinstance(worker, str) else -1
         for work in self._log.work(fact, t):
-            self._worked(work)
-        self._event(fact, t, number)
+            self._add_work(work)
+        self._add_event(fact, t, number)
         kind = _MARKS.get(type(fact))
         if kind is not None and not stopped:
             self._batch["marks"].append([number, kind, t, fact.sentence()])
@@ -95,18 +96,18 @@ class Recorder:
             self._batch["log"].append([entry.i, t, entry.kind, number, fact.sentence()])
 
     def measured(self, metric: Metric) -> None:
-        """An evaluation of metrics.jsonl."""
+        """Add a line of metrics.jsonl if it is an evaluation."""
         if metric.kind == "eval":
             finite = {name: value for name, value in metric.metrics.items() if math.isfinite(value)}
             self._batch["evals"].append([metric.t, metric.version, finite])
 
     def take(self) -> Batch:
-        """What is new, with `seconds` and `version` as they are now, and `job` once it is known."""
+        """Return the new rows, with the current `seconds` and `version`, and `job` once it is known."""
         batch, self._batch = self._batch, _empty()
         batch = {name: values for name, values in batch.items() if values}
         return {**batch, "seconds": self.seconds, "version": self.version, "job": self.job}
 
-    def _worked(self, work: Work) -> None:
+    def _add_work(self, work: Work) -> None:
         number = self.number(work.worker)
         for stretch in (*work.before, *work.held):
             if stretch.end > stretch.begin:
@@ -114,15 +115,15 @@ class Recorder:
                     [number, KINDS[stretch.kind], _round(stretch.begin), _round(stretch.end), work.ticket]
                 )
 
-    def _event(self, fact: facts.Entry, t: float, number: int) -> None:
+    def _add_event(self, fact: facts.Entry, t: float, number: int) -> None:
         match fact:
             case facts.Job():
                 self._describe(fact)
             case facts.Grant(_, ticket, version):
                 self._batch["grants"].append([ticket, number, version, t])
             case facts.Commit(_, ticket, _, samples, loss):
-                told = loss if math.isfinite(loss) else None
-                self._batch["tickets"].append([ticket, number, t, samples, told])
+                finite = loss if math.isfinite(loss) else None
+                self._batch["tickets"].append([ticket, number, t, samples, finite])
             case facts.Apply():
                 self._applied(fact, t)
             case facts.Drop(_, ticket, staleness, reason):
@@ -144,8 +145,8 @@ class Recorder:
             [part.ticket, 1, t, apply.version, part.staleness, part.weight, ""] for part in apply.parts
         ]
         mean = sum(ages) / len(ages) if ages else 0.0
-        told = [len(ages), mean, max(ages, default=0), counts.loss, apply.lr_scale, counts.samples]
-        self._batch["updates"].append([apply.version, t, *told])
+        rest = [len(ages), mean, max(ages, default=0), counts.loss, apply.lr_scale, counts.samples]
+        self._batch["updates"].append([apply.version, t, *rest])
 
 
 _MARKS: Mapping[type[Any], int] = {
@@ -161,7 +162,7 @@ _MARKS: Mapping[type[Any], int] = {
 
 
 def recorded(entries: Iterable[Line], metrics: Iterable[Metric] = ()) -> Batch:
-    """A whole log as one batch."""
+    """Return a whole log as one batch."""
     recorder = Recorder()
     for entry in entries:
         recorder.see(entry)

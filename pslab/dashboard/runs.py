@@ -1,4 +1,4 @@
-"""A run folder for the page: its log in parts that a browser holds, its waits, and what its processes printed."""
+"""A run folder for the page: its log in parts, its waits, and the output of its processes."""
 
 import json
 import math
@@ -20,16 +20,16 @@ from psserver.policies import PolicyError
 from pswire.decisions.entries import Job
 from pswire.logs.events import spoken
 
-# Runs longer than this have no explanations of waits: asking the policy again takes 50 µs an entry. One that goes
-# on is asked at each look, so less.
-EXPLAINED, EXPLAINED_GOING = 200_000, 40_000
-# Of what a process printed, the end, in bytes.
+# Longest logs, in entries, whose waits are explained: asking the policy again takes 50 µs per entry. The limit is lower
+# for a running run, which is explained again at every poll.
+EXPLAINED, EXPLAINED_RUNNING = 200_000, 40_000
+# Bytes at the end of a process's output that are shown.
 PRINTED = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What a folder has of a run that has ended: entries from some number on, all evaluations, and the end."""
+    """The end of a run that has stopped: entries from some number on, all evaluations, and how it ended."""
 
     entries: list[Line]
     evaluations: list[Metric]
@@ -37,7 +37,7 @@ class Rest:
 
 
 def rest_of(folder: Path, job: str, first: int) -> Rest | None:
-    """None where there is no such folder, or it has another job, or that goes on."""
+    """Return the end of a job from its folder; None if the folder is missing, has another job, or is unfinished."""
     try:
         run = Run(folder)
         if not run.stopped:
@@ -55,39 +55,44 @@ def rest_of(folder: Path, job: str, first: int) -> Rest | None:
 
 
 def end_of(run: Run) -> dict[str, Any]:
-    """How a run that has stopped has ended, for the page. Raises RunError."""
+    """Return how a stopped run ended, for the page. Raises RunError."""
     found = run.summary
-    metrics = {k: v for k, v in found.metrics.items() if v is not None and math.isfinite(v)}
-    told = {"success": found.success, "reason": found.reason, "version": found.versions}
-    return {**told, "metrics": metrics, "folder": str(run.path.absolute())}
+    return {
+        "success": found.success,
+        "reason": found.reason,
+        "version": found.versions,
+        "metrics": {k: v for k, v in found.metrics.items() if v is not None and math.isfinite(v)},
+        "folder": str(run.path.absolute()),
+    }
 
 
 class RunPages:
-    """Of a log that grows only what is new is read. Raises RunError, here and later."""
+    """A run folder that is read incrementally. The constructor and all methods may raise RunError."""
 
     def __init__(self, folder: Path, *, trusted: bool = False) -> None:
-        """`trusted`: a policy that is code may be run."""
+        """Open a folder. `trusted`: policies given as code may run."""
         self.run = Run(folder)
         self._trusted = trusted
         self._begin()
 
     def _begin(self) -> None:
         self._parts = Parts(PART)
-        self._seen, self._lines = Seen(), 0
+        self._position, self._lines = Seen(), 0
         self._stopped = False
         self._waits: list[list[Any]] = []
         self._unexplained = ""
         self._evals: list[list[Any]] = []
 
     def parts(self) -> int:
+        """Return the number of parts."""
         self._read()
         return len(self._parts)
 
     def part(self, number: int, known: int = -1) -> str:
-        """JSON: a recording of these entries, the past before them, and what is true of the whole run.
+        """Return JSON: the rows of a part, the past before it, and what is true of the whole run.
 
-        -1 is the last part. `known`: the entries that the page knows of; when there are no more, {"same": true}.
-        Raises RunError for a part that is none.
+        Part -1 is the last one. `known`: number of entries that the page has; if there are no more, the result is
+        {"same": true}. Raises RunError for an unknown part.
         """
         self._read()
         parts = self._parts
@@ -108,23 +113,23 @@ class RunPages:
             "going": not self._stopped,
             "ended": self._ended() if self._stopped else None,
         }
-        # Two objects as one: a part that is full stays text.
+        # Join two JSON objects as text, because full parts are stored as text.
         return json.dumps(head, allow_nan=False, separators=(",", ":"))[:-1] + "," + parts.body(number)[1:]
 
     def _ended(self) -> dict[str, Any]:
         try:
             return end_of(self.run)
         except RunError as error:
-            told = {"success": False, "reason": str(error), "version": 0, "metrics": {}}
-            return {**told, "folder": str(self.run.path.absolute())}
+            failed = {"success": False, "reason": str(error), "version": 0, "metrics": {}}
+            return {**failed, "folder": str(self.run.path.absolute())}
 
     def _read(self) -> None:
         with self.run.log.open("rb") as log:
-            if self._seen.more(log, 1) is None:
-                # A recovery has cut it, or another run has begun in this folder.
+            if self._position.more(log, 1) is None:
+                # A recovery truncated it, or another run started in this folder.
                 self._begin()
         stopped, end = self.run.stopped, self.run.readable()
-        if end == self._seen.offset and stopped == self._stopped and len(self._parts):
+        if end == self._position.offset and stopped == self._stopped and len(self._parts):
             return
         try:
             before = self._parts.count
@@ -137,31 +142,31 @@ class RunPages:
         self._stopped = stopped
 
     def _read_log(self, end: int) -> None:
-        """The new entries, up to those bytes of the log."""
+        """Add the new entries, up to byte `end` of the log."""
         before = self._lines
         for entry in read_log(self._new_lines(end)):
             if isinstance(entry, Malformed):
                 raise RunError(f"{self.run.log}:{before + entry.line}: {entry.problem}")
             self._parts.see(entry)
-        self._parts.seen()
+        self._parts.flush()
 
     def _new_lines(self, end: int) -> Iterator[str]:
         with self.run.log.open("rb") as file:
-            file.seek(self._seen.offset)
-            while self._seen.offset < end and (line := file.readline()):
-                self._seen.take(line)
+            file.seek(self._position.offset)
+            while self._position.offset < end and (line := file.readline()):
+                self._position.take(line)
                 self._lines += 1
                 yield line.decode("utf-8", "replace")
 
     def _explain(self, stopped: bool) -> None:
-        """What does not come from one entry after the other: evaluations and waits."""
+        """Read what does not come entry by entry: evaluations and waits."""
         self._evals = [
             [m.t, m.version, {k: v for k, v in m.metrics.items() if v == v and abs(v) != float("inf")}]
             for m in self._metrics(stopped)
             if m.kind == "eval"
         ]
-        most = EXPLAINED if stopped else EXPLAINED_GOING
-        self._waits, self._unexplained = self._find_waits(self._parts.workers, self._parts.count, most)
+        limit = EXPLAINED if stopped else EXPLAINED_RUNNING
+        self._waits, self._unexplained = self._find_waits(self._parts.workers, self._parts.count, limit)
 
     def _metrics(self, stopped: bool) -> Iterator[Metric]:
         if not (self.run.path / METRICS).is_file():
@@ -169,38 +174,38 @@ class RunPages:
         try:
             yield from self.run.metrics()
         except RunError:
-            # A line that is being written.
+            # The last line may be incomplete while the run goes on.
             if stopped:
                 raise
 
-    def _find_waits(self, workers: list[str], count: int, most: int) -> tuple[list[list[Any]], str]:
-        if count > most:
+    def _find_waits(self, workers: list[str], count: int, limit: int) -> tuple[list[list[Any]], str]:
+        if count > limit:
             return [], f"a log of {count} entries is too long to ask its policy again"
         numbers = {name: number for number, name in enumerate(workers)}
         try:
             found = waits_of(read_records(self.run), trusted=self._trusted)
         except (RunError, PolicyError) as error:
             return [], str(error)
-        except Exception as error:  # a policy is anybody's code, and this is only an explanation
+        except Exception as error:  # A policy may be any code, and this is only an explanation.
             return [], f"its policy cannot be asked again: {type(error).__name__}: {error}"
         return [
             [numbers[str(w)], begin, end, event, [numbers[name] for name in names if name in numbers]]  # type: ignore[attr-defined]
             for w, begin, end, event, names in found
         ], ""
 
-    # What processes printed
+    # Output of processes
 
     def printed(self) -> list[str]:
-        """Names of the processes that printed something."""
+        """Return the names of the processes with output."""
         return sorted(path.stem for path in (self.run.path / LOGS).glob("*.log") if _is_log(path))
 
     def print_of(self, name: str) -> str:
-        """The end of it. Raises RunError for a process that is none of `printed`."""
+        """Return the end of a process's output. Raises RunError for a name that is not in `printed`."""
         if name not in self.printed():
             raise RunError(f"{self.run.path}: expected one of {', '.join(self.printed())}, got {name!r}")
         path = self.run.path / LOGS / f"{name}.log"
         try:
-            # It may have become a link since.
+            # O_NOFOLLOW, because the file may have been replaced by a link.
             with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - PRINTED))
                 data = file.read(PRINTED)
@@ -211,6 +216,6 @@ class RunPages:
 
 
 def _is_log(path: Path) -> bool:
-    """A file with something in it, of the run folder itself: a link could lead anywhere."""
+    """Whether it is a regular file with content in the run folder itself; a link could lead anywhere."""
     facts = path.lstat()
     return stat.S_ISREG(facts.st_mode) and facts.st_size > 0 and not path.parent.is_symlink()

@@ -1,11 +1,13 @@
-"""From what stands on the command line to what the page shows."""
+"""Sources of the page: what the command line names."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pslab.dashboard.access import is_loopback
 from pslab.dashboard.observer import Observer
+from pslab.dashboard.playground.pool import Pool
 from pslab.dashboard.playground.settings import SettingsError, experiment_of
 from pslab.dashboard.runs import RunPages
 from pslab.launch.status_client import StatusClient, StatusError, StatusUntrusted
@@ -15,12 +17,27 @@ from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.config.toml import apply_overrides, read_toml
 from pswire.security.credentials import NO_TLS, Credentials
 
-if TYPE_CHECKING:
-    from pslab.dashboard.app import Source
+NOTE = (
+    "The [job] itself is not computed here: the simulation shows the experiment's timing, without learning."
+)
 
-NOTE = "The [job] itself is not computed here: this is the experiment's time, with nothing learned."
+NO_SETTINGS = "--set: expected an experiment file to override"
 
-NO_SETTINGS = "--set changes an experiment file; name one, or leave --set out"
+
+@dataclass
+class Source:
+    """The subject of the page: a live cluster, a run folder, a simulated experiment, or the playground alone.
+
+    `settings`: flat settings of a simulated experiment (`settings.experiment_of`). `note`: what was left out of it.
+    """
+
+    kind: str
+    title: str
+    observer: Observer | None = None
+    run: RunPages | None = None
+    settings: dict[str, Any] | None = None
+    note: str = ""
+    pool: Pool = field(default_factory=Pool)
 
 
 def find(
@@ -29,10 +46,11 @@ def find(
     credentials: Credentials = NO_TLS,
     *,
     trusted: bool = False,
-) -> "Source":
-    """`trusted`: a policy that is code may be run. Raises RunError, ExperimentError, AddressError, StatusError."""
-    from pslab.dashboard.app import Source
+) -> Source:
+    """Return the source for `target`. `trusted`: policies given as code may run.
 
+    Raises RunError, ExperimentError, AddressError, StatusError.
+    """
     if target is None:
         if overrides:
             raise ExperimentError(NO_SETTINGS)
@@ -41,22 +59,22 @@ def find(
     if overrides and not (path.is_file() or path.suffix == ".toml"):
         raise ExperimentError(NO_SETTINGS)
     if path.is_dir():
-        return _going(path, credentials) or Source("run", path.resolve().name, run=_read(path, trusted))
+        return _running(path, credentials) or Source("run", path.resolve().name, run=_read(path, trusted))
     if path.is_file() or path.suffix == ".toml":
         return _simulated(path, overrides)
     return _live(target, credentials)
 
 
 def live_address(folder: Path) -> str:
-    """Where server 0 of a run that goes on listens, or did when it was killed; empty for everything else."""
+    """Return the address of server 0 of an unfinished run, which may have been killed; empty otherwise."""
     try:
         return address_of(folder) if folder.is_dir() else ""
     except RunError:
         return ""
 
 
-def _going(folder: Path, credentials: Credentials) -> "Source | None":
-    """The live cluster of a run; None where nobody answers. Raises StatusUntrusted."""
+def _running(folder: Path, credentials: Credentials) -> Source | None:
+    """Return the live cluster of a run; None if no server answers. Raises StatusUntrusted."""
     address = live_address(folder)
     try:
         return _live(address, credentials) if address else None
@@ -72,23 +90,19 @@ def _read(path: Path, trusted: bool) -> RunPages:
     return pages
 
 
-def _live(target: str, credentials: Credentials) -> "Source":
-    from pslab.dashboard.app import Source
-
+def _live(target: str, credentials: Credentials) -> Source:
     try:
         parsed = parse_address(target)
         address = str(parsed)
     except AddressError as error:
-        raise AddressError(f"{error} (and there is no run folder or file of that name)") from error
+        raise AddressError(f"{error} (and no run folder or file has that name)") from error
     client = StatusClient(address, credentials=credentials)
-    # Asked once: an address where nothing is must be said here, not on the page.
+    # Ask once, so that a wrong address fails here and not on the page.
     client.ask()
     return Source("live", address, observer=Observer(client.ask, local=is_loopback(parsed.host)))
 
 
-def _simulated(path: Path, overrides: Sequence[str]) -> "Source":
-    from pslab.dashboard.app import Source
-
+def _simulated(path: Path, overrides: Sequence[str]) -> Source:
     experiment = load_experiment(path, overrides)
     document = read_toml(path.read_text(encoding="utf-8"))
     apply_overrides(document, overrides)
@@ -107,7 +121,7 @@ def _simulated(path: Path, overrides: Sequence[str]) -> "Source":
 
 
 def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"policy": {"name": "ssp"}} -> {"policy.name": "ssp"}."""
+    """Flatten nested tables: {"policy": {"name": "ssp"}} becomes {"policy.name": "ssp"}."""
     found: dict[str, Any] = {}
     for key, value in document.items():
         if isinstance(value, Mapping):

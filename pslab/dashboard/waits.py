@@ -1,7 +1,7 @@
-"""Who waited, from when to when, for what and for whom: as the policy itself explains it.
+"""Waits of workers with their reasons, as the run's policy explains them.
 
-The log does not say it. So the run's own policy is asked again, on the schedule of the log
-(see `pslab.replay.whatif`), or while a simulation goes on.
+The log does not contain this. So the run's own policy is asked again on the schedule of the log (see
+`pslab.replay.whatif`), or during a simulation.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from psserver.coordinator.status import waited_for
 from psserver.policies import build as build_policy
 from psserver.policies import check_trusted
 
-# [worker, begin, end, event, releasers]: the event completes "waits for ...".
+# [worker, begin, end, event, releasers]; the event completes the phrase "waits for ...".
 Wait = list[object]
 
 
@@ -27,7 +27,7 @@ class _Open:
 
 
 class WaitLog:
-    """Look at a coordinator after each of its steps; `waits` has what was found. A new reason is a new wait."""
+    """Collects `waits` from a coordinator that is passed to `look` after each step. A new reason is a new wait."""
 
     def __init__(self) -> None:
         self.waits: list[Wait] = []
@@ -60,8 +60,10 @@ class WaitLog:
 
 
 def waits_of(steps: Sequence[Record], *, trusted: bool) -> list[Wait]:
-    """Of a finished run. Raises PolicyError where its policy is not to be had here, or is code of others: `trusted`
-    says that it may be run."""
+    """Return the waits of a run. `trusted`: policies given as code may run.
+
+    Raises PolicyError when the policy is not available or not trusted.
+    """
     job = job_of(steps)
     check_trusted(str(job.policy["name"]), trusted)
     knobs = {key: value for key, value in job.policy.items() if key != "name"}
@@ -78,7 +80,7 @@ def waits_of(steps: Sequence[Record], *, trusted: bool) -> list[Wait]:
 
 
 def _with_last_requests(moves: list[schedule.Move]) -> list[schedule.Move]:
-    """A request that was never granted is not in the log; but who has committed and is not done has asked again."""
+    """Add requests that were never granted and are missing in the log: a worker asks again after each commit."""
     last = {move.worker: place for place, move in enumerate(moves)}
     found = list(moves)
     for worker, place in sorted(last.items(), key=lambda item: -item[1]):

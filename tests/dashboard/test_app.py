@@ -103,7 +103,7 @@ def test_a_run_is_served_with_its_waits(page: Page) -> None:
 def test_a_play_over_http(page: Page) -> None:
     found = page.play({"settings": SETTINGS})
     assert found["version"] == 5 and found["experiment"].startswith("[run]")
-    assert "code of others" in page.play({"settings": {**SETTINGS, "policy.name": "os:system"}})["error"]
+    assert "foreign code" in page.play({"settings": {**SETTINGS, "policy.name": "os:system"}})["error"]
     assert "not JSON" in page.json("/api/play?play=%7B")["error"]
 
 
@@ -144,11 +144,11 @@ def test_mistakes_on_the_command_line_are_sentences(tmp_path: Path) -> None:
 
     (tmp_path / "bad.toml").write_text('[policy]\nname = "os:system"\n')
     for target, code, sentence in (
-        ("nonsense", 2, "no run folder or file of that name"),
+        ("nonsense", 2, "no run folder or file has that name"),
         ("127.0.0.1:1", 3, "nothing listens on 127.0.0.1:1"),
         (str(tmp_path), 2, "not a run folder"),
         (str(tmp_path / "none.toml"), 2, "cannot be read"),
-        (str(tmp_path / "bad.toml"), 2, "code of others"),
+        (str(tmp_path / "bad.toml"), 2, "foreign code"),
     ):
         process = Cluster(tmp_path).launch("wrong", "-m", "pslab", "dashboard", "--port", "0", target)
         assert process.wait_exit() == code, process.errors

@@ -328,7 +328,7 @@ def test_a_lessons_runs_have_names_of_their_own_and_something_to_see(recorded: P
     # At the end nothing can change any more, and the page says so.
     page.keyboard.press("End")
     page.click("#what-if")
-    assert "nothing can change from here on" in tab.text("#play-error")
+    assert "nothing can change at this moment" in tab.text("#play-error")
     assert "at=" not in page.evaluate("location.hash")
     tab.close()
 

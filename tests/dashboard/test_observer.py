@@ -355,7 +355,7 @@ def test_viewers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         observer = Observer(Server().ask)
         streams = [observer.messages() for _ in range(2)]
         await asyncio.gather(*(anext(stream) for stream in streams))
-        with pytest.raises(TooMany, match="2 pages look at this cluster already"):
+        with pytest.raises(TooMany, match="2 pages show this cluster already"):
             await anext(observer.messages())
         for stream in streams:
             await stream.aclose()

@@ -157,7 +157,7 @@ def test_no_change_changes_nothing() -> None:
             {"policy.name": "local-sgd", "policy.steps": 2, "policy.learning_rate": 0.1},
             "its local rule is another one",
         ),
-        ({"faults.crashes": [{"worker": 0, "at": 1.0}]}, "history stays as it was"),
+        ({"faults.crashes": [{"worker": 0, "at": 1.0}]}, "the moment of the change"),
         ({"policy.name": "snyc"}, "did you mean"),
     ],
 )
@@ -176,18 +176,18 @@ def test_what_cannot_change_is_said(changes: Mapping[str, Any], sentence: str) -
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("job.module", "os:system", "runs no code of others"),
-        ("trackers.classes", ["a:B"], "runs no code of others"),
-        ("policy.name", "os:system", "code of others"),
+        ("job.module", "os:system", "runs no foreign code"),
+        ("trackers.classes", ["a:B"], "runs no foreign code"),
+        ("policy.name", "os:system", "foreign code"),
         ("simulation.compute", "trace(/etc/passwd)", "reads no files"),
         ("workers.1.delay", "trace(/etc/passwd)", "reads no files"),
         ("simulation.problem", "job", "expected none, quadratic"),
         ("cluster.workers", 65, "at most 64"),
         ("simulation.options.dimensions", 10**9, "at most 1000"),
         ("cluster.workers", "four", "cluster.workers"),
-        ("nonsense", 1, "is no key"),
-        ("policy..name", 1, "is no key"),
-        ("run.a.b.c.d", 1, "is no key"),
+        ("nonsense", 1, "expected a key such as"),
+        ("policy..name", 1, "expected a key such as"),
+        ("run.a.b.c.d", 1, "expected a key such as"),
         ("policy.name.x", 1, "is a value, not a table"),
         ("cluster.wrokers", 1, "did you mean"),
     ],
@@ -219,9 +219,9 @@ def test_a_play_has_a_budget() -> None:
     long = {**SETTINGS, "simulation.seconds": 1e6, "policy.name": "async", "faults.crashes": []}
     long["simulation.options.batches_per_epoch"] = 100_000
     found = json.loads(play(Play(long), Budget(entries=500, seconds=60.0)))
-    assert "500 entries" in found["limited"] and 500 <= len(found["log"]) < 600
+    assert "500 log entries" in found["limited"] and 500 <= len(found["log"]) < 600
     found = json.loads(play(Play(long), Budget(entries=10**9, seconds=0.2)))
-    assert "0.2 s of the processor" in found["limited"]
+    assert "0.2 s of processor time" in found["limited"]
 
 
 def test_time_only_has_an_end() -> None:

@@ -54,7 +54,7 @@ def test_32_viewers_with_settings_of_their_own_are_all_answered() -> None:
 
 
 def test_more_than_may_wait_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pslab.dashboard.playground.pool.MOST_WAITING", 4)
+    monkeypatch.setattr("pslab.dashboard.playground.pool.QUEUE_LIMIT", 4)
 
     async def crowd() -> None:
         pool = Pool(1)
@@ -82,7 +82,7 @@ def test_what_is_no_play_reaches_no_process() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pslab.dashboard.playground.pool.MOST_REMEMBERED", 200_000)
+    monkeypatch.setattr("pslab.dashboard.playground.pool.CACHE_LIMIT", 200_000)
 
     async def many() -> None:
         pool = Pool(1)
@@ -137,7 +137,7 @@ def test_one_step_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pool_module, "played", endless)
     before = signal.getsignal(signal.SIGPROF)
     try:
-        with pytest.raises(SettingsError, match="took too long"):
+        with pytest.raises(SettingsError, match="takes too long"):
             pool_module.played_in_time("", Budget(seconds=0.05))
     finally:
         signal.signal(signal.SIGPROF, before)

@@ -1,6 +1,7 @@
-"""One simulation for the page: what `ps-lab run --engine simulated` would do, within a budget, and no folder.
+"""One simulation for the page: like `ps-lab run --engine simulated`, but within a budget and without a folder.
 
-What if: its settings may change at a moment. Its history before is that of the unchanged one."""
+"What if": the settings may change at a moment. The history before it equals that of the unchanged simulation.
+"""
 
 import json
 import math
@@ -27,7 +28,7 @@ from psserver.policies import build as build_policy
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.config.sections import FaultsSection
 
-# What can change while a job runs: keys of [section], or all of it.
+# Keys that can change while a job runs; a trailing dot stands for the whole section.
 CHANGEABLE = (
     "policy.",
     "optimizer.learning_rate",
@@ -41,7 +42,7 @@ CHANGEABLE = (
 
 
 def check_changes(keys: list[str]) -> None:
-    """Raises SettingsError for a key that cannot change while a job runs."""
+    """Raise SettingsError for a key that cannot change while a job runs."""
     for key in keys:
         if not any(key == known or (known.endswith(".") and key.startswith(known)) for known in CHANGEABLE):
             known = ", ".join(name.rstrip(".") for name in CHANGEABLE if name != "simulation.factors.")
@@ -49,7 +50,7 @@ def check_changes(keys: list[str]) -> None:
 
 
 class Schedule:
-    """A learning rate that another takes over from: at the update after the change."""
+    """A learning-rate schedule that can be replaced; the next update uses the new one."""
 
     def __init__(self, now: Any) -> None:
         self.now = now
@@ -60,9 +61,9 @@ class Schedule:
 
 
 def prepare(cluster: Cluster, before: Experiment, after: Experiment, at: float, rates: Schedule) -> None:
-    """Put the change down on the queue. `rates`: the schedule that the shards' optimizers ask.
+    """Queue the change at time `at`. `rates`: the schedule that the shards' optimizers use.
 
-    Raises SettingsError for what cannot change.
+    Raises SettingsError for settings that cannot change.
     """
     changes: list[Callable[[], None]] = []
     if (before.policy.name, before.policy.knobs) != (after.policy.name, after.policy.knobs):
@@ -87,7 +88,7 @@ def prepare(cluster: Cluster, before: Experiment, after: Experiment, at: float, 
     crashes = [crash for crash in after.faults.crashes if crash not in known]
     if any(crash.at < at for crash in crashes):
         raise SettingsError(
-            f"a new crash comes before the moment of the change, {at:g} s: history stays as it was"
+            f"faults.crashes: expected new crashes at {at:g} s, the moment of the change, or later"
         )
     changes.append(lambda: schedule_faults(cluster, FaultsSection(crashes=crashes), start=False))
 
@@ -120,14 +121,14 @@ def _times(cluster: Cluster, after: Experiment) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Of one simulation: entries of its log, and seconds of the processor."""
+    """Limits of one simulation: log entries, and seconds of processor time."""
 
     entries: int = 8000
     seconds: float = 4.0
 
 
 class Listener(Folder):
-    """Takes what a run folder would get."""
+    """A run folder in memory."""
 
     def __init__(self) -> None:
         super().__init__(None, record=True)
@@ -144,9 +145,9 @@ class Listener(Folder):
 
 
 def play(asked: Play, budget: Budget) -> str:
-    """What happens, as JSON: the page's recording, waits, the servers, and the settings as an experiment file.
+    """Simulate; return JSON with the page's rows, waits, servers, and the settings as an experiment file.
 
-    `limited` says where the budget ended it. Raises SettingsError.
+    `limited` says which budget ended the simulation, if any. Raises SettingsError.
     """
     before = experiment_of(asked.settings)
     rates: list[Schedule] = []
@@ -165,11 +166,11 @@ def play(asked: Play, budget: Budget) -> str:
     listener, waits = Listener(), WaitLog()
     cluster.folder = listener
     limited = _run(cluster, listener, waits, budget)
-    return json.dumps(_told(before, cluster, listener, waits, limited), allow_nan=False)
+    return json.dumps(_document(before, cluster, listener, waits, limited), allow_nan=False)
 
 
 def _ending(experiment: Experiment) -> Experiment:
-    """Time only needs an end; what a page asks for has one."""
+    """Limit an endless experiment to 60 virtual seconds."""
     simulation = experiment.simulation
     if experiment.run.versions or simulation.seconds or simulation.batches:
         return experiment
@@ -185,9 +186,9 @@ def _run(cluster: Cluster, listener: Listener, waits: WaitLog, budget: Budget) -
         if limited or cluster.coordinator.stopped is not None:
             return
         if len(listener.records) >= budget.entries:
-            limited = f"the playground ends a run at {budget.entries} entries of its log"
+            limited = f"the playground limits a run to {budget.entries} log entries"
         elif time.process_time() - began > budget.seconds:
-            limited = f"the playground gives a run {budget.seconds:g} s of the processor"
+            limited = f"the playground limits a run to {budget.seconds:g} s of processor time"
         if limited:
             cluster.stop(limited, success=True, cause="done")
 
@@ -197,7 +198,7 @@ def _run(cluster: Cluster, listener: Listener, waits: WaitLog, budget: Budget) -
     return limited
 
 
-def _told(
+def _document(
     experiment: Experiment, cluster: Cluster, listener: Listener, waits: WaitLog, limited: str
 ) -> dict[str, Any]:
     recorder = Recorder()
@@ -251,7 +252,7 @@ def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def played(text: str, budget: Budget) -> str:
-    """`play` for a pool: {"error": sentence} where it cannot be played."""
+    """Call `play` for a request; return {"error": sentence} if it cannot be simulated."""
     from pslab.dashboard.playground.settings import read_play
 
     try:
@@ -260,5 +261,5 @@ def played(text: str, budget: Budget) -> str:
         return json.dumps({"error": str(error)})
     except MemoryError:
         raise
-    except Exception as error:  # a fault here must not end the page
+    except Exception as error:  # A fault here must not end the page.
         return json.dumps({"error": f"the simulation failed: {type(error).__name__}: {error}"})

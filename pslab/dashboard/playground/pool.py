@@ -1,6 +1,6 @@
-"""Processes that play, a bounded queue in front of them, and a memory of what was played.
+"""Processes that simulate, with a bounded queue and a cache of results.
 
-A class of 32 that opens one link plays it once. Beyond the queue a viewer is told to try again.
+If 32 viewers open one link, it is simulated once. When the queue is full, a viewer is asked to try again.
 """
 
 import asyncio
@@ -20,44 +20,44 @@ from pslab.dashboard.playground.play import Budget, played
 from pslab.dashboard.playground.settings import SettingsError, read_play
 from pswire.command.process import die_with
 
-# Plays that wait for a process, and answers that are remembered, in bytes.
-MOST_WAITING, MOST_REMEMBERED = 64, 64 * 2**20
-# Of one simulation, beyond what a process has when it is loaded; bytes.
+# Limits: queued simulations, and bytes of cached results.
+QUEUE_LIMIT, CACHE_LIMIT = 64, 64 * 2**20
+# Bytes that one simulation may use, beyond those of a process that has loaded its modules.
 MEMORY = 2**30
-# Seconds beyond its budget after which a process is ended.
+# Seconds beyond its budget after which a simulation is ended.
 PATIENCE = 30.0
 
 
 class Busy(Exception):
-    """Too many plays wait already."""
+    """The queue is full."""
 
 
 class Pool:
-    """Use it within one event loop. Processes start with the first play."""
+    """A pool of processes, started by the first request. Use it within one event loop."""
 
     def __init__(self, processes: int | None = None, budget: Budget | None = None) -> None:
         self.processes = processes or max(1, min((os.cpu_count() or 2) - 1, 4))
         self.budget = budget or Budget()
-        # Plays that were simulated, not remembered.
+        # Number of requests that were simulated, not cached.
         self.simulated = 0
         self._executor: ProcessPoolExecutor | None = None
-        self._remembered: OrderedDict[str, str] = OrderedDict()
+        self._cache: OrderedDict[str, str] = OrderedDict()
         self._size = 0
         self._running: dict[str, asyncio.Task[str]] = {}
 
     async def play(self, text: str) -> str:
-        """The answer of `play.played`. Raises SettingsError at once for what is no play, and Busy."""
+        """Return the result of `play.played`. Raises SettingsError for a malformed request, and Busy."""
         key = read_play(text).key
-        if key in self._remembered:
-            self._remembered.move_to_end(key)
-            return self._remembered[key]
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
         task = self._running.get(key)
         if task is None:
-            if len(self._running) >= MOST_WAITING:
-                raise Busy(f"{MOST_WAITING} simulations wait already; try again in a few seconds")
+            if len(self._running) >= QUEUE_LIMIT:
+                raise Busy(f"{QUEUE_LIMIT} simulations are queued already; try again in a few seconds")
             task = asyncio.create_task(self._simulate(key, text))
             self._running[key] = task
-        # A viewer that goes away does not end what others wait for.
+        # A viewer that goes away must not cancel what others wait for.
         return await asyncio.shield(task)
 
     async def _simulate(self, key: str, text: str) -> str:
@@ -65,19 +65,19 @@ class Pool:
         try:
             loop = asyncio.get_running_loop()
             future = loop.run_in_executor(executor, played_in_time, text, self.budget)
-            waiting = MOST_WAITING * self.budget.seconds / self.processes
-            # Never cancelled: the executor's own thread fails at a play that was, when its processes have gone.
+            waiting = QUEUE_LIMIT * self.budget.seconds / self.processes
+            # Never cancel the future: the executor's thread would fail on it once its processes are gone.
             if not (await asyncio.wait({future}, timeout=waiting + PATIENCE))[0]:
                 raise TimeoutError
             answer = future.result()
         except (TimeoutError, BrokenProcessPool):
             if self._executor is executor:
                 self.close()
-            return '{"error": "the simulation was ended: it took too long, or the page ends"}'
+            return '{"error": "the simulation was ended: it took too long, or the dashboard is ending"}'
         finally:
             del self._running[key]
         self.simulated += 1
-        self._remember(key, answer)
+        self._store(key, answer)
         return answer
 
     def _processes(self) -> ProcessPoolExecutor:
@@ -87,49 +87,50 @@ class Pool:
             )
         return self._executor
 
-    def _remember(self, key: str, answer: str) -> None:
-        self._remembered[key] = answer
+    def _store(self, key: str, answer: str) -> None:
+        self._cache[key] = answer
         self._size += len(answer)
-        while self._size > MOST_REMEMBERED:
-            _, oldest = self._remembered.popitem(last=False)
+        while self._size > CACHE_LIMIT:
+            _, oldest = self._cache.popitem(last=False)
             self._size -= len(oldest)
 
     def warm_up(self) -> None:
-        """Start the processes before the first viewer asks: each takes a second or two to load."""
+        """Start the processes before the first request; each takes a second or two to load."""
         for _ in range(self.processes):
             self._processes().submit(os.getpid)
 
     def close(self) -> None:
+        """End all processes and fail their requests."""
         if self._executor is None:
             return
         executor, self._executor = self._executor, None
-        # Each would go on until its play is over, and this process would wait for that at its end.
+        # Otherwise this process would wait at its exit until the simulations are over.
         for process in list((executor._processes or {}).values()):
             process.kill()
-        # Whoever waits hears that the processes have gone.
+        # Pending requests fail with BrokenProcessPool.
         executor.shutdown()
 
 
 def _begin(parent: int) -> None:
-    """Servers and workers of this machine come first; and no threads of BLAS for tiny arrays."""
+    """Initialise a process: low priority, a memory limit, and no BLAS threads for tiny arrays."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The page's process may be killed: nothing of it stays behind.
+    # End with the dashboard, even if that is killed.
     die_with(parent)
     os.nice(10)
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     if found := re.search(
         r"^VmData:\s+(\d+) kB$", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE
     ):
-        most = int(found[1]) * 1024 + MEMORY
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        limit = int(found[1]) * 1024 + MEMORY
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _too_long(number: int, frame: FrameType | None) -> None:
-    raise SettingsError("the simulation took too long to make, or one step of it did; make it smaller")
+    raise SettingsError("the simulation takes too long to build, or one step of it does; make it smaller")
 
 
 def played_in_time(text: str, budget: Budget) -> str:
-    """`played`, which looks at its budget between events only: also what one event takes, and the making, ends."""
+    """Call `played` with a timer, because its budget is checked between events only."""
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, 2 * budget.seconds)
     try:

@@ -1,4 +1,4 @@
-"""What the playground's controls choose from, and from what a page sends to an experiment that anybody may play."""
+"""The choices of the playground's controls, and a page's settings as an experiment that any visitor may run."""
 
 import inspect
 import json
@@ -18,7 +18,7 @@ from pswire.knobs import knobs_of
 
 @cache
 def lessons() -> Mapping[str, Mapping[str, Any]]:
-    """By the lesson's folder: title, what to look at, `settings`, and those of the second run where there are two."""
+    """Return the lessons by folder: title, what to look at, `settings`, and those of a second run if there is one."""
     text = files("pslab.dashboard.playground").joinpath("lessons.json").read_text(encoding="utf-8")
     found: dict[str, Mapping[str, Any]] = json.loads(text)
     return found
@@ -26,6 +26,7 @@ def lessons() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def choices() -> dict[str, Any]:
+    """Return everything that the controls offer."""
     return {
         "policies": [_policy(name) for name in policies.names()],
         "distributions": {
@@ -49,21 +50,24 @@ def _policy(name: str) -> dict[str, Any]:
     }
 
 
-# What a visitor may ask of this machine.
+# Limits on what a visitor may request.
 MOST_WORKERS, MOST_SERVERS, MOST_BATCH, MOST_HIDDEN, MOST_DIMENSIONS = 64, 8, 512, 128, 1000
 MOST_UNITS = 10_000
 MOST_TEXT = 8000
 # Sections that reach beyond the simulation: code, files, other programs.
-SHUT = ("job", "trackers")
+FORBIDDEN = ("job", "trackers")
 
 
 class SettingsError(ValueError):
-    """Settings that cannot be played; the text says which and why."""
+    """Settings that cannot be simulated; the message says which and why."""
 
 
 @dataclass(frozen=True)
 class Play:
-    """`settings` and `changes` are flat: {"policy.name": "ssp", "policy.slack": 3}. `at`: seconds; None: no change."""
+    """A request. `settings` and `changes` are flat: {"policy.name": "ssp", "policy.slack": 3}.
+
+    `at`: seconds at which the changes apply; None for no changes.
+    """
 
     settings: Mapping[str, Any]
     at: float | None = None
@@ -71,7 +75,7 @@ class Play:
 
     @property
     def key(self) -> str:
-        """Equal plays have equal keys."""
+        """A cache key: equal requests have equal keys."""
         return json.dumps([self.settings, self.at, self.changes], sort_keys=True)
 
     @property
@@ -80,7 +84,7 @@ class Play:
 
 
 def read_play(text: str) -> Play:
-    """From JSON: {"settings": {...}, "at": 3.5, "changes": {...}}. Raises SettingsError."""
+    """Parse JSON such as {"settings": {...}, "at": 3.5, "changes": {...}}. Raises SettingsError."""
     if len(text) > MOST_TEXT:
         raise SettingsError(f"the settings have {len(text)} characters; expected at most {MOST_TEXT}")
     try:
@@ -93,17 +97,17 @@ def read_play(text: str) -> Play:
     if not isinstance(settings, dict) or not isinstance(changes, dict):
         raise SettingsError('expected objects as "settings" and "changes"')
     if at is not None and (isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < 1e9):
-        raise SettingsError(f'"at" is a moment in seconds, 0 or more, got {at!r}')
+        raise SettingsError(f'"at": expected a moment in seconds, 0 or more, got {at!r}')
     return Play(settings, None if at is None else float(at), changes)
 
 
 def experiment_of(flat: Mapping[str, Any]) -> Experiment:
-    """Raises SettingsError for what is no experiment, too large for a page, or names code or files."""
+    """Build an experiment. Raises SettingsError if it is invalid, too large, or names code or files."""
     try:
         experiment = parse_experiment(_nested(flat), "settings")
     except ExperimentError as error:
         raise SettingsError(str(error)) from error
-    _check_shut(experiment)
+    _check_closed(experiment)
     _check_size(experiment)
     return experiment
 
@@ -113,23 +117,24 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in flat.items():
         *path, last = key.split(".")
         if not all(path) or not path or not last or len(path) > 3:
-            raise SettingsError(f"{key!r} is no key; expected something like policy.name")
+            raise SettingsError(f"expected a key such as policy.name, got {key!r}")
         table = document
         for part in path:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
                 raise SettingsError(f"{key!r}: {part} is a value, not a table")
         table[last] = value
-    for section in SHUT:
+    for section in FORBIDDEN:
         if section in document:
-            raise SettingsError(f"{section}: the playground runs no code of others; remove it")
+            raise SettingsError(f"{section}: the playground runs no foreign code; remove this section")
     return document
 
 
-def _check_shut(experiment: Experiment) -> None:
+def _check_closed(experiment: Experiment) -> None:
+    """Raise SettingsError if the experiment names code or files."""
     if ":" in experiment.policy.name:
         raise SettingsError(
-            f"policy {experiment.policy.name}: expected a built-in one; others are code of others"
+            f"policy {experiment.policy.name}: expected a built-in policy: the playground runs no foreign code"
         )
     if experiment.simulation.problem not in ("auto", "none", *PROBLEMS):
         raise SettingsError(
@@ -138,7 +143,7 @@ def _check_shut(experiment: Experiment) -> None:
     delays = [experiment.simulation.compute, *(worker.delay for worker in experiment.workers.values())]
     for text in delays:
         if parse(text).name not in DISTRIBUTIONS:
-            raise SettingsError(f"{text}: the playground reads no files; expected {', '.join(DISTRIBUTIONS)}")
+            raise SettingsError(f"{text}: expected {', '.join(DISTRIBUTIONS)}: the playground reads no files")
 
 
 def _check_size(experiment: Experiment) -> None:
@@ -154,9 +159,9 @@ def _check_size(experiment: Experiment) -> None:
         ("faults.joins.worker", max((join.worker for join in faults.joins), default=0), MOST_WORKERS),
         ("policy.steps", experiment.policy.knobs.get("steps", 1), 64),
     )
-    for key, value, most in given:
-        if isinstance(value, int | float) and value > most:
-            raise SettingsError(f"{key} is {value}; the playground has at most {most}")
+    for key, value, limit in given:
+        if isinstance(value, int | float) and value > limit:
+            raise SettingsError(f"{key}: expected at most {limit} in the playground, got {value}")
     events = len([*faults.crashes, *faults.leaves, *faults.joins, *faults.disconnects])
     if events > 200:
-        raise SettingsError(f"{events} faults; the playground has at most 200")
+        raise SettingsError(f"faults: expected at most 200 in the playground, got {events}")

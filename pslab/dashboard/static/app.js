@@ -1,16 +1,13 @@
-// The frame around all pages: what is shown, which page, which moment, light or dark, and the keyboard.
+// The frame around all pages: source, navigation, header, clock, theme and keyboard.
 
-import { h, put, say, duration, number, seconds, sign } from "./dom.js";
+import { h, put, say, number, seconds, sign } from "./dom.js";
 import { Model } from "./model.js";
 import { Clock } from "./clock.js";
-import { Recording } from "./recording.js";
-import { ask, follow, play } from "./source.js";
+import { ask, follow, play, Recording } from "./source.js";
 import { forgetColours } from "./draw/canvas.js";
 import { now } from "./pages/now.js";
 import { time } from "./pages/time.js";
-import { learning } from "./pages/learning.js";
-import { staleness } from "./pages/staleness.js";
-import { rates } from "./pages/rates.js";
+import { learning, rates, staleness } from "./pages/curves.js";
 import { servers } from "./pages/servers.js";
 import { log } from "./pages/log.js";
 import { playground } from "./play/page.js";
@@ -20,12 +17,12 @@ const TITLES = { now: "Now", time: "Time", learning: "Learning", staleness: "Sta
 const $ = (id) => document.getElementById(id);
 
 const context = {
-  about: { kind: "playground", title: "" }, model: new Model(), clock: new Clock($("clock")), told: {},
+  about: { kind: "playground", title: "" }, model: new Model(), clock: new Clock($("clock")), info: {},
   choices: null, changed: () => { dirty = true; }, notice,
 };
 let shown = { name: "", page: null }, dirty = true, drawn = 0;
 
-// Light and dark: the system's wish, unless somebody has chosen.
+// Theme: the system's preference, unless the user has chosen one.
 
 function theme(chosen) {
   if (chosen) { document.documentElement.dataset.theme = chosen; localStorage.setItem("theme", chosen); }
@@ -74,17 +71,16 @@ function figures() {
   const { model, clock, about } = context;
   if (about.kind === "playground" || shown.name === "play") { $("figures").hidden = true; return; }
   $("figures").hidden = false;
-  const status = clock.live ? model.status : null, found = status ?? model.figures(clock.t);
-  const rows = [
-    ["policy", status ? status.policy : model.job.policy?.name ?? "–"],
-    ["version", number(found.version, 6)],
-    ["loss", number(found.loss)],
-    ["staleness", number(status ? status.mean_staleness : found.staleness)],
-    ["dropped", number(found.dropped, 6)],
-    [status ? (context.told.gone ? "last heard of at" : status.phase) : context.told.ended && clock.t >= model.seconds ? "ended at" : "at", seconds(clock.t)],
+  const status = clock.live ? model.status : null, moment = model.figures(clock.t);
+  const rows = status ? status.headline.filter(([term]) => !context.info.gone || term !== "left, about") : [
+    ["policy", model.job.policy?.name ?? "–"],
+    ["version", number(moment.version, 6)],
+    ["loss", number(moment.loss)],
+    ["staleness", number(moment.staleness)],
+    ["dropped", number(moment.dropped, 6)],
   ];
-  const left = context.told.gone ? 0 : status?.progress?.seconds_left;
-  if (left > 0) rows.push(["left, about", duration(left)]);
+  const phase = status ? (context.info.gone ? "last heard of at" : status.phase) : context.info.ended && clock.t >= model.seconds ? "ended at" : "at";
+  rows.splice(5, 0, [phase, seconds(clock.t)]);
   const list = $("figures");
   if (list.children.length !== rows.length) put(list, rows.map(() => h("div", {}, h("dt"), h("dd"))));
   rows.forEach(([term, value], place) => { say(list.children[place].children[0], term); say(list.children[place].children[1], value); });
@@ -92,8 +88,8 @@ function figures() {
 
 function frame(stamp) {
   const moved = context.clock.tick();
-  details();
-  // A live page moves 12 times a second, a played recording as often as the screen.
+  loadParts();
+  // A live page is redrawn 12 times a second, a recording that plays at every frame.
   const due = dirty || (moved && (!context.clock.live || stamp - drawn > 80));
   if (due && !document.hidden) {
     dirty = false; drawn = stamp;
@@ -109,8 +105,8 @@ function notice(text) {
   say(element, text ?? "");
 }
 
-/** How the job ended: on every page, from then on. `end`: `end_of` of pslab/dashboard/runs.py. */
-function tellEnd(end) {
+/** Show on every page how the job ended. `end`: as made by `end_of` in pslab/dashboard/runs.py. */
+function showEnd(end) {
   const element = $("ended"), key = JSON.stringify(end ?? null);
   element.hidden = !end;
   if (element.dataset.key === key) return;
@@ -122,32 +118,32 @@ function tellEnd(end) {
     measured && ` Final evaluation: ${measured}.`, end.folder && [" Run folder: ", h("code", {}, end.folder)]);
 }
 
-/** What has happened to a live cluster since. */
-function heard(model, told) {
+/** Process a message about a live cluster. */
+function receive(model, info) {
   const { clock } = context;
   context.model = model;
-  context.told = { ...context.told, ...told, gone: told.gone ?? "" };
-  const { ended: end, gone, skipped } = context.told;
+  context.info = { ...context.info, ...info, gone: info.gone ?? "" };
+  const { ended: end, gone, skipped } = context.info;
   if (end) model.window = [Math.max(0, model.seconds - 120), model.seconds];
   exposed(end || gone ? "" : model.status?.exposed);
-  tellEnd(end);
+  showEnd(end);
   if (!clock.owner) context.resume();
-  notice(end ? "" : gone ? told.broken ? gone : `No answer: ${gone}. The page shows what was known last, and asks again every second.`
-    : skipped ? `${skipped} entries of the log were too many to be shown` : "");
+  notice(end ? "" : gone ? info.broken ? gone : `No answer: ${gone}. The page shows the last known state and asks again every second.`
+    : skipped ? `${skipped} log entries are not shown, because there were too many` : "");
   dirty = true;
 }
 
-/** The moment of what the page is about, after another clock had its place. */
+/** Restore the clock of the page's own source after another page has used the clock. */
 context.resume = () => {
-  const { clock, model, told, about } = context;
+  const { clock, model, info, about } = context;
   if (about.kind === "live") {
-    if (told.ended) { clock.rest(model.seconds); return; }
-    if (told.now !== undefined) clock.follow(told.now);
-    if (told.gone) clock.hold();
-  } else if (model.seconds) context.show(model, told);
+    if (info.ended) { clock.rest(model.seconds); return; }
+    if (info.now !== undefined) clock.follow(info.now);
+    if (info.gone) clock.hold();
+  } else if (model.seconds) context.show(model, info);
 };
 
-/** Whoever reaches the servers may do everything: said on every page, for as long as it is so. */
+/** Warn on every page while the servers are not protected. */
 function exposed(text) {
   const element = $("exposed");
   element.hidden = !text;
@@ -156,11 +152,11 @@ function exposed(text) {
 
 // Keyboard
 
-const KEYS = [["1 … 8", "the pages"], ["space", "play and pause"], ["← →", "a step back, a step forward"], ["Home End", "the first, the last moment"], ["+ −", "more or less time in the lanes"], ["d", "light or dark"], ["?", "this list"]];
+const KEYS = [["1 … 8", "open a page"], ["space", "play or pause"], ["← →", "one step back or forward"], ["Home End", "first or last moment"], ["+ −", "zoom the lanes in or out"], ["d", "light or dark colours"], ["?", "show this list"]];
 
 function help() {
   const dialog = $("help");
-  put(dialog, h("h2", { id: "help-title" }, "Keys"), h("dl", { class: "keys" }, KEYS.map(([key, does]) => [h("dt", {}, key.split(" ").map((one) => h("kbd", {}, one))), h("dd", {}, does)])),
+  put(dialog, h("h2", { id: "help-title" }, "Keyboard shortcuts"), h("dl", { class: "keys" }, KEYS.map(([key, does]) => [h("dt", {}, key.split(" ").map((one) => h("kbd", {}, one))), h("dd", {}, does)])),
     h("form", { method: "dialog" }, h("button", { autofocus: true }, "Close")));
   dialog.showModal();
 }
@@ -182,69 +178,69 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "Home" || event.key === "End") { if (!context.clock.live) { event.preventDefault(); context.clock.go(event.key === "Home" ? context.clock.begin : context.clock.end); } }
 });
 
-// Begin
+// Recordings
 
 function moments(model) {
   let found = null;
   return () => {
-    // Beside the entries, the borders of what is held: there the clock goes on to other details.
+    // Log entries, and the bounds of the loaded parts, at which other parts are loaded.
     found ??= [...new Set([model.from, ...model.log.map(([t]) => t), model.to])];
     return found;
   };
 }
 
-/** Show a recording: the slider goes from its begin to its end. */
-context.show = (model, told, options) => {
-  context.model = model; context.told = told;
-  tellEnd(told.ended);
+/** Show a recording, with a slider from its begin to its end. */
+context.show = (model, info, options) => {
+  context.model = model; context.info = info;
+  showEnd(info.ended);
   context.clock.record(model.begin, model.seconds, moments(model), options);
   context.clock.footer.hidden = false;
   dirty = true;
 };
 
-// A run folder: other details when the clock leaves those that are held, and new entries while the run goes on.
+// A run folder: load other parts when the clock leaves the loaded ones, and new entries while the run goes on.
 
-const LOOK = 2000, AGAIN = 10_000;  // milliseconds
+const POLL = 2000, RETRY = 10_000;  // milliseconds
 
 async function record() {
   const recording = new Recording();
-  context.show(await recording.open(), recording.told);
+  context.show(await recording.open(), recording.info);
   context.recording = recording;
-  if (recording.told.going) setTimeout(look, LOOK);
+  if (recording.info.going) setTimeout(poll, POLL);
 }
 
-function details() {
+function loadParts() {
   const { recording, clock } = context;
   if (!recording || clock.owner || clock.held || recording.busy || recording.covers(clock.t)) return;
   clock.held = true;
   $("main").setAttribute("aria-busy", "true");
   recording.open(clock.t).then((model) => { shown.page && grow(model); clock.held = false; }, (error) => {
     notice(error.message);
-    setTimeout(() => { clock.held = false; }, AGAIN);
+    setTimeout(() => { clock.held = false; }, RETRY);
   }).finally(() => { $("main").removeAttribute("aria-busy"); dirty = true; });
 }
 
 function grow(model) {
   context.model = model;
-  context.told = context.recording.told;
-  tellEnd(context.told.ended);
+  context.info = context.recording.info;
+  showEnd(context.info.ended);
   if (!context.clock.owner) context.clock.extend(model.seconds, moments(model));
 }
 
-async function look() {
+async function poll() {
   const { recording, clock } = context, begun = performance.now();
-  let pause = LOOK;
+  let pause = POLL;
   try {
     if (!document.hidden && !recording.busy && await recording.grown()) {
-      context.told = recording.told;
-      tellEnd(context.told.ended);
-      if (!clock.owner) clock.extend(recording.told.end, clock.steps);
+      context.info = recording.info;
+      showEnd(context.info.ended);
+      if (!clock.owner) clock.extend(recording.info.end, clock.steps);
       dirty = true;
     }
-    // A long log takes long to be read: then it is looked at less often.
-    pause = Math.max(LOOK, 10 * (performance.now() - begun));
-  } catch (error) { notice(error.message); pause = AGAIN; }
-  if (recording.told.going) setTimeout(look, pause);
+    // Poll a long log less often, because reading it takes long.
+    pause = Math.max(POLL, 10 * (performance.now() - begun));
+  } catch (error) { notice(error.message); pause = RETRY; }
+  if (recording.info.going) setTimeout(poll, pause);
 }
 
 async function start() {
@@ -260,10 +256,10 @@ async function start() {
   if (context.about.note) notice(context.about.note);
   navigation();
   if (context.about.kind === "live") {
-    follow(heard);
+    follow(receive);
   } else if (context.about.kind === "run") await record();
   else if (context.about.kind === "simulated") context.show(...await play({ settings: context.about.settings }));
-  if (context.told.limited) notice(context.told.limited);
+  if (context.info.limited) notice(context.info.limited);
   open();
   requestAnimationFrame(frame);
 }

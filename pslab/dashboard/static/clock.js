@@ -1,4 +1,4 @@
-// The moment that all pages show. Live: the cluster's own clock. Of a recording: a slider with play, pause, step, speed.
+// The moment that all pages show: the clock of a live cluster, or a slider with play, pause, step and speed.
 
 import { h, icon, put, say, seconds, sign } from "./dom.js";
 
@@ -12,15 +12,15 @@ export class Clock extends EventTarget {
     this.end = 0;
     this.speed = 1;
     this.playing = false;
-    this.base = 1;          // seconds of the recording that pass in a second at speed 1
+    this.base = 1;          // seconds of the recording per second at speed 1
     this.steps = () => [];  // moments at which something happened, in order
     this.last = null;
     this.offset = null;
-    this.held = false;      // what the next moment needs is on its way
-    this.over = false;      // a live cluster has ended: the moment is its last one
+    this.held = false;      // waiting for data of the next moment
+    this.over = false;      // a live cluster has ended, and its last moment is shown
   }
 
-  /** A live cluster: `now` is its clock at this moment. */
+  /** Follow a live cluster whose clock shows `now`. */
   follow(now) {
     this.live = true;
     this.over = false;
@@ -29,10 +29,10 @@ export class Clock extends EventTarget {
     this.t = this.end = now;
   }
 
-  /** A live cluster of which there is no news: its clock stands. */
+  /** Stop the clock of a live cluster that does not answer. */
   hold() { this.offset = null; }
 
-  /** A live cluster that has ended at `t`. */
+  /** Show the end of a live cluster at `t`. */
   rest(t) {
     this.live = false;
     this.over = true;
@@ -40,7 +40,7 @@ export class Clock extends EventTarget {
     this.t = this.end = t;
   }
 
-  /** A recording from `begin` to `end`. */
+  /** Show a recording from `begin` to `end`. */
   record(begin, end, steps, { at = end } = {}) {
     this.live = this.over = false;
     this.begin = begin; this.end = Math.max(end, begin);
@@ -51,7 +51,7 @@ export class Clock extends EventTarget {
     this.show();
   }
 
-  /** The same recording, which has grown, or other details of it. */
+  /** Continue with the same recording after it has grown or other parts were loaded. */
   extend(end, steps) {
     if (this.t >= this.end && !this.playing) this.t = Math.max(end, this.t);
     this.end = Math.max(end, this.begin);
@@ -106,7 +106,7 @@ export class Clock extends EventTarget {
     this.dispatchEvent(new Event("change"));
   }
 
-  /** To the next moment, or the one before, at which something happened. */
+  /** Go to the next or previous moment at which something happened. */
   step(direction) {
     if (this.live || this.over) return;
     this.playing = false;
@@ -117,7 +117,7 @@ export class Clock extends EventTarget {
     this.go(found);
   }
 
-  /** Once per frame of the screen. True when the moment is another one. */
+  /** Advance the clock once per frame; return whether the moment has changed. */
   tick() {
     if (this.live) {
       if (this.offset === null) return false;

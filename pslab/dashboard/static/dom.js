@@ -1,4 +1,4 @@
-// Elements without markup in strings: nothing that a server says can become HTML.
+// Elements are built without markup in strings, so that no text of a server can become HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -33,7 +33,7 @@ const ICONS = {
   sun: "M8 4.6a3.4 3.4 0 1 0 0 6.8 3.4 3.4 0 0 0 0-6.8z M7.4.6h1.2v2.4H7.4z M7.4 13h1.2v2.4H7.4z M.6 7.4H3v1.2H.6z M13 7.4h2.4v1.2H13z M2.3 3.2l.9-.9 1.7 1.7-.9.9z M11.1 12l.9-.9 1.7 1.7-.9.9z M2.3 12.8 4 11.1l.9.9-1.7 1.7z M11.1 4l1.7-1.7.9.9L12 4.9z",
 };
 
-/** A drawn sign; fonts differ in which ones they have. */
+/** An icon drawn as SVG, because fonts differ in the signs that they have. */
 export function icon(name) {
   return svg("svg", { viewBox: "0 0 16 16", class: "sign", "aria-hidden": "true", "data-icon": name }, svg("path", { d: ICONS[name], fill: "currentColor" }));
 }
@@ -42,7 +42,7 @@ export function sign(element, name) {
   if (element.firstElementChild?.dataset.icon !== name) put(element, icon(name));
 }
 
-/** Set the text only where it is another one: a screen reader is not told the same twice. */
+/** Set the text if it differs, so that screen readers do not repeat it. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -62,7 +62,7 @@ export function seconds(value) {
   return value >= 0.1 || value === 0 ? `${value.toFixed(1)} s` : `${number(value * 1000, 2)} ms`;
 }
 
-/** About how long, in at most two units: a number that moves too much has no use for more. */
+/** A duration in at most two units. */
 export function duration(value) {
   const whole = Math.round(value);
   for (const [size, unit, lower, below] of [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]]) {

@@ -1,10 +1,10 @@
-// What is known of a run: batches of rows go in (see pslab/dashboard/recording.py), questions about a moment come out.
+// The model of a run: it takes batches of rows (see pslab/dashboard/recording.py) and answers questions about a moment.
 
 export const KINDS = ["compute", "pull", "push", "wait", "wasted", "at work"];
 export const WAIT = 3, WASTED = 4;
 export const MARKS = ["join", "lost", "back", "leave", "done", "cancel", "abandon", "stop"];
 
-/** The number of rows whose `key` is at most `t`; rows are in order of it. */
+/** The number of rows whose `key` is at most `t`. Rows are sorted by it. */
 export function upTo(rows, t, key = 0) {
   let low = 0, high = rows.length;
   while (low < high) {
@@ -25,21 +25,21 @@ export class Model {
     this.commits = [];   // [t, ticket]
     this.grants = [];    // per worker: [t, ticket, version]
     this.fates = [];     // [t, ticket]
-    this.updates = [];   // [t, version, parts, mean, most, loss, lrScale, samples]
+    this.updates = [];   // [t, version, parts, mean, max, loss, lrScale, samples]
     this.evals = [];     // [t, version, metrics]
     this.log = [];       // [t, number, kind, worker, sentence]
     this.marks = [];     // per worker: [t, kind, sentence]
     this.stops = [];
     this.waits = [];     // per worker: [begin, end, event, releasers]
     this.past = { applied: [], dropped: [] };
-    this.window = null;  // of a long recording: from when to when details are held
-    this.whole = true;   // whether that is all of it
-    this.final = null;   // its newest update
+    this.window = null;  // of a long recording: begin and end of the loaded parts
+    this.whole = true;   // whether these are all parts
+    this.final = null;   // the newest update
     this.servers = null;
     this.status = null;
   }
 
-  /** Numbers of the workers in the order of their names: w2 before w10, whoever joined first. */
+  /** Indices of the workers sorted by name: w2 before w10. */
   order() {
     if (this.ordered?.length !== this.workers.length) {
       const compare = new Intl.Collator("en", { numeric: true }).compare;
@@ -99,7 +99,7 @@ export class Model {
     }
   }
 
-  /** Forget details from before `t`, of a live cluster that goes on for days. */
+  /** Forget details before `t`, so that a live cluster can run for days. */
   forget(t) {
     for (const lane of this.lanes) drop(lane, t, 1);
     for (const rows of this.grants) drop(rows, t, 0);
@@ -120,7 +120,7 @@ export class Model {
 
   // A moment
 
-  /** Until when somebody worked, of what had begun by `t`. */
+  /** The end of the last work that began by `t`. */
   busy(t) {
     return Math.max(this.from, ...this.lanes.map((lane) => { const place = upTo(lane, t); return place ? Math.min(lane[place - 1][1], t) : this.from; }));
   }
@@ -130,7 +130,7 @@ export class Model {
     return place ? this.updates[place - 1][1] : 0;
   }
 
-  /** What a worker does at `t`: state, since when, its ticket, and the wait with its reason. */
+  /** A worker's state at `t`: since when, its ticket, and why it waits. */
   worker(worker, t) {
     const lane = this.lanes[worker] ?? [], marks = this.marks[worker] ?? [];
     let away = null, joined = false, since = 0;
@@ -169,7 +169,7 @@ export class Model {
     return { state: "waiting", since: begin, event: wait?.[2], releasers: wait?.[3] ?? [] };
   }
 
-  /** As `ps-lab status` says it: "version 3, which needs a commit of w1 (w1 computes ticket 7 ...)". */
+  /** The reason of a wait, in the words of `ps-lab status`: "version 3, which needs a commit of w1 (w1 has been ...)". */
   why(found, t) {
     if (!found.event) return "";
     const doing = found.releasers.map((worker) => {
@@ -213,7 +213,7 @@ export class Model {
     };
   }
 
-  /** The loss of the model, as it was evaluated: [t, loss]. */
+  /** Evaluated losses of the model: [t, loss]. */
   losses() { return this.evals.filter((row) => "loss" in row[2]).map((row) => [row[0], row[2].loss]); }
 
   lossAt(t) {
@@ -221,7 +221,7 @@ export class Model {
     return place ? rows[place - 1][1] : null;
   }
 
-  /** Of all workers' time in the job until `t`, the share that each kind took. */
+  /** The share of each kind of stretch in all workers' time until `t`. */
   shares(t) {
     const total = KINDS.map(() => 0);
     for (const [kind, seconds] of this.past.kinds ?? []) total[kind] += seconds;

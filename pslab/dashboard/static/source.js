@@ -1,4 +1,4 @@
-// Where the page's model comes from: a live cluster's stream, a run folder, a simulation.
+// Sources of the page's model: a live cluster's event stream, a run folder in parts, a simulation.
 
 import { Model } from "./model.js";
 
@@ -8,8 +8,8 @@ export async function ask(path) {
   return answer.json();
 }
 
-/** Server-sent events: `told(model, message)` after each. The browser connects again by itself. */
-export function follow(told) {
+/** Follow server-sent events: call `receive(model, message)` after each. The browser reconnects by itself. */
+export function follow(receive) {
   const events = new EventSource("/api/events");
   let model = new Model();
   events.addEventListener("whole", (event) => {
@@ -18,24 +18,101 @@ export function follow(told) {
     model.add({ workers: whole.workers, job: whole.job, past: whole.past });
     for (const batch of whole.recent) model.add(batch);
     model.status = whole.status;
-    told(model, { ...whole, anew: true });
+    receive(model, { ...whole, anew: true });
   });
   events.addEventListener("frame", (event) => {
     const frame = JSON.parse(event.data);
     model.add(frame);
     model.forget(frame.now - 180);
-    told(model, frame);
+    receive(model, frame);
   });
-  events.addEventListener("gone", (event) => told(model, { gone: JSON.parse(event.data).reason }));
-  events.addEventListener("error", () => told(model, { gone: "ps-lab dashboard does not answer; is it still running?", broken: true }));
+  events.addEventListener("gone", (event) => receive(model, { gone: JSON.parse(event.data).reason }));
+  events.addEventListener("error", () => receive(model, { gone: "ps-lab dashboard does not answer. Is it still running?", broken: true }));
   return events;
 }
 
-/** A simulation: `asked` is {settings, at, changes}. Throws where it cannot be played, with the server's sentence. */
+/** Run a simulation of {settings, at, changes}. Throws the server's message if it cannot be simulated. */
 export async function play(asked) {
-  const told = await ask(`/api/play?play=${encodeURIComponent(JSON.stringify(asked))}`);
-  if (told.error) throw new Error(told.error);
+  const info = await ask(`/api/play?play=${encodeURIComponent(JSON.stringify(asked))}`);
+  if (info.error) throw new Error(info.error);
   const model = new Model();
-  model.add(told);
-  return [model, told];
+  model.add(info);
+  return [model, info];
+}
+
+// Parts of a log in memory: that of the clock's moment, the one before it, and the newest. Earlier ones come as curves
+// and counts.
+const HELD = 3;
+
+export class Recording {
+  constructor() {
+    this.parts = new Map();
+    this.info = null;   // the newest answer, with what is true of the whole run
+    this.shown = -1;
+    this.busy = false;
+  }
+
+  async fetch(number) {
+    if (this.parts.has(number)) return this.parts.get(number);
+    const info = await ask(`/api/recording?part=${number}`);
+    this.keep(info);
+    return info;
+  }
+
+  keep(info) {
+    this.info = info;
+    this.parts.delete(info.part);
+    this.parts.set(info.part, info);
+    for (const number of this.parts.keys()) if (this.parts.size > HELD) this.parts.delete(number);
+  }
+
+  /** The number of the part that contains moment `t`. */
+  at(t) {
+    const found = this.info.spans.findIndex(([, end]) => t < end);
+    return found < 0 ? this.info.spans.length - 1 : found;
+  }
+
+  covers(t) { return this.at(t) === this.shown; }
+
+  /** Load the model of a moment; null for the last one. */
+  async open(t = null) {
+    this.busy = true;
+    try {
+      if (t === null) await this.fetch(-1);
+      const number = t === null ? this.info.part : this.at(t);
+      const held = number > 0 ? [await this.fetch(number - 1), await this.fetch(number)] : [await this.fetch(number)];
+      this.shown = number;
+      return this.model(held);
+    } finally { this.busy = false; }
+  }
+
+  model(held) {
+    const model = new Model(), [first, last] = [held[0], held.at(-1)], { past } = first;
+    model.add({ workers: this.info.workers, job: first.job, past, marks: past.marks, grants: past.grants, tickets: past.tickets });
+    for (const info of held) {
+      const { past: _, evals: __, waits, ...rest } = info;
+      // A wait that spans two parts is in both.
+      model.add({ ...rest, waits: info === first ? waits : waits.filter(([, begin]) => begin >= info.begin) });
+    }
+    model.add({ evals: last.evals });
+    model.begin = 0;
+    model.seconds = this.info.end;
+    model.whole = this.info.parts === held.length;
+    model.window = [first.begin, last.seconds];
+    if (this.info.final) { const [version, t, ...rest] = this.info.final; model.final = [t, version, ...rest]; }
+    return model;
+  }
+
+  /** Reload the newest part if the run has grown; return whether it has. */
+  async grown() {
+    this.busy = true;
+    try {
+      const info = await ask(`/api/recording?part=${this.info.parts - 1}&entries=${this.info.entries}`);
+      if (info.same) return false;
+      const stale = info.part === this.shown || info.part === this.shown - 1;
+      this.keep(info);
+      if (stale) this.shown = -1;
+      return true;
+    } finally { this.busy = false; }
+  }
 }

@@ -1,11 +1,11 @@
-// A canvas that fits its box and the screen's pixels; colours and scales that all drawings share.
+// Canvases in the resolution of the screen, and the colours and scales of all drawings.
 
 import { h } from "../dom.js";
 
 export const LANE_COLOURS = ["--compute", "--pull", "--push", "--wait", "--wasted", "--compute"];
 
 let palette = null;
-/** Colours are those of the style sheet, so that a switch of theme changes drawings too. */
+/** A colour of the style sheet, so that drawings follow the theme. */
 export function colour(name) {
   palette ??= new Map();
   if (!palette.has(name)) palette.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
@@ -18,7 +18,7 @@ export function canvas(label, classes = "") {
   return element;
 }
 
-/** Make the backing store as large as the box. Returns [context, width, height] in CSS pixels; null where it is hidden. */
+/** Fit the backing store to the box. Returns [context, width, height, font size] in CSS pixels; null if hidden. */
 export function begin(element) {
   const box = element.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
   if (!box.width || !box.height) return null;
@@ -33,7 +33,7 @@ export function begin(element) {
   return [context, box.width, box.height, size];
 }
 
-/** Round numbers from low to high, about `wanted` of them. */
+/** About `wanted` round numbers from low to high. */
 export function ticks(low, high, wanted) {
   const span = high - low;
   if (!(span > 0)) return [low];
@@ -50,7 +50,7 @@ export function plain(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-/** A pattern for what is not only a colour: waiting is hatched, work wasted crossed. */
+/** A pattern that is visible without colours: waiting is hatched, wasted work is crossed. */
 const patterns = new Map();
 export function hatched(context, name, crossed) {
   const key = `${colour(name)}/${crossed}/${window.devicePixelRatio}`;

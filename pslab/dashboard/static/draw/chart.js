@@ -1,10 +1,10 @@
-// Curves over a common axis: each has a colour and a dash of its own.
+// Curves over a common axis, and the heat map of contributions by worker and staleness.
 
 import { begin, colour, plain, ticks } from "./canvas.js";
 
 /**
- * curves: [{points: [[x, y], ...] in order of x, colour: "--a", dash: [..], label, dots}].
- * at: where the moment is on the x axis. log: the y axis is logarithmic where all is above 0.
+ * Draw curves: [{points: [[x, y], ...] sorted by x, colour: "--a", dash: [..], label, dots}].
+ * at: the moment on the x axis. log: use a logarithmic y axis if all values are positive.
  */
 export function drawChart(element, curves, { xLabel = "", yLabel = "", at = null, log = false, zero = false, range = null, end = null }) {
   const prepared = begin(element);
@@ -66,7 +66,7 @@ function line(context, curve, px, py, logged) {
     context.setLineDash(curve.dash ?? []);
     context.beginPath();
     let drawn = false, column = NaN, least = 0, most = 0;
-    // Thousands of points become one stroke per column of pixels.
+    // Reduce thousands of points to one stroke per column of pixels.
     for (const point of curve.points) {
       if (!usable(point)) { drawn = false; continue; }
       const x = px(point[0]), y = py(point[1]), here = Math.round(x * 2);
@@ -98,7 +98,7 @@ function empty(context, width, height) {
   context.fillText("nothing yet", width / 2, height / 2);
 }
 
-/** A running mean over at most `most` points, over fewer where there are few. */
+/** A running mean over at most `most` points, or over a tenth of a short curve. */
 export function smooth(points, most) {
   const window = Math.max(1, Math.min(most, Math.round(points.length / 10)));
   const found = []; let sum = 0; const held = [];
@@ -109,4 +109,54 @@ export function smooth(points, most) {
     found.push([x, sum / held.length]);
   }
   return found;
+}
+
+const GROUPS = [[0, 0], [1, 1], [2, 2], [3, 3], [4, 4], [5, 5], [6, 6], [7, 7], [8, 9], [10, 11], [12, 15], [16, 23], [24, 31], [32, 63], [64, 127], [128, 255], [256, Infinity]];
+
+/** Columns of staleness: single values if they fit, else groups. */
+export function columns(applied) {
+  const most = Math.max(0, ...applied.flatMap((ages) => [...ages.keys()]));
+  if (most < 16) return Array.from({ length: most + 1 }, (_, age) => [age, age]);
+  return GROUPS.filter(([low]) => low <= most);
+}
+
+export function name([low, high]) {
+  return low === high ? String(low) : high === Infinity ? `≥ ${low}` : `${low}–${high}`;
+}
+
+export function drawHeat(element, names, { applied, dropped }) {
+  const prepared = begin(element);
+  if (!prepared) return;
+  const [context, width, height, size] = prepared;
+  const groups = columns(applied), anyDropped = dropped.some((count) => count > 0);
+  const left = 14 + Math.max(24, ...names.map((worker) => context.measureText(worker).width)), top = size * 2 + 8;
+  const count = groups.length + (anyDropped ? 1.3 : 0), wide = Math.min((width - left - 8) / count, size * 9), high = (height - top - 6) / Math.max(1, names.length);
+  const cells = applied.map((ages) => groups.map(([low, end]) => [...ages].reduce((sum, [age, n]) => sum + (age >= low && age <= end ? n : 0), 0)));
+  const most = Math.max(1, ...cells.flat());
+  context.textAlign = "center"; context.fillStyle = colour("--dim");
+  context.textBaseline = "middle";
+  groups.forEach((group, place) => { if (wide > size * 1.1 || place % 2 === 0) context.fillText(name(group), left + wide * (place + 0.5), top - size * 0.7); });
+  if (anyDropped) context.fillText("dropped", left + wide * (groups.length + 0.8), top - size * 0.7);
+  names.forEach((worker, row) => {
+    const y = top + high * row;
+    context.fillStyle = colour("--ink"); context.textAlign = "right";
+    if (high >= size * 0.8) context.fillText(worker, left - 8, y + high / 2);
+    context.textAlign = "center";
+    cells[row].forEach((n, place) => cell(context, { x: left + wide * place, y, wide, high, n, share: n / most, size, base: "--heat" }));
+    if (anyDropped) cell(context, { x: left + wide * (groups.length + 0.3), y, wide, high, n: dropped[row], share: dropped[row] / Math.max(1, ...dropped), size, base: "--wasted" });
+  });
+}
+
+function cell(context, { x, y, wide, high, n, share, size, base }) {
+  const gap = Math.min(2, high * 0.08);
+  context.fillStyle = colour("--cell");
+  context.beginPath(); context.roundRect(x + gap, y + gap, wide - 2 * gap, high - 2 * gap, 3); context.fill();
+  if (!n) return;
+  const strength = 0.15 + 0.85 * Math.sqrt(share);
+  context.globalAlpha = strength; context.fillStyle = colour(base); context.fill(); context.globalAlpha = 1;
+  const text = n >= 10000 ? `${Math.round(n / 1000)}k` : String(n);
+  if (context.measureText(text).width < wide - 4 && high > size) {
+    context.fillStyle = strength > 0.55 ? colour("--on-heat") : colour("--ink");
+    context.fillText(text, x + wide / 2, y + high / 2 + 0.5);
+  }
 }

@@ -1,4 +1,4 @@
-// A lane for each worker: what it did, where its contributions ended, and which update took them in.
+// A lane for each worker: its work, the fate of its contributions, and the updates.
 
 import { upTo, WAIT, WASTED } from "../model.js";
 import { begin, colour, hatched, LANE_COLOURS, plain, ticks } from "./canvas.js";
@@ -8,8 +8,8 @@ const TOP = 26, BOTTOM = 22;
 export function laneHeight(workers, room = 30) { return TOP + BOTTOM + workers * room; }
 
 /**
- * Draw the lanes of `span` seconds that end at `t`. `live`: the last stretch of each worker is still going on.
- * Returns where contributions lie, for the pointer: [{x, y, ticket}].
+ * Draw `span` seconds of lanes that end at `t`. `live`: the last stretch of each worker is unfinished.
+ * Returns the positions of contributions for the pointer: [{x, y, ticket}].
  */
 export function drawLanes(element, model, { t, span, start = null, live = false, selected = null, until = Infinity }) {
   const prepared = begin(element);
@@ -18,7 +18,7 @@ export function drawLanes(element, model, { t, span, start = null, live = false,
   const names = model.workers, rows = Math.max(names.length, 1);
   const left = Math.min(width * 0.2, 14 + Math.max(20, ...names.map((name) => context.measureText(name).width)));
   const right = width - 10, room = (height - TOP - BOTTOM) / rows;
-  // Behind the last work there is nothing to be seen: then the last work is shown.
+  // If all work ended long before `t`, show the last work instead of empty lanes.
   const last = start !== null || live ? t : model.busy(t), end = last < t - span ? last : t;
   const from = start ?? Math.max(end - span, Math.min(model.from, end)), to = from + span;
   const x = (moment) => left + (right - left) * (moment - from) / span;
@@ -56,7 +56,7 @@ function frame(context, { left, right, from, to, x, height, size }) {
 
 function stretches(context, model, row, { from, to, x, middle, bar, left }) {
   const lane = model.lanes[row] ?? [];
-  // Stretches of one worker follow each other: the first that matters ends after `from`.
+  // Stretches of one worker do not overlap, so the first visible one ends after `from`.
   for (let place = Math.max(0, upTo(lane, from) - 4); place < lane.length; place += 1) {
     const [begins, ends, kind] = lane[place];
     if (begins >= to) break;
@@ -76,7 +76,7 @@ function box(context, x0, wide, middle, bar, kind, open = false) {
   context.fill();
 }
 
-/** What a worker of a live cluster is at now: its stretch is known only when it has ended. */
+/** Draw a live worker's current activity, whose stretch is in the log only once it has ended. */
 function going(context, model, row, { t, x, middle, bar, left }) {
   const status = model.status?.workers.find((worker) => worker.name === model.workers[row]);
   if (!status || !["computing", "waiting"].includes(status.state)) return;
@@ -86,7 +86,7 @@ function going(context, model, row, { t, x, middle, bar, left }) {
   context.globalAlpha = 1;
 }
 
-/** Lost, left and done: a lane without work says why. */
+/** Mark lost, left and done workers, to explain a lane without work. */
 function presence(context, model, row, { from, to, x, middle, bar }) {
   const marks = model.marks[row] ?? [];
   marks.forEach(([at, kind], place) => {

@@ -1,4 +1,4 @@
-// The decision log in words, and what the processes printed.
+// The decision log in words, and the output of the processes.
 
 import { h, put, say, seconds } from "../dom.js";
 import { upTo } from "../model.js";
@@ -13,7 +13,7 @@ export function log(context) {
   const which = h("select", { "aria-label": "Process", onchange: show }, h("option", { value: "" }, "choose a process"), printed.map((name) => h("option", { value: name }, name)));
   const element = h("section", { class: "page", "aria-label": "Log" },
     h("div", { class: "card" }, h("div", { class: "bar" }, h("h2", {}, "Decision log"), h("div", { class: "filters" }, worker, kind, text)), count, list),
-    printed.length > 0 && h("div", { class: "card" }, h("div", { class: "bar" }, h("h2", {}, "What the processes printed"), which), output));
+    printed.length > 0 && h("div", { class: "card" }, h("div", { class: "bar" }, h("h2", {}, "Output of the processes"), which), output));
   let key = "", options = "";
 
   function changed() { key = ""; context.changed(); }
@@ -47,7 +47,7 @@ export function log(context) {
       if (lower && !row[4].toLowerCase().includes(lower)) continue;
       if (found.length < SHOWN) found.push(row); else more += 1;
     }
-    say(count, `${found.length + more} entries${model.whole ? "" : `, those from ${seconds(model.from)} on (the slider brings others)`}${more ? `, the latest ${SHOWN} shown` : ""}; the newest first`);
+    say(count, `${found.length + more} entries${model.whole ? "" : ` from ${seconds(model.from)} on (move the slider for others)`}${more ? `, only the latest ${SHOWN} are shown` : ""}; newest first`);
     put(list, found.map(([t, number, name, who, sentence]) => h("li", { "data-kind": name }, h("span", { class: "when" }, `${t.toFixed(2)} s`), h("span", { class: "number" }, `#${number}`), h("span", { class: "kind" }, name),
       h("span", {}, who >= 0 && h("b", {}, `${model.workers[who]} `), sentence))));
   }

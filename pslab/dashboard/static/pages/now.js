@@ -1,11 +1,11 @@
-// Who does what, who waits, why, and for whom.
+// What each worker does, and who waits, why and for whom.
 
 import { h, put, say, seconds, svg, number } from "../dom.js";
 
 const STATES = { computing: "computing", waiting: "waiting", lost: "lost", left: "left", done: "done", joined: "joined", wasted: "wasted", there: "in until the end", absent: "not here yet" };
 
 const compare = new Intl.Collator("en", { numeric: true }).compare;
-// From here on each row has one line, so that more of them are to be seen.
+// From this number of workers on, each row takes one line only.
 const MANY = 16;
 
 export function now() {
@@ -22,7 +22,7 @@ export function now() {
       const made = { state: h("span", { class: "state" }), why: h("p", { class: "why" }), facts: h("p", { class: "facts" }), since: h("span", { class: "since" }) };
       made.element = h("li", { "data-worker": name }, h("div", { class: "name" }, h("strong", {}, name), made.state, made.since), made.why, made.facts);
       rows.set(name, made);
-      // In the order of their names, and there they stay.
+      // Rows are sorted by name.
       const after = [...rows.keys()].filter((other) => compare(other, name) > 0).sort(compare)[0];
       list.insertBefore(made.element, after ? rows.get(after).element : null);
     }
@@ -45,7 +45,7 @@ export function now() {
     draw(workers);
   }
 
-  /** The event in ink, what the others are doing about it dim. */
+  /** Show the awaited event in ink, and what the others do about it dimmed. */
   function explain(element, worker) {
     const text = worker.why ? `waits for ${worker.why}` : worker.doing ?? "";
     if (element.textContent === text) return;
@@ -61,7 +61,7 @@ export function now() {
     const note = clock.live ? model.status?.note : ended;
     say(headline, note || (longest && longest.why ? `${longest.name} has waited ${longest.seconds.toFixed(1)} s for ${longest.why}` : workers.length ? "Nobody is held up." : "No worker has joined yet."));
     const states = Map.groupBy(workers, (worker) => worker.state);
-    // In one order, whoever is in which state.
+    // Always in the same order.
     const wanted = Object.keys(STATES).filter((state) => states.has(state)).map((state) => [state, states.get(state).length]);
     if (tally.dataset.shown !== JSON.stringify(wanted)) {
       tally.dataset.shown = JSON.stringify(wanted);
@@ -69,7 +69,7 @@ export function now() {
     }
   }
 
-  /** From each waiting worker an arrow to those who would release it. */
+  /** Draw an arrow from each waiting worker to those who would release it. */
   function draw(workers) {
     const box = list.getBoundingClientRect();
     const place = new Map(workers.map((worker) => [worker.name, rows.get(worker.name).element.getBoundingClientRect()]));
@@ -118,7 +118,7 @@ function recordedWorkers(model, t) {
   return model.order().map((number) => {
     const name = model.workers[number];
     let found = model.worker(number, t);
-    // Nobody computes or waits any more.
+    // After the end, nobody computes or waits.
     if (ended && !["lost", "left", "done", "absent"].includes(found.state)) found = { state: "there", since: t };
     let count = 0, sum = 0;
     for (const [age, n] of applied[number]) { count += n; sum += age * n; }

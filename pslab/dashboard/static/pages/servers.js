@@ -1,11 +1,11 @@
-// The job and its servers, as Status tells them: what became of contributions, what each server holds, how far it has executed the log.
+// The job, its contributions, and its servers: what each holds, and how far it has executed the log.
 
 import { h, put, say, bytes, number } from "../dom.js";
 
 export function servers() {
   const body = h("tbody"), job = h("dl", { class: "facts-list" }), fates = h("dl", { class: "facts-list", id: "fates" });
   const titles = ["server", "address", "state", "holds", "memory", "entries executed", "behind"], total = h("p", { class: "dim", role: "status" });
-  const largest = h("dl", { class: "facts-list", id: "memory" }), held = h("div", { class: "card" }, h("h2", {}, "Memory, by whom it is held"), largest);
+  const largest = h("dl", { class: "facts-list", id: "memory" }), held = h("div", { class: "card" }, h("h2", {}, "Memory by holder"), largest);
   const head = h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)));
   const row = (state, cells) => h("tr", { "data-state": state }, cells.map((cell, place) => h("td", { "data-title": titles[place] }, cell)));
   const count = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en");
@@ -14,12 +14,12 @@ export function servers() {
     h("div", { class: "columns" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), h("div", { class: "card" }, h("h2", {}, "Contributions"), fates)), table, held);
   let key = "";
 
-  function update({ model, clock, told, about }) {
+  function update({ model, clock, info, about }) {
     const found = clock.live ? (model.status?.servers ?? []).map((server) => ({ index: server.task_index, ...server })) : model.servers ?? [];
     const log = Math.max(0, ...found.map((server) => server.executed ?? 0));
     const status = clock.live ? model.status : null, at = status ? null : model.figures(clock.t);
-    // What moves with each frame is left out: a page that nobody changes is not drawn again.
-    const now = JSON.stringify([found, model.job, told.limited, told.unexplained, told.going, told.entries, status && { ...status, seconds: 0, workers: 0 }, at]);
+    // Without values that change with each frame, so that the page is redrawn only if something else changes.
+    const now = JSON.stringify([found, model.job, info.limited, info.unexplained, info.going, info.entries, status && { ...status, seconds: 0, workers: 0 }, at]);
     if (now === key) return;
     key = now;
     put(body, found.map((server) => row(server.state, [String(server.index), server.address, h("span", { class: "state" }, server.state), bytes(server.bytes), memory(server.memory),
@@ -35,7 +35,7 @@ export function servers() {
     put(fates, figures.map(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]));
     const rows = [["what", { live: "a live cluster", run: "a run folder", simulated: "a simulated experiment" }[about.kind]], ["job", model.job.name],
       ["policy", config(model.job.policy)], ["optimizer", config(model.job.optimizer)], ["servers", model.job.servers], ["workers at the start", model.job.workers], ["seed", model.job.seed],
-      ["phase", status?.phase], ["held up", status?.note || null], ["how far", far(status?.progress)], ["workers not listed", status?.unlisted || null], ["log entries", told.entries?.toLocaleString("en")], ["explanations", told.unexplained ? `none: ${told.unexplained}` : null], ["the run", told.going ? "goes on, or was killed: it has no summary. New entries are looked for while this page is open" : null]];
+      ["phase", status?.phase], ["note", status?.note || null], ["progress", far(status?.progress)], ["workers not listed", status?.unlisted || null], ["log entries", info.entries?.toLocaleString("en")], ["explanations", info.unexplained ? `none: ${info.unexplained}` : null], ["the run", info.going ? "running, or killed: it has no summary. This page polls for new entries" : null]];
     put(job, rows.filter(([, value]) => value !== undefined && value !== null).map(([term, value]) => [h("dt", {}, term), h("dd", {}, String(value))]));
   }
   return { element, update };
@@ -50,7 +50,7 @@ function memory(found) {
   return found?.limit ? `${bytes(found.total)} of ${bytes(found.limit)}` : "–";
 }
 
-// "" is the model, "*" whoever is no member: no worker has either name.
+// Holder "" is the model, "*" are peers that are not members.
 function memoryParts(server, several) {
   const of = (member) => member === "" ? "" : member === "*" ? "strangers’ " : `${member}’s `;
   const where = several ? `server ${server.index}: ` : "";

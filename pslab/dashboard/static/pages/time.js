@@ -1,4 +1,4 @@
-// A lane per worker: compute, pull, push, wait, wasted; and the fate of each contribution.
+// A lane per worker (compute, pull, push, wait, wasted), and the fate of each contribution.
 
 import { h, put, say, number, seconds } from "../dom.js";
 import { upTo, KINDS } from "../model.js";
@@ -11,7 +11,7 @@ export function legend() {
   return h("ul", { class: "legend", "aria-label": "Legend" }, LEGEND.map(([name, text]) => h("li", {}, h("span", { class: `swatch ${name}`, "aria-hidden": "true" }), text)));
 }
 
-/** Seconds that make about a dozen tickets of the median worker. */
+/** The time in seconds that the median worker needs for about a dozen tickets. */
 export function usualSpan(model, from = model.from) {
   const total = Math.max(model.to - from, 1e-6), counts = model.grants.map((rows) => rows.length).sort((a, b) => a - b);
   const median = counts[counts.length >> 1] || 1;
@@ -32,8 +32,8 @@ export function time(context) {
   const element = h("section", { class: "page", "aria-label": "Time" },
     h("div", { class: "card" },
       h("div", { class: "bar" }, legend(), h("div", { class: "buttons" }, zoomed,
-        h("button", { type: "button", "aria-label": "Less time, larger (+)", onclick: () => zoom(0.5) }, "+"),
-        h("button", { type: "button", "aria-label": "More time, smaller (−)", onclick: () => zoom(2) }, "−"))),
+        h("button", { type: "button", "aria-label": "Zoom in (+)", onclick: () => zoom(0.5) }, "+"),
+        h("button", { type: "button", "aria-label": "Zoom out (−)", onclick: () => zoom(2) }, "−"))),
       h("div", { class: "scroll" }, lanes), detail),
     h("div", { class: "columns" },
       h("div", { class: "card" }, h("h2", {}, "Where the time went"), shares),
@@ -60,7 +60,7 @@ export function time(context) {
     hits = drawLanes(lanes, model, { t: clock.t, span: span(), live: clock.live, selected });
     say(zoomed, seconds(span()));
     const ticket = selected === null ? null : model.tickets.get(selected);
-    say(detail, ticket ? tell(model, ticket, clock.t) : "Click a contribution, or one in the list, for its fate.");
+    say(detail, ticket ? tell(model, ticket, clock.t) : "Click a contribution in a lane or in the list to see its fate.");
     latest(model, clock.t);
     const parts = model.shares(clock.t);
     const key = parts.map((part) => Math.round(part * 1000)).join();

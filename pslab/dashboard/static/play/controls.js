@@ -1,8 +1,8 @@
-// Sliders for an experiment. What there is to choose comes from the server's own tables of knobs.
+// Controls for an experiment. Knobs and their ranges come from the server.
 
 import { h, put, say, number } from "../dom.js";
 
-/** A labelled slider. `scale` "log" goes by factors; 0 is its left end where `zero` is given. */
+/** A labelled slider. `scale` "log": logarithmic, with 0 at its left end if `zero` is set. */
 export function slider({ id, label, value, least, most, step, scale, unit = "", meaning, zero = false, changed }) {
   const logged = scale === "log", places = 200;
   const to = (v) => logged ? (v <= 0 && zero ? 0 : Math.round(places * Math.log(Math.max(v, least) / least) / Math.log(most / least)) + (zero ? 1 : 0)) : v;
@@ -31,7 +31,7 @@ export function flag({ id, label, value, meaning, changed }) {
   return h("div", { class: "control" }, h("label", { for: id }, label), input, meaning && h("p", { class: "meaning" }, meaning));
 }
 
-/** The knobs of a policy, each as its kind and bounds ask. */
+/** Controls for the knobs of a policy, by type and bounds. */
 export function knobs(policy, { prefix, get, set, workers }) {
   return policy.knobs.map((knob) => {
     const key = `policy.${knob.name}`, id = `${prefix}-${knob.name}`, value = get(key) ?? usual(knob, workers), changed = (found) => set(key, found);
@@ -40,7 +40,9 @@ export function knobs(policy, { prefix, get, set, workers }) {
     if (knob.choices) return select({ id, label: knob.name, value, options: knob.choices.map((name) => [name]), meaning, changed });
     if (knob.type === "integer") {
       const least = bound(knob.at_least, workers) ?? 0, most = bound(knob.at_most, workers) ?? Math.max(16, 2 * value);
-      return slider({ id, label: knob.name, value: Math.min(Math.max(value, least), most), least, most, step: 1, meaning, changed });
+      // A range over several orders of magnitude needs a logarithmic slider.
+      const wide = most / Math.max(least, 1) > 1000, range = wide ? { least: Math.max(least, 1), scale: "log", zero: least === 0 } : { least, step: 1 };
+      return slider({ id, label: knob.name, value: Math.min(Math.max(value, least), most), most, ...range, meaning, changed: (found) => changed(Math.round(found)) });
     }
     if (knob.type !== "number") return h("div", { class: "control" }, h("label", {}, knob.name), h("span", {}, String(value)), h("p", { class: "meaning" }, meaning));
     const low = bound(knob.at_least ?? knob.above, workers) ?? 0, high = bound(knob.at_most ?? knob.below, workers) ?? Math.max(1, 4 * value);
@@ -49,7 +51,7 @@ export function knobs(policy, { prefix, get, set, workers }) {
   });
 }
 
-/** The default, or something within the range where there is none. */
+/** The default, or a value within the range if there is none. */
 export function usual(knob, workers) {
   if (knob.default !== undefined && knob.default !== null) return knob.default;
   if (knob.type === "flag") return false;
@@ -59,7 +61,7 @@ export function usual(knob, workers) {
   return most === undefined ? least + 0.1 : (least + most) / 2;
 }
 
-/** A bound is a number, or a formula of the number of workers, as text: "workers - 1", "(workers - 1) / 2". */
+/** A bound as a number. It may be a formula of the number of workers: "workers - 1", "(workers - 1) / 2". */
 export function bound(value, workers) {
   if (value === undefined || value === null || typeof value === "number") return value ?? undefined;
   const found = /^\(?\s*(?:(\d+) )?workers\s*(?:([+-])\s*(\d+))?\s*\)?\s*(?:\/\s*(\d+))?$/.exec(value);

@@ -1,4 +1,4 @@
-// The playground: an experiment in sliders, played by the simulator, beside a second one on the same seeds.
+// The playground: an experiment with sliders, run by the simulator beside a second one with the same seeds.
 
 import { h, put, say, number, seconds } from "../dom.js";
 import { upTo } from "../model.js";
@@ -8,16 +8,15 @@ import { drawLanes, laneHeight } from "../draw/lanes.js";
 import { drawChart, smooth } from "../draw/chart.js";
 import { legend, usualSpan } from "../pages/time.js";
 import { bound, flag, knobs, select, slider, usual } from "./controls.js";
-import { names } from "./names.js";
-import { OTHER, read, START, write } from "./state.js";
+import { names, OTHER, read, START, write } from "./state.js";
 
 const TIMES = { constant: (m) => `constant(${m})`, gamma: (m) => `gamma(8, ${r(m / 8)})`, exponential: (m) => `exponential(${m})`, pareto: (m) => `pareto(2.5, ${r(m * 0.6)})` };
-const TIME_WORDS = { constant: "always the same", gamma: "vary a little", exponential: "vary a lot (exponential)", pareto: "now and then very long (Pareto)" };
+const TIME_WORDS = { constant: "constant", gamma: "varying a little", exponential: "varying a lot (exponential)", pareto: "sometimes very long (Pareto)" };
 const MEANS = { constant: (p) => p[0], gamma: (p) => p[0] * p[1], exponential: (p) => p[0], pareto: (p) => p[1] * p[0] / (p[0] - 1) };
 
 function r(value) { return Number(value.toPrecision(6)); }
 
-/** The settings of the second run: those of the first, and what it has differently. Another policy has its own knobs. */
+/** The settings of the second run: those of the first with its own differences. Another policy has its own knobs. */
 export function resolve(settings, other) {
   const base = { ...settings };
   if (other["policy.name"] !== undefined && other["policy.name"] !== settings["policy.name"]) {
@@ -38,7 +37,7 @@ export function playground(context) {
     h("button", { type: "button", id: "second", onclick: second }, "Second run"),
     h("button", { type: "button", id: "copy-link", onclick: copyLink }, "Copy link"),
     h("button", { type: "button", id: "as-file", onclick: asFile }, "As an experiment file"),
-    h("button", { type: "button", onclick: () => { go(read(new URLSearchParams(), {})); } }, "Start anew"));
+    h("button", { type: "button", onclick: () => { go(read(new URLSearchParams(), {})); } }, "Start over"));
   const element = h("section", { class: "playground", "aria-label": "Playground" }, panel, stage);
   put(stage, h("div", { class: "card" }, look, tools, problem), sides[0].element, sides[1].element, versus);
 
@@ -53,7 +52,7 @@ export function playground(context) {
     build(); request(0);
   }
 
-  /** Another state: into the link, the controls and the runs. */
+  /** Change the state, and with it the link, the controls and the runs. */
   function go(next, { rebuild = true } = {}) {
     state = next;
     history.replaceState(null, "", write(state, choices.lessons));
@@ -79,14 +78,14 @@ export function playground(context) {
       const wrong = found.filter((each) => each.status === "rejected").map((each) => each.reason.message);
       problem.hidden = !wrong.length;
       say(problem, [...new Set(wrong)].join(" — "));
-      // A run that was refused leaves the one before it, under the name of that one.
+      // A refused run leaves the previous one in place, under its name.
       runs = found.map((each, place) => each.status === "rejected" ? runs[place] && [...runs[place].slice(0, 3), true] : each.value && [...each.value, named[place], false]);
       const shown = runs.filter(Boolean);
       if (!shown.length) return;
       const ends = shown.map(([model]) => model.seconds), end = Math.max(...ends);
       const moments = [...new Set(shown.flatMap(([model]) => model.log.map(([t]) => t)))].sort((a, b) => a - b);
       const { clock } = context, known = clock.slider && clock.owner === element;
-      // At first where all runs go on, and have something to show; later where the visitor is, or at the end.
+      // First a moment at which all runs still go on; later the visitor's moment, or the end.
       const opened = (at ?? 0) + (Math.min(...ends) - (at ?? 0)) * 2 / 3;
       clock.owner = element;
       clock.record(0, end, () => moments, { at: !known ? opened : clock.t >= clock.end - 1e-9 ? end : clock.t });
@@ -99,7 +98,7 @@ export function playground(context) {
     if (state.at !== null) { go({ ...state, at: null, changes: {} }); return; }
     if (at >= ends) {
       problem.hidden = false;
-      say(problem, `The first run ends at ${seconds(ends)}: nothing can change from here on. Move the slider to an earlier moment.`);
+      say(problem, `The first run ends at ${seconds(ends)}, so nothing can change at this moment. Move the slider to an earlier moment.`);
       return;
     }
     const straggler = `simulation.factors.${last()}`;
@@ -109,8 +108,8 @@ export function playground(context) {
   function second() { go({ ...state, at: null, changes: {}, other: state.other ? null : { ...OTHER, ...(state.settings["policy.name"] === "async" ? { "policy.name": "sync" } : {}) } }); }
 
   async function copyLink() {
-    try { await navigator.clipboard.writeText(location.href); context.notice("The link is copied: it holds everything."); }
-    catch { context.notice("The address line is the link: it holds everything."); }
+    try { await navigator.clipboard.writeText(location.href); context.notice("The link is copied. It contains the whole experiment."); }
+    catch { context.notice("Copy the address of this page. It contains the whole experiment."); }
     setTimeout(() => context.notice(""), 2500);
   }
 
@@ -119,7 +118,7 @@ export function playground(context) {
     const dialog = document.getElementById("help");
     put(dialog, h("h2", {}, "As an experiment file"), h("p", { class: "dim" }, "Save it as play.toml, then: ps-lab run play.toml --engine simulated"),
       texts.map((text, place) => text && [h("h3", {}, place ? "the second run" : "the first run"), h("pre", { class: "toml", tabindex: "0" }, text)]),
-      state.at !== null && h("p", { class: "dim" }, "A change in the middle of a run has no experiment file; its link does."),
+      state.at !== null && h("p", { class: "dim" }, "An experiment file cannot describe a change during a run, but the link does."),
       h("form", { method: "dialog" }, h("button", { autofocus: true }, "Close")));
     dialog.showModal();
   }
@@ -141,13 +140,13 @@ export function playground(context) {
       times(s),
       slider({ id: "straggler", label: `w${last()} is slower by`, value: s[`simulation.factors.${last()}`] ?? 1, least: 1, most: 20, step: 0.5, unit: " ×", changed: (value) => set(`simulation.factors.${last()}`, value) }),
       section("learning", "Learning", learning(s)), section("links", "Links", links(s)), section("crashes", "Crashes", crashes(s)),
-      section("run", "Length and chance", slider({ id: "seed", label: "seed", value: s["run.seed"] ?? 0, least: 0, most: 30, changed: (value) => set("run.seed", value) }),
+      section("run", "Length and seed", slider({ id: "seed", label: "seed", value: s["run.seed"] ?? 0, least: 0, most: 30, changed: (value) => set("run.seed", value) }),
         s["run.versions"] ? slider({ id: "versions", label: "versions", value: s["run.versions"], least: 10, most: 1000, step: 10, changed: (value) => set("run.versions", value) })
           : slider({ id: "length", label: "virtual seconds", value: s["simulation.seconds"] ?? 60, least: 2, most: 200, changed: (value) => set("simulation.seconds", value) })));
     put(panel, first, state.at !== null ? change() : state.other ? otherCard() : null, rest);
     const lesson = choices.lessons[state.lesson];
-    say(look, lesson ? lesson.look : state.at !== null ? `Below: the same history up to ${number(state.at)} s, then changed.` : "Move a slider: the simulator runs the servers' own code again.");
-    say(document.getElementById("what-if") ?? tools.children[0], state.at !== null ? "No more what if" : "What if from here?");
+    say(look, lesson ? lesson.look : state.at !== null ? `Below: the same history up to ${number(state.at)} s, and changed settings from then on.` : "Move a slider to simulate again. The simulator runs the servers' own code.");
+    say(document.getElementById("what-if") ?? tools.children[0], state.at !== null ? "Remove the change" : "What if from here?");
     say(tools.children[1], state.other && state.at === null ? "One run only" : "Second run");
     if (focused) document.getElementById(focused)?.focus();
   }
@@ -172,7 +171,7 @@ export function playground(context) {
     const differences = Object.entries(state.other).filter(([key]) => !key.startsWith("policy.")).map(([key, value]) => `${key} = ${value}`);
     const made = card("b", "Second run, the same seeds", settings, (key, value) => go({ ...state, other: { ...state.other, "policy.name": settings["policy.name"], ...knobsOf(settings), [key]: value } }, { rebuild: false }),
       (name) => go({ ...state, other: { ...Object.fromEntries(Object.entries(state.other).filter(([key]) => !key.startsWith("policy."))), ...policyOf(withPolicy(settings, name)) } }));
-    if (differences.length) made.append(h("p", { class: "meaning" }, `Besides: ${differences.join(", ")}`));
+    if (differences.length) made.append(h("p", { class: "meaning" }, `Other differences: ${differences.join(", ")}`));
     return made;
   }
 
@@ -226,7 +225,7 @@ export function playground(context) {
   function learning(s) {
     const problem = problemOf(s);
     return [
-      select({ id: "problem", label: "problem", value: problem, options: choices.problems.map((name) => [name, { none: "none: time only", quadratic: "quadratic", logistic: "logistic regression, digits", mlp: "small network, digits" }[name]]),
+      select({ id: "problem", label: "problem", value: problem, options: choices.problems.map((name) => [name, { none: "none: timing only", quadratic: "quadratic", logistic: "logistic regression, digits", mlp: "small network, digits" }[name]]),
         changed: (name) => go({ ...state, settings: { ...Object.fromEntries(Object.entries(s).filter(([key]) => !key.startsWith("simulation.options.") && key !== "simulation.evaluate")), "simulation.problem": name, ...(name === "quadratic" ? Object.fromEntries(Object.entries(START).filter(([key]) => key.startsWith("simulation.options."))) : {}) } }) }),
       problem !== "none" && slider({ id: "rate", label: "learning rate", value: rate(s), least: 0.001, most: 2, scale: "log", changed: (value) => set("optimizer.learning_rate", value) }),
       problem !== "none" && slider({ id: "momentum", label: "momentum", value: s["optimizer.momentum"] ?? 0, least: 0, most: 0.99, step: 0.01, changed: (value) => go({ ...state, settings: { ...s, "optimizer.name": "momentum", "optimizer.momentum": value } }, { rebuild: false }) }),
@@ -237,7 +236,7 @@ export function playground(context) {
   function links(s) {
     return [
       slider({ id: "latency", label: "latency, one way", value: s["links.latency"] ?? 0, least: 0.001, most: 2, scale: "log", zero: true, unit: " s", changed: (value) => set("links.latency", value) }),
-      slider({ id: "payload", label: "model", value: (s["simulation.payload_bytes"] ?? 0) / 1e6, least: 0.1, most: 1000, scale: "log", zero: true, unit: " MB", meaning: "for time only; a problem has its own size", changed: (value) => set("simulation.payload_bytes", Math.round(value * 1e6)) }),
+      slider({ id: "payload", label: "model", value: (s["simulation.payload_bytes"] ?? 0) / 1e6, least: 0.1, most: 1000, scale: "log", zero: true, unit: " MB", meaning: "without a problem only, because a problem has its own size", changed: (value) => set("simulation.payload_bytes", Math.round(value * 1e6)) }),
       slider({ id: "bandwidth", label: "bandwidth of a server (0: no limit)", value: (s["links.bandwidth"] ?? 0) / 1e6, least: 0.0001, most: 10000, scale: "log", zero: true, unit: " MB/s", changed: (value) => set("links.bandwidth", value * 1e6) }),
       slider({ id: "loss", label: "messages lost", value: 100 * (s["faults.loss"] ?? 0), least: 0, most: 50, unit: " %", changed: (value) => set("faults.loss", value / 100) }),
     ];
@@ -246,10 +245,10 @@ export function playground(context) {
   function crashes(s) {
     const found = s["faults.crashes"] ?? [], change = (crashes) => go({ ...state, settings: { ...s, "faults.crashes": crashes } });
     const worker = h("select", { "aria-label": "Worker" }, Array.from({ length: s["cluster.workers"] ?? 1 }, (_, place) => h("option", { value: place }, `w${place}`)));
-    const restart = h("input", { type: "number", min: 0, max: 1000, step: 1, value: 5, "aria-label": "Seconds until it is started again; 0: never" });
+    const restart = h("input", { type: "number", min: 0, max: 1000, step: 1, value: 5, "aria-label": "Seconds until the restart; 0: never" });
     return [
       h("ul", { class: "crashes" }, found.map((crash, place) => h("li", {}, `w${crash.worker} at ${number(crash.at)} s, ${crash.restart ? `back after ${number(crash.restart)} s` : "for good"}`, h("button", { type: "button", class: "link", "aria-label": `Remove crash ${place + 1}`, onclick: () => change(found.filter((_, other) => other !== place)) }, "remove")))),
-      h("p", { class: "meaning" }, "At the slider's moment; back after so many seconds (0: never)."),
+      h("p", { class: "meaning" }, "Crashes at the slider's moment and restarts after this many seconds (0: never)."),
       h("div", { class: "tools" }, worker, restart, h("button", { type: "button", id: "crash", onclick: () => change([...found, { worker: Number(worker.value), at: r(Math.round(context.clock.t * 100) / 100), restart: Number(restart.value) }]) }, "Crash it")),
     ];
   }
@@ -269,21 +268,21 @@ export function playground(context) {
       const model = shown[place];
       made.element.hidden = !model;
       if (!model) return;
-      const [, told, name, refused] = runs[place], over = clock.t >= model.seconds - 1e-9;
+      const [, info, name, refused] = runs[place], over = clock.t >= model.seconds - 1e-9;
       made.element.classList.toggle("refused", refused);
       made.lanes.style.height = `${laneHeight(model.workers.length, model.workers.length > 16 ? 13 : 22)}px`;
       drawLanes(made.lanes, model, { t: clock.t, span, start });
       const found = model.figures(clock.t), measured = model.lossAt(clock.t);
       say(made.title, name);
-      put(made.words, "version ", h("b", {}, number(found.version, 6)), " · loss ", h("b", {}, number(measured ?? found.loss)), " · staleness mean ", h("b", {}, number(found.staleness)), ", most ", h("b", {}, number(found.most)), " · dropped ", h("b", {}, number(found.dropped, 6)),
-        over ? ` · ended at ${seconds(model.seconds)}${told.limited ? `: ${told.limited}` : told.ended.success ? "" : `: ${told.ended.reason}`}` : "");
+      put(made.words, "version ", h("b", {}, number(found.version, 6)), " · loss ", h("b", {}, number(measured ?? found.loss)), " · staleness mean ", h("b", {}, number(found.staleness)), ", max ", h("b", {}, number(found.most)), " · dropped ", h("b", {}, number(found.dropped, 6)),
+        over ? ` · ended at ${seconds(model.seconds)}${info.limited ? `: ${info.limited}` : info.ended.success ? "" : `: ${info.ended.reason}`}` : "");
     });
     plot(shown.filter(Boolean), clock);
     shown.forEach((model, place) => model && say(versus.querySelector(place ? ".name-b" : ".name-a"), runs[place][2]));
     versus.querySelectorAll(".legend li")[1].hidden = !shown[1];
   }
 
-  /** The whole of each run: pale behind the moment. The loss of the model where it is measured, else that of the updates. */
+  /** Plot each run, faint after the moment: the loss of the model if it is measured, else that of the updates. */
   function plot(models, clock) {
     const measured = models.every((model) => model.evals.some((row) => "loss" in row[2]));
     const rows = models.map((model) => measured ? model.losses() : model.updates.map((row) => [row[0], row[5] ?? NaN]));
@@ -298,7 +297,7 @@ export function playground(context) {
         { points: drawn.slice(0, until), colour, dash, width: 2.2 }, { points: drawn.slice(Math.max(0, until - 1)), colour, dash, faint: true, width: 2.2 },
       ];
     });
-    drawChart(chart, curves, { xLabel: "virtual seconds", log: learns, zero: !learns, range: [0, clock.end], at: clock.t });
+    drawChart(chart, curves, { xLabel: "virtual seconds", yLabel: learns ? "loss" : "versions", log: learns, zero: !learns, range: [0, clock.end], at: clock.t });
   }
 
   return { element, update, navigated, zoom: (by) => { factor = Math.min(Math.max(factor * by, 1 / 32), 8); context.changed(); }, hasClock: () => runs.some(Boolean),

@@ -1,4 +1,5 @@
-// The playground's whole state as a link: #/play?policy.name=ssp&policy.slack=3&b.policy.name=async&at=3.5&if.policy.slack=0
+// The state of the playground as a link, and names for its runs.
+// Link: #/play?policy.name=ssp&policy.slack=3&b.policy.name=async&at=3.5&if.policy.slack=0
 
 export const START = {
   "run.name": "playground", "cluster.workers": 6, "policy.name": "sync", "optimizer.name": "momentum", "optimizer.learning_rate": 0.1, "optimizer.momentum": 0,
@@ -7,7 +8,7 @@ export const START = {
 };
 export const OTHER = { "policy.name": "async" };
 
-/** {settings, other: null or what the second run has differently, at: null or seconds, changes, lesson}. */
+/** Read a link: {settings, other: differences of the second run or null, at: seconds or null, changes, lesson}. */
 export function read(query, lessons) {
   const state = { settings: {}, other: null, at: null, changes: {}, lesson: "" };
   const lesson = query.get("lesson");
@@ -49,4 +50,34 @@ function text(value) { return typeof value === "string" && !/^[-\d[{"]|^(true|fa
 
 function parse(text) {
   try { return JSON.parse(text); } catch { return text; }
+}
+
+const WORDS = {
+  "cluster.workers": (n) => `${n} worker${n === 1 ? "" : "s"}`,
+  "optimizer.learning_rate": (rate) => `learning rate ${rate}`,
+  "links.latency": (latency) => `latency ${latency} s`,
+  "faults.crashes": (crashes) => `${crashes.length} crash${crashes.length === 1 ? "" : "es"}`,
+};
+// Defaults of keys that are not set.
+const USUAL = { "optimizer.momentum": 0, "links.latency": 0, "faults.crashes": [] };
+// Keys about the length of a run, which its name omits.
+const LENGTH = ["run.versions", "simulation.seconds"];
+
+/** Names of two runs, by their policies and differences; null for no second run. `at`: moment of the change or null. */
+export function names(first, second, at) {
+  const differ = second ? [...new Set([...Object.keys(first), ...Object.keys(second)])].filter((key) => JSON.stringify(first[key]) !== JSON.stringify(second[key])) : [];
+  const same = second && !differ.includes("policy.name");
+  const kept = differ.filter((key) => !key.startsWith("policy.") && !LENGTH.includes(key));
+  const name = (settings) => {
+    const knobs = Object.keys(settings).filter((key) => key.startsWith("policy.") && key !== "policy.name" && (!same || differ.includes(key)));
+    return [settings["policy.name"] ?? "sync", ...knobs.map((key) => `${key.slice(7)} ${settings[key]}`), ...kept.map((key) => word(key, settings[key] ?? USUAL[key]))].join(", ");
+  };
+  return [name(first), second ? `${name(second)}${at === null ? "" : `, from ${at} s on`}` : null];
+}
+
+function word(key, value) {
+  const slow = /^simulation\.factors\.(\d+)$/.exec(key);
+  if (slow) return value === undefined || value === 1 ? `w${slow[1]} as fast as the others` : `w${slow[1]} ${value} times as slow`;
+  const last = key.split(".").at(-1).replaceAll("_", " ");
+  return value === undefined ? `usual ${last}` : WORDS[key]?.(value) ?? `${last} ${value}`;
 }
