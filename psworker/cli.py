@@ -132,8 +132,12 @@ def main(
         index = chosen_task_index(task_index, "ps-worker")
         place = find_place(ps_hosts, index, os.environ.get("TF_CONFIG"))
         keys = {name: value for name, value in given.items() if name not in WorkerOptions.model_fields}
-        said = (*overrides_of(keys), *(f"job.options.{option}" for option in options.options), *overrides)
-        experiment = read_experiment(config, said, place, typed_options(keys))
+        given_keys = (
+            *overrides_of(keys),
+            *(f"job.options.{option}" for option in options.options),
+            *overrides,
+        )
+        experiment = read_experiment(config, given_keys, place, typed_options(keys))
         if options.save_best is not None and not experiment.job.evaluate_every:
             raise UsageError("--save-best: needs --evaluate-every, '1 epoch', say")
         own = options.name or ("" if index is None else f"w{index}")

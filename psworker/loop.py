@@ -27,7 +27,7 @@ log = logging.getLogger("ps-worker")
 
 @dataclass(slots=True)
 class Outcome:
-    """What a worker did. `empty`: its part of the data had no batch at all."""
+    """The work of one worker. `empty`: its part of the data had no batch at all."""
 
     steps: int = 0
     fates: dict[str, int] = field(default_factory=dict)
@@ -162,7 +162,7 @@ def _dealt(tickets: "TicketLoop") -> Iterator[bool]:
 
 @dataclass(frozen=True, slots=True)
 class TicketLoop:
-    """What all tickets of one pass have in common. `committed(loss, dispositions)` is called after every commit."""
+    """Works on the tickets of one pass. `committed(loss, dispositions)` is called after every commit."""
 
     session: Session
     trainer: Trainer

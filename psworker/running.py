@@ -103,9 +103,9 @@ class Reporter:
         )
 
     def evaluated(self, version: int, metrics: Mapping[str, float]) -> None:
-        said = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        numbers = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         fields = {"version": version, "metrics": dict(metrics)}
-        self._say("evaluated", fields, f"version {version}: {said}")
+        self._say("evaluated", fields, f"version {version}: {numbers}")
 
     def lowered(self, version: int, rate: float) -> None:
         text = f"after the evaluation of version {version} the learning rate is lowered to {rate:.6g}"

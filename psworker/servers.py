@@ -1,4 +1,4 @@
-"""Where the servers are: as the caller or the environment says, or in a child process that this one starts."""
+"""Addresses of the servers, from the caller or the environment, and a server that this process starts itself."""
 
 from __future__ import annotations
 

@@ -376,8 +376,8 @@ class Session(Facts):
             self._push(grant, flats)
         except Voided:
             # Its payload is final, or it was cancelled: the answer to the commit tells.
-            told = event("ticket_settled", ticket=grant.ticket)
-            log.info("ticket %d was settled while its answer was lost", grant.ticket, extra=told)
+            fields = event("ticket_settled", ticket=grant.ticket)
+            log.info("ticket %d was settled while its answer was lost", grant.ticket, extra=fields)
         except Exception:
             self._stream.rollback_commit(grant.ticket)
             raise

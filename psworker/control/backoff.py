@@ -140,14 +140,14 @@ class Backoff:
         """Log the first failure only: there are as many retries as the patience is long."""
         if self._pause != FIRST_PAUSE:
             return
-        told = event("server_silent", server=name, pause=self._pause)
+        fields = event("server_silent", server=name, pause=self._pause)
         if why.endswith(MOMENT):
-            log.info("%s asks to wait: %s", name, why, extra=told)
+            log.info("%s asks to wait: %s", name, why, extra=fields)
             return
         log.warning(
             "%s %s (%s); trying again in %.1f s, and for %.0f s in all",
             *(name, _answered(why), why, self._pause, self.patience),
-            extra=told,
+            extra=fields,
         )
 
     def _why(self, error: grpc.RpcError) -> str:

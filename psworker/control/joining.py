@@ -108,7 +108,7 @@ def _work_units(work: WorkUnits, epochs: int) -> pb.WorkUnits:
 
 
 class Joined:
-    """Who the session is by the newest Join. The session's thread updates it; any thread may read it.
+    """The member that the session is since the newest Join. The session's thread updates it; any thread may read it.
 
     `hello`: the first message of every stream. `learning_rate`: the job's present one; None if no commit may set
     another. `renewals`: how often this session has become another member.
@@ -194,7 +194,7 @@ class Joined:
 
 
 class Facts:
-    """What a session knows by the newest Join."""
+    """Facts on the job and this worker, as of the newest Join."""
 
     _joined: Joined
 

@@ -299,8 +299,8 @@ class SessionStream:
             # The training loop must not wait for a thread that has ended. A session that closes also closes its
             # channel, which raises here and is no fault.
             if not closing.is_set():
-                told = event("session_failed", worker=self.joined.reply.worker)
-                log.exception("the session failed", extra=told)
+                fields = event("session_failed", worker=self.joined.reply.worker)
+                log.exception("the session failed", extra=fields)
             self._fail(SessionError(f"the session failed: {type(error).__name__}: {error}"))
 
     def _run_stream(self) -> None:

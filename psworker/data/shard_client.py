@@ -40,7 +40,7 @@ _EXHAUSTED, _ABORTED = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a session uses with all its servers.
+    """Settings of a session that are the same for all its servers.
 
     `patience`: seconds to retry a server that does not answer. `silence`: as of `Transport`.
     """

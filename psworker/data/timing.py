@@ -1,4 +1,4 @@
-"""Where a training loop's time goes, ticket by ticket: the `times` of its commits."""
+"""Times of a training loop by ticket, for the `times` of its commits."""
 
 import time
 from collections.abc import Callable

@@ -19,7 +19,7 @@ Flats = list[Floats]
 
 
 class Result(Protocol):
-    """What a computation gives to push."""
+    """The result of a computation, to push."""
 
     @property
     def flats(self) -> Flats:
