@@ -6,7 +6,6 @@ No framework is used here: `psworker.keras`, `psworker.torch` and `psworker.jax`
 from __future__ import annotations
 
 import atexit
-import logging
 import math
 import os
 import sys
@@ -16,17 +15,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from pswire.addresses import Address
-from pswire.logs.events import event
 from pswire.transport.wire import wire_named
-from psworker.backends import Model, cut, payloads
+from psworker.backends import Model, cut, log_backend, payloads
 from psworker.connecting import connect
 from psworker.engine import Grant
 from psworker.errors import Diverged, JobOver, PayloadRefused, Unsupported, Voided
 from psworker.local import NONFINITE_LIMIT
 from psworker.servers import EmbeddedServer, find_servers
 from psworker.session import Session
-
-log = logging.getLogger("ps-worker")
 
 
 class RemoteError(Unsupported, RuntimeError):
@@ -84,11 +80,7 @@ class Remote:
             raise
         if server is not None:
             self.session.at_close(server.close, server.end)
-        log.info(
-            "%s computes with %s on %s",
-            *(self.session.worker, model.backend, model.device),
-            extra=event("backend", backend=model.backend, device=model.device),
-        )
+        log_backend(self.session.worker, model.backend, model.device)
         self._model, self._rate_of = model, rate
         self._dtype = wire_named(self.session.dtypes[0]).array_dtype
         self.grant: Grant | None = None

@@ -45,6 +45,9 @@ class Rule:
     save: tuple[str, ...] = ()
 
 
+# `fit` on Keras' other backends.
+OTHER_FITS = ("psworker.backends.jax.fit", "psworker.backends.torch.fit")
+
 RULES = (
     *(Rule(package, never=PICKLES) for package in PACKAGES),
     Rule(
@@ -115,8 +118,18 @@ RULES = (
     Rule(
         "psworker",
         never=TENSORFLOW,
-        but=("psworker.tensorflow", "psworker.keras", "psworker.backends.tensorflow"),
+        but=(
+            "psworker.tensorflow",
+            "psworker.keras",
+            "psworker.backends.tensorflow",
+            "psworker.backends.keras",
+            *OTHER_FITS,
+        ),
     ),
+    # Keras' part knows no backend: what is TensorFlow's own is in that backend.
+    Rule("psworker.keras", never=("tensorflow", "torch", "jax", "jaxlib")),
+    Rule("psworker.backends.keras", never=("tensorflow",)),
+    *(Rule(name, never=("tensorflow",)) for name in OTHER_FITS),
     Rule("psworker", never=("torch",), but=("psworker.torch", "psworker.backends.torch")),
     Rule("psworker", never=("jax", "jaxlib"), but=("psworker.jax", "psworker.backends.jax")),
     # A chain is known by what it is made of, and Optax is loaded by whoever makes one.
@@ -346,7 +359,7 @@ def test_no_server_module_loads_tensorflow() -> None:
 def test_worker_without_tensorflow() -> None:
     """The session is a library for loops that need numpy only."""
     ours = ("psworker.tensorflow", "psworker.keras", "psworker.torch", "psworker.jax")
-    backends = tuple(f"psworker.backends.{name}" for name in ("tensorflow", "torch", "jax"))
+    backends = tuple(f"psworker.backends.{name}" for name in ("keras", "tensorflow", "torch", "jax"))
     code = import_all("psworker", but=(*ours, *backends))
     assert not loaded(code) & {*TENSORFLOW, "torch", "jax", "psserver", "psworker.tensorflow"}
 

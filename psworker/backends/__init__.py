@@ -6,6 +6,7 @@ for Keras models on TensorFlow; `psworker.remote` uses it. Nothing here loads a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,9 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from pswire.logs.events import event
 from pswire.model.plan import Plan, VariableSpec
 from psworker.data.payloads import Payload, Pieces, array_of
 from psworker.errors import Unsupported
+
+log = logging.getLogger("ps-worker")
 
 
 class ModelError(Unsupported, ValueError):
@@ -39,6 +43,15 @@ class StepResult:
     def flats(self) -> list[NDArray[Any]]:
         """The payloads as arrays, not to be written."""
         return [array_of(payload) for payload in self.payloads]
+
+
+def log_backend(worker: str, backend: str, device: str) -> None:
+    """Say what a worker that has joined computes with."""
+    log.info(
+        "%s computes with %s on %s",
+        *(worker, backend, device),
+        extra=event("backend", backend=backend, device=device),
+    )
 
 
 class Model(Protocol):
@@ -97,3 +110,24 @@ def payloads(plan: Plan, model: Model, values: Sequence[Any], dtype: DTypeLike) 
         )
         for shard in plan.shards
     ]
+
+
+# Elements from which a copy costs more than handing over one more array (some 10 us).
+APART = 2**18
+
+
+def neighbours(sizes: Sequence[int]) -> list[list[int]]:
+    """Group the parts of a payload, by number: each large one alone, small ones with their neighbours.
+
+    Parts of a group are joined on the device; a large one stays as it is, for to join it would be a copy.
+    """
+    groups: list[list[int]] = []
+    joins = False
+    for place, size in enumerate(sizes):
+        small = size < APART
+        if small and joins:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+        joins = small
+    return groups

@@ -4,12 +4,15 @@
     psworker.keras.distribute(model)
     model.fit(x, y, epochs=5)
 
-See docs/keras.md. Importing this package loads TensorFlow and Keras.
+See docs/keras.md. Importing this package loads Keras with the backend that KERAS_BACKEND names, TensorFlow by default.
 """
 
-import psworker.tensorflow  # noqa: F401  (before Keras: chooses its backend, keeps both quiet)
+import os
+
+if os.environ.setdefault("KERAS_BACKEND", "tensorflow") == "tensorflow":
+    import psworker.backends.tensorflow  # noqa: F401  (keeps TensorFlow quiet)
+from psworker.backends.keras import FitError
 from psworker.keras.distribution import distribute
-from psworker.keras.errors import FitError
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.optimizer import RemoteOptimizer
 from psworker.keras.remote import Remote

@@ -12,12 +12,11 @@ import keras
 
 from pswire.addresses import Address
 from pswire.security.credentials import NO_TLS
+from psworker.backends.keras import FitError, backend
 from psworker.connecting import connect, worker_credentials
-from psworker.keras.errors import FitError
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.fit.membership import Membership
 from psworker.servers import EmbeddedServer, find_servers
-from psworker.tensorflow.device import require_tensorflow_backend
 
 
 def distribute(
@@ -75,7 +74,6 @@ def distribute(
     Untrusted for certificates that are not good, AddressError and ValueError
     for addresses that make no sense and arguments that do not go together.
     """
-    require_tensorflow_backend()
     if not isinstance(model, keras.Model) or getattr(model, "optimizer", None) is None:
         raise FitError(
             "distribute() takes a compiled Keras model: call model.compile(optimizer=..., loss=...) before"
@@ -139,13 +137,9 @@ def _check_model(model: Any, *, alone: bool) -> None:
                 "psworker.keras.RemoteOptimizer, with servers of its own, in the place of each (examples/fit_gan.py "
                 "shows it), or train all variables with model.optimizer"
             )
-    if model._distribute_strategy is not None:
-        kind = type(model._distribute_strategy).__name__
-        raise FitError(
-            f"the model was made under TensorFlow's {kind}, which keeps a copy of each variable on each device, and "
-            "servers take the place of it: expected a model that is made and compiled outside of strategy.scope(), "
-            "and a worker for each device"
-        )
+    refused = backend().refuse(model)
+    if refused is not None:
+        raise FitError(refused)
     for layer in model._flatten_layers():
         if not alone and getattr(layer, "synchronized", False):
             raise FitError(

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
+from psworker.backends.keras import backend
 from psworker.keras.remote import Remote
 from psworker.remote import Following, RemoteError
 
@@ -61,7 +61,7 @@ class RemoteOptimizer(Following):
         What is not finite, or comes too late, does not count; see `Remote.apply`. Raises RemoteError for other
         variables and within a tf.function, JobOver where the job has ended, and as `Remote.apply`.
         """
-        if tf.inside_function():
+        if backend().framework.traces(gradients):
             raise RemoteError(
                 "RemoteOptimizer.apply() within a tf.function: expected the gradients of a tf.function, applied "
                 "outside of it, for what travels is no graph"

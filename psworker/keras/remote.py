@@ -10,56 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
-from numpy.typing import NDArray
 
 import psworker.remote
-from psworker.backends.tensorflow.flats import array_of, rounded, tensor_of, widened
-from psworker.backends.tensorflow.variables import collect
+from psworker.backends.keras import KerasModel, backend, collect
 from psworker.keras.translate import translate, warn_of_clipping, worker_clips
 from psworker.remote import RemoteError
 from psworker.translating import TranslationError
-
-
-class KerasModel:
-    """A Keras model or layer as a `psworker.backends.Model`."""
-
-    backend = "tensorflow"
-
-    def __init__(self, model: Any) -> None:
-        self._found = collect(model)
-        self.specs = self._found.specs
-        self._state = self._found.variables[self._found.trainable :]
-        self._before: list[Any] = []
-
-    @property
-    def trained(self) -> Sequence[Any]:
-        return self._found.variables[: self._found.trainable]
-
-    @property
-    def device(self) -> str:
-        found = {variable.device.rpartition("/device:")[2].lower() for variable in self._found.variables}
-        return ",".join(sorted(found))
-
-    def values(self) -> list[NDArray[Any]]:
-        return self._found.values()
-
-    def put(self, arrays: Sequence[NDArray[Any]]) -> None:
-        for variable, array in zip(self._found.variables, arrays, strict=True):
-            variable.assign(tf.cast(widened(tensor_of(array)), variable.dtype))
-        self._before = [tf.identity(variable) for variable in self._state]
-
-    def changes(self) -> list[Any]:
-        return [
-            tf.cast(variable, tf.float32) - tf.cast(before, tf.float32)
-            for variable, before in zip(self._state, self._before, strict=True)
-        ]
-
-    def host(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        rows = value if value.shape.rank == 0 or stop - start == value.shape[0] else value[start:stop]
-        wire = tensor_of(np.empty(0, dtype)).dtype
-        return array_of(tf.reshape(rounded(rows, wire), [-1]))
 
 
 class Remote(psworker.remote.Remote):
@@ -76,7 +32,7 @@ class Remote(psworker.remote.Remote):
         self.model = model
         self._optimizer = keras.optimizers.get(optimizer)
         _check(self._optimizer)
-        self._variables = KerasModel(model)
+        self._variables = KerasModel(collect(model), backend().framework)
         names = zip(model.trainable_variables, self._variables.specs, strict=False)
         trained = [(variable, spec.name) for variable, spec in names]
         super().__init__(
@@ -95,13 +51,14 @@ class Remote(psworker.remote.Remote):
         Returns and raises as `contribute`; RemoteError for another number of gradients.
         """
         self._granted()
-        trained = self._variables.trained
+        trained = self._variables.found.trained
         if len(gradients) != len(trained):
             raise RemoteError(
                 f"expected {len(trained)} gradients, one for each trainable variable, got {len(gradients)}"
             )
+        ops = keras.ops
         found = [
-            tf.zeros(variable.shape) if one is None else tf.cast(tf.convert_to_tensor(one), tf.float32)
+            ops.zeros(variable.shape) if one is None else ops.cast(ops.convert_to_tensor(one), "float32")
             for variable, one in zip(trained, gradients, strict=True)
         ]
         if self._clips:
@@ -128,4 +85,4 @@ def _check(optimizer: Any) -> None:
 
 def _rate(optimizer: Any) -> float | None:
     rate = optimizer._learning_rate
-    return float(rate.numpy()) if isinstance(rate, keras.Variable) else None
+    return float(rate.value) if isinstance(rate, keras.Variable) else None

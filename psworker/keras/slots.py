@@ -7,9 +7,8 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from psworker.keras.translate import unwrapped
+from psworker.keras.translate import kind_of, unwrapped
 
 # Where a Keras optimizer keeps its slots, in the order of the server's rule: lists of variables, absent or empty where
 # its settings need none.
@@ -34,7 +33,7 @@ LISTS: Mapping[type[Any], tuple[str, ...]] = {
 def slot_lists(optimizer: Any) -> list[list[Any]]:
     """The slots of a built optimizer that servers have, too: of each its variables, in the order in which it trains."""
     optimizer = unwrapped(optimizer)
-    found = [list(getattr(optimizer, name, ())) for name in LISTS[type(optimizer)]]
+    found = [list(getattr(optimizer, name, ())) for name in LISTS[kind_of(optimizer)]]
     if isinstance(optimizer, keras.optimizers.Adafactor):
         vectors = [len(variable.shape) < 2 for variable in optimizer._trainable_variables]
         rows, columns = found
@@ -45,17 +44,15 @@ def slot_lists(optimizer: Any) -> list[list[Any]]:
 
 def assign_slots(optimizer: Any, slots: Sequence[Mapping[int, np.ndarray[Any, Any]]], version: int) -> None:
     """Give the optimizer what servers remember at `version`: of each of its `slot_lists`, an array for each trained
-    variable, by the id of its tf.Variable."""
+    variable, by the id of its keras.Variable."""
     optimizer = unwrapped(optimizer)
-    trained = [id(variable.value) for variable in optimizer._trainable_variables]
+    trained = [id(variable) for variable in optimizer._trainable_variables]
     for variables, arrays in zip(slot_lists(optimizer), slots, strict=True):
         for variable, key in zip(variables, trained, strict=True):
             if variable is not None:
                 # Adafactor's are smaller than what they are of: they lie at its beginning.
                 size = int(np.prod(variable.shape))
-                variable.assign(
-                    tf.cast(arrays[key].reshape(-1)[:size].reshape(variable.shape), variable.dtype)
-                )
+                variable.assign(arrays[key].reshape(-1)[:size].reshape(variable.shape))
     if isinstance(optimizer, keras.optimizers.Nadam):
         optimizer._u_product.assign(_product(optimizer.beta_1, version))
     optimizer._iterations.assign(version * (optimizer.gradient_accumulation_steps or 1))

@@ -27,7 +27,7 @@ def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = (), *, server
     both compute. Raises TranslationError.
     """
     optimizer = unwrapped(optimizer)
-    kind = type(optimizer)
+    kind = kind_of(optimizer)
     if kind not in _TRANSLATIONS:
         raise TranslationError(_no_equal(optimizer))
     if optimizer.ema_overwrite_frequency:
@@ -93,6 +93,13 @@ def unwrapped(optimizer: Any) -> Any:
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return optimizer.inner_optimizer
     return optimizer
+
+
+def kind_of(optimizer: Any) -> type[Any]:
+    """The class in `keras.optimizers`; some backends derive faster ones of it."""
+    return next(
+        each for each in type(optimizer).__mro__ if not each.__module__.startswith("keras.src.backend.")
+    )
 
 
 def _sgd(o: Any) -> tuple[str, Config]:
@@ -209,7 +216,7 @@ def _rate(optimizer: Any) -> float | Config:
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return _schedule(rate)
     if isinstance(rate, keras.Variable):
-        return float(single(beginning(float(rate.numpy()))))
+        return float(single(beginning(float(rate.value))))
     raise TranslationError(
         f"learning_rate is a function of yours ({rate!r}), which the servers cannot run: use a number or one of "
         "keras.optimizers.schedules"

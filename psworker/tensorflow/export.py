@@ -69,10 +69,10 @@ def _give_optimizer(
     optimizer = model.optimizer
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
-    names = {
-        id(variable): spec.name for variable, spec in zip(variables.variables, variables.specs, strict=True)
-    }
-    slots = [{key: slot[name] for key, name in names.items()} for slot in state.slots]
+    pairs = zip(variables.variables, variables.specs, strict=True)
+    names = {id(variable): spec.name for variable, spec in pairs}
+    trained = {id(variable): names[id(variable.value)] for variable in model.trainable_variables}
+    slots = [{key: slot[name] for key, name in trained.items()} for slot in state.slots]
     assign_slots(optimizer, slots, state.version)
     if state.rate is not None and not callable(unwrapped(optimizer)._learning_rate):
         optimizer.learning_rate = state.rate

@@ -13,7 +13,11 @@ from pswire.model.plan import make_plan
 from psworker.backends import Model, ModelError, cut, payloads
 from psworker.data.payloads import array_of
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [
+    pytest.mark.tensorflow,
+    # Keras' own, on PyTorch.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
 
 KERNEL = np.arange(24, dtype=np.float32).reshape(6, 4) / 8
 BIAS = np.full(4, 0.5, np.float32)
@@ -80,30 +84,37 @@ def of_jax() -> Case:
     return Case(model, move, jnp.array)
 
 
-def of_tensorflow() -> Case:
-    import tensorflow as tf
+def of_keras() -> Case:
+    """On the backend of KERAS_BACKEND, TensorFlow by default; test_backends.py runs the others."""
+    import keras
 
-    from psworker.backends.tensorflow import quiet  # noqa: F401  (before TensorFlow)
-    from psworker.keras.remote import KerasModel
+    import psworker.keras  # noqa: F401  (before Keras)
+    from psworker.backends.keras import KerasModel, backend, collect
 
-    class Net(tf.Module):
+    class Net(keras.layers.Layer):
         def __init__(self) -> None:
             super().__init__()
-            self.bias, self.kernel = tf.Variable(BIAS), tf.Variable(KERNEL)
-            self.scale, self.mean = tf.Variable(SCALE), tf.Variable(MEAN, trainable=False)
+            for name, value in (("bias", BIAS), ("kernel", KERNEL), ("scale", SCALE), ("mean", MEAN)):
+                made = self.add_weight(
+                    shape=value.shape, initializer="zeros", name=name, trainable=name != "mean"
+                )
+                made.assign(value)
+                setattr(self, name, made)
+            self.built = True
 
     net = Net()
-    return Case(KerasModel(net), lambda: net.mean.assign_add(tf.ones(3)), tf.constant)
+    model = KerasModel(collect(net), backend().framework)
+    return Case(model, lambda: net.mean.assign_add(np.ones(3, np.float32)), keras.ops.convert_to_tensor)
 
 
-CASES = {"numpy": of_numpy, "torch": of_torch, "jax": of_jax, "tensorflow": of_tensorflow}
+CASES = {"numpy": of_numpy, "torch": of_torch, "jax": of_jax, "keras": of_keras}
 
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> Case:
     name = request.param
     if find_spec(name) is None:
-        extra = "worker" if name == "tensorflow" else name
+        extra = "worker" if name == "keras" else name
         pytest.skip(f"{name} is not installed (scripts/install {extra})")
     return CASES[name]()
 

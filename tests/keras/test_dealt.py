@@ -12,8 +12,8 @@ import tensorflow as tf
 import psworker.keras
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
+from psworker.backends.tensorflow.datasets import DatasetBatches
 from psworker.connecting import connect
-from psworker.keras.fit.data.batches import DatasetBatches
 from psworker.keras.fit.data.dealt import DealtData
 from psworker.tensorflow import named_variables
 from psworker.work import WorkUnits

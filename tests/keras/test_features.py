@@ -32,6 +32,7 @@ tf = pytest.importorskip("tensorflow")
 
 from psworker.keras.fit.around.epochs import EpochMetrics  # noqa: E402
 from psworker.keras.fit.sums import MetricSums  # noqa: E402
+from tests.keras.steps import teacher  # noqa: E402
 
 BATCH = 16
 X = np.random.default_rng(0).normal(size=(96, 8)).astype(np.float32)
@@ -194,7 +195,7 @@ def test_what_normalization_adapted_and_batchnorm_averaged_goes_along() -> None:
 
 
 def test_every_worker_but_the_first_draws_numbers_of_its_own() -> None:
-    from psworker.backends.tensorflow.variables import collect
+    from psworker.backends.keras import collect
     from psworker.keras.fit.draws import Draws
 
     seeds = []
@@ -476,6 +477,26 @@ def test_the_logged_loss_is_the_mean_over_accumulated_batches(tmp_path: Path) ->
     assert losses == [pytest.approx(expected, rel=1e-5)]
 
 
+def test_a_worker_with_another_layout_of_images_is_refused() -> None:
+    """The kernels have the same shapes."""
+
+    def images(layout: str) -> Any:
+        layers = [
+            keras.layers.Conv2D(3, 2, data_format=layout),
+            keras.layers.Flatten(),
+            keras.layers.Dense(4),
+        ]
+        shape = (5, 5, 1) if layout == "channels_last" else (1, 5, 5)
+        return compiled(keras.Sequential([keras.Input(shape), *layers]))
+
+    first, other = images("channels_last"), images("channels_first")
+    with servers(workers=2) as hosts, pk.distribute(first, hosts, task_index=0) as job:
+        assert job.session.worker_index == 0
+        with pytest.raises(Refused, match=r"conv2d\[channels_first\]/kernel"):
+            pk.distribute(other, hosts, task_index=1).session.close()
+        job.session.close("the test ends")
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_warm_up_from_zero_that_a_callback_makes(count: int) -> None:
     """In the first epoch nothing moves."""
@@ -511,46 +532,6 @@ def test_a_second_optimizer_is_refused_by_name() -> None:
         model.g_optimizer = held
         with pytest.raises(pk.FitError, match=r"model\.g_optimizer holds another optimizer.*RemoteOptimizer"):
             pk.distribute(model)
-
-
-class Teacher(keras.Model):  # type: ignore[misc]
-    """A mean teacher: a copy, not trained, that follows what is trained; `first`: from the weights as a step finds
-    them."""
-
-    def __init__(self, first: bool) -> None:
-        super().__init__()
-        self.first = first
-        self.student, self.teacher = keras.layers.Dense(1), keras.layers.Dense(1, trainable=False)
-
-    def build(self, shape: Any) -> None:
-        self.student.build(shape)
-        self.teacher.build(shape)
-
-    def call(self, x: Any) -> Any:
-        return self.student(x)
-
-    def follow(self) -> None:
-        for mean, weight in zip(self.teacher.weights, self.student.weights, strict=True):
-            mean.assign(0.5 * mean + 0.5 * weight)
-
-    def train_step(self, data: Any) -> Any:
-        if self.first:
-            self.follow()
-        x, _ = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((self(x, training=True) - 1.0) ** 2)
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        if not self.first:
-            self.follow()
-        return {"loss": loss, "taken": self.optimizer.iterations}
-
-
-def teacher(first: bool, eager: bool = False) -> Any:
-    keras.utils.set_random_seed(5)
-    model = Teacher(first)
-    model.build((None, 8))
-    model.compile(keras.optimizers.SGD(0.1), loss="mse", run_eagerly=eager)
-    return model
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
@@ -621,7 +602,8 @@ class Peak(keras.metrics.Metric):  # type: ignore[misc]
         self.most = self.add_variable((), "zeros", name="most")
 
     def update_state(self, true: Any, predicted: Any, sample_weight: Any = None) -> None:
-        self.most.assign(tf.maximum(self.most, tf.reduce_max(tf.cast(true, tf.float32))))
+        ops = keras.ops
+        self.most.assign(ops.maximum(self.most, ops.max(ops.cast(true, "float32"))))
 
     def result(self) -> Any:
         return self.most.value
@@ -635,7 +617,7 @@ class Positive(Peak):
         self.name = "positive"
 
     def update_state(self, true: Any, predicted: Any, sample_weight: Any = None) -> None:
-        self.most.assign_add(tf.reduce_sum(tf.cast(true, tf.float32)))
+        self.most.assign_add(keras.ops.sum(keras.ops.cast(true, "float32")))
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])

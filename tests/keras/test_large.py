@@ -16,7 +16,7 @@ pytestmark = [
 pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 
-from psworker.backends.tensorflow.flats import APART  # noqa: E402
+from psworker.backends import APART  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 4, 64)

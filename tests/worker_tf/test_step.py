@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from psworker.backends.tensorflow.flats import APART
+from psworker.backends import APART
 from tests.probes import variables_of
 
 pytestmark = pytest.mark.tensorflow

@@ -14,13 +14,12 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from pswire.model.plan import Plan
+from psworker.backends import neighbours
 from psworker.backends.tensorflow.variables import ModelVariables
 from psworker.data.payloads import Payload, Pieces
 
 # Bytes from which a copy takes longer than avoiding one.
 LARGE = 1 << 20
-# Elements from which a copy costs more than handing over one more array (some 10 us).
-APART = 2**18
 
 
 def tensor_of(flat: NDArray[Any]) -> Any:
@@ -85,8 +84,7 @@ class FlatLayout:
     def join(self, values: list[Any], dtypes: list[Any]) -> list[list[Any]]:
         """One float32 tensor per variable to payloads of `dtypes`: each shard's rows, in the order of its slices.
 
-        Of each payload, the parts that lie one behind the other: what is large stays as it is, for to join it here
-        would be a copy; see `psworker.data.payloads.Pieces`.
+        Each payload is a list of parts that lie one behind the other, grouped by `neighbours`.
         """
         specs = self._plan.variables
         rows = [tf.reshape(value, [spec.rows, -1]) for value, spec in zip(values, specs, strict=True)]
@@ -94,24 +92,12 @@ class FlatLayout:
         for shard, dtype in zip(self._plan.shards, dtypes, strict=True):
             parts = [rows[piece.variable][piece.start : piece.stop] for piece in shard.slices]
             flat = [rounded(tf.reshape(part, [-1]), dtype) for part in parts]
-            runs = _runs(flat, [piece.size for piece in shard.slices])
-            joined = [run[0] if len(run) == 1 else tf.concat(run, axis=0) for run in runs]
+            runs = neighbours([piece.size for piece in shard.slices])
+            joined = [
+                flat[run[0]] if len(run) == 1 else tf.concat([flat[k] for k in run], axis=0) for run in runs
+            ]
             payloads.append(joined or [tf.zeros([0], dtype)])
         return payloads
-
-
-def _runs(parts: list[Any], sizes: list[int]) -> list[list[Any]]:
-    """Flat tensors in their order: each large one alone, small ones with their neighbours."""
-    runs: list[list[Any]] = []
-    open_run = False
-    for part, size in zip(parts, sizes, strict=True):
-        small = size < APART
-        if small and open_run:
-            runs[-1].append(part)
-        else:
-            runs.append([part])
-        open_run = small
-    return runs
 
 
 def _pieces(plan: Plan) -> list[list[tuple[int, int, int]]]:

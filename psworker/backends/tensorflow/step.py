@@ -8,7 +8,7 @@ the weights had come as float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,8 @@ from psworker.backends.tensorflow.variables import ModelVariables
 Flat = NDArray[Any]
 # Weights of one version as tensors, one per server, and a batch.
 Body = Callable[[list[Any], Any], Any]
-# A batch's logs, its loss, and one float32 gradient per trained variable, in the graph.
-Objective = Callable[[Any], tuple[Mapping[str, Any], Any, list[Any]]]
+# Of a batch, in the graph: anything beside (logs), its loss, and one float32 gradient per trained variable.
+Objective = Callable[[Any], tuple[Any, Any, list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,14 @@ class FlatStep:
         """Build the graph of a contribution's first batch, of these types."""
         (self._last if self._every == 1 else self._next).get_concrete_function(tensors, batch)
 
-    def add(self, tensors: list[Any], batch: Any) -> Mapping[str, Any]:
-        """Compute a batch before the last of a contribution, and return its logs."""
-        logs: Mapping[str, Any] = self._next(tensors, batch)
-        return logs
+    def add(self, tensors: list[Any], batch: Any) -> Any:
+        """Compute a batch before the last of a contribution; what the objective returns beside loss and gradients."""
+        return self._next(tensors, batch)
 
-    def finish(self, tensors: list[Any], batch: Any, samples: int) -> StepResult:
-        """Compute the last batch of a contribution of so many samples."""
-        return _result(self._last(tensors, batch), samples)
+    def finish(self, tensors: list[Any], batch: Any, samples: int) -> tuple[StepResult, Any]:
+        """Compute the last batch of a contribution of so many samples; beside it, what `add` returns."""
+        found = self._last(tensors, batch)
+        return _result(found, samples), found[-1]
 
     # In the graph. Order: weights in, forward and backward, state out (automatic control dependencies keep reads and
     # writes of a variable in this order).
@@ -131,13 +131,13 @@ class FlatStep:
             total.assign(tf.zeros(total.shape))
         return self._add(flats, batch)
 
-    def _add(self, flats: list[Any], batch: Any) -> Mapping[str, Any]:
+    def _add(self, flats: list[Any], batch: Any) -> Any:
         logs, loss, gradients = self._objective(batch)
         for total, value in zip(self._sums, [loss, *gradients], strict=True):
             total.assign_add(value)
         return logs
 
-    def _finish(self, flats: list[Any], batch: Any) -> tuple[list[list[Any]], Any, Any, Mapping[str, Any]]:
+    def _finish(self, flats: list[Any], batch: Any) -> tuple[list[list[Any]], Any, Any, Any]:
         logs, loss, gradients = self._objective(batch)
         if self._every > 1:
             added = zip(self._sums, [loss, *gradients], strict=True)
@@ -157,8 +157,8 @@ class FlatStep:
 
 
 def _result(found: Any, samples: int) -> StepResult:
-    payloads, loss, norm, logs = found
-    return StepResult([payload_of(parts) for parts in payloads], float(loss), float(norm), samples, logs)
+    payloads, loss, norm, _ = found
+    return StepResult([payload_of(parts) for parts in payloads], float(loss), float(norm), samples)
 
 
 def count_samples(batch: Any) -> int:

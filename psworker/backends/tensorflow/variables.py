@@ -8,74 +8,19 @@ Floating variables travel: those the optimizer trains as "trainable", the others
 from __future__ import annotations
 
 import inspect
-import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from pswire.model.plan import VariableSpec
+from psworker.backends import ModelError
+from psworker.backends.keras import Kind, unique, variables_of
 from psworker.job.errors import JobError
 
-# What Keras calls a variable without a name.
-_UNNAMED = "variable"
-
-
-def stable_names(model: Any) -> dict[int, str]:
-    """By the id of a variable's tf.Variable: the layers on the way to it, without the model itself, and its name.
-
-    "block/dense/kernel". Numbers that Keras gave are counted from 0 again within `model`; layers that the
-    user named keep their names.
-    """
-    ways = list(_ways(model, () if isinstance(model, keras.Model) else (model,), {id(model)}))
-    numbers: dict[str, set[int]] = defaultdict(set)
-    for way, variable in ways:
-        for layer in way:
-            _count(numbers, _base(type(layer).__name__), layer.name)
-        _count(numbers, _UNNAMED, variable.name)
-    renamed = {
-        _numbered(base, number): _numbered(base, place)
-        for base, found in numbers.items()
-        for place, number in enumerate(sorted(found))
-    }
-    names: dict[int, str] = {}
-    for way, variable in ways:
-        parts = [*(layer.name for layer in way), variable.name]
-        names.setdefault(id(variable.value), "/".join(renamed.get(part, part) for part in parts))
-    return names
-
-
-def _ways(layer: Any, way: tuple[Any, ...], seen: set[int]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """(layers on the way, variable) for every variable, each layer once."""
-    for variable in (*layer._trainable_variables, *layer._non_trainable_variables):
-        yield way, variable
-    for inner in layer._layers:
-        if id(inner) not in seen:
-            seen.add(id(inner))
-            yield from _ways(inner, (*way, inner), seen)
-
-
-def _count(numbers: dict[str, set[int]], base: str, name: str) -> None:
-    given = re.fullmatch(rf"{re.escape(base)}(?:_(\d+))?", name)
-    if given is not None:
-        numbers[base].add(int(given[1] or 0))
-
-
-def _numbered(base: str, number: int) -> str:
-    return f"{base}_{number}" if number else base
-
-
-def _base(kind: str) -> str:
-    """As Keras makes a name of a class's."""
-    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", kind))
-    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
-
-
-Kind = Literal["trainable", "state"]
 _SEED = "seed_generator_state"
 
 
@@ -127,7 +72,7 @@ def collect(model: Any) -> ModelVariables:
     found.sort(key=lambda item: item[2] == "state")  # stable: trainable first, else in the order found
     if not found or found[0][2] == "state":
         raise JobError(f"model() returned {type(model).__name__} without a trainable floating tf.Variable")
-    names = _unique([name for name, _, _ in found])
+    names = unique([name for name, _, _ in found])
     specs = tuple(_spec(name, variable, kind) for name, (_, variable, kind) in zip(names, found, strict=True))
     return ModelVariables(
         specs,
@@ -155,7 +100,12 @@ def _spec(name: str, variable: Any, kind: Kind) -> VariableSpec:
 def _walk(node: Any, path: str, inside: set[int]) -> Iterator[tuple[str, Any, Kind]]:
     """Every variable at or below `node`, with its name; `inside` holds the ids on the way (no cycles)."""
     if isinstance(node, keras.Layer):
-        yield from _of_layer(node, path)
+        try:
+            found = variables_of(node)
+        except ModelError as error:
+            raise JobError(str(error)) from error
+        prefix = f"{path}/" if path else ""
+        yield from ((prefix + name, variable.value, kind) for name, variable, kind in found)
     elif isinstance(node, keras.Variable):
         yield path or node.path, node.value, "trainable" if node.trainable else "state"
     elif isinstance(node, tf.Variable):
@@ -163,20 +113,6 @@ def _walk(node: Any, path: str, inside: set[int]) -> Iterator[tuple[str, Any, Ki
     elif id(node) not in inside:
         for name, child in _children(node):
             yield from _walk(child, f"{path}/{name}" if path else name, inside | {id(node)})
-
-
-def _of_layer(layer: Any, path: str) -> Iterator[tuple[str, Any, Kind]]:
-    """A Keras layer's or model's own lists, which leave out the variables of its metrics."""
-    if not layer.built:
-        raise JobError(
-            f"the Keras model {layer.name!r} is not built yet, so its variables are not known: "
-            "begin it with keras.Input(shape), or call model.build(shape) in model()"
-        )
-    prefix, names = f"{path}/" if path else "", stable_names(layer)
-    for variable in layer.trainable_weights:
-        yield prefix + names.get(id(variable.value), variable.path), variable.value, "trainable"
-    for variable in layer.non_trainable_variables:
-        yield prefix + names.get(id(variable.value), variable.path), variable.value, "state"
 
 
 def _children(node: Any) -> list[tuple[str, Any]]:
@@ -194,17 +130,3 @@ def _children(node: Any) -> list[tuple[str, Any]]:
 def _is_library_object(node: Any) -> bool:
     """Datasets, scopes and the like: no variables of the model are in them, and they are large."""
     return not isinstance(node, tf.Module) and type(node).__module__.startswith(("tensorflow.", "keras."))
-
-
-def _unique(names: list[str]) -> list[str]:
-    taken = set(names)
-    used: set[str] = set()
-    result = []
-    for name in names:
-        fresh, count = name, 0
-        while fresh in used or (count and fresh in taken):
-            count += 1
-            fresh = f"{name}#{count}"
-        used.add(fresh)
-        result.append(fresh)
-    return result

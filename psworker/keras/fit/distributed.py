@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import keras
 
-from psworker.keras.errors import FitError
+from psworker.backends.keras import FitError, backend
 from psworker.keras.fit.around.callbacks import guarded, listed
 from psworker.keras.fit.around.epochs import EpochMetrics
 from psworker.keras.fit.around.hooks import Hooks, Last, Moments
@@ -70,6 +70,9 @@ class Distributed:
         model.make_train_function = self._make_train_function
         # Keras' own formats save the optimizer by itself, the older HDF5 as a part of the model.
         model.save = self._saving(model.save)
+        for method, function in backend().keep_state(model).items():
+            self._plain[method] = getattr(model, method)
+            setattr(model, method, function)
         self._see_saving()
         model.train_function = None
         OPEN.add(self)
@@ -271,10 +274,10 @@ class Distributed:
         return self._steps.duties.mine
 
     def _make_train_function(self, force: bool = False) -> Any:
-        self.model.train_function = self._train
+        self.model.train_function = backend().train_function(self._train)
         # fit's first batch, and every one of train_on_batch.
         self._steps.unchanged.due = True
-        return self._train
+        return self.model.train_function
 
     def _train(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
         """What Keras calls for every `steps_per_execution` batches. Raises StopIteration when there is no batch."""

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from psworker.backends import StepResult
-from psworker.backends.tensorflow.variables import ModelVariables
+from psworker.backends.keras import KerasVariables, read
 from psworker.keras.fit.gradients import GradientStep
 
 
@@ -23,13 +22,15 @@ class Draws:
         self._first: list[np.ndarray[Any, Any]] = []
         self._each: list[np.ndarray[Any, Any]] | None = None
 
-    def begin(self, variables: ModelVariables, worker: int) -> None:
+    def begin(self, variables: KerasVariables, worker: int) -> None:
         """The job is joined. Worker 0 draws what plain `fit` would, every other one numbers of its own."""
         self._seeds = variables.seeds
         if worker:
             for variable in self._seeds:
-                own = np.random.SeedSequence([*map(int, variable.numpy()), worker])
-                variable.assign(tf.constant(own.generate_state(2), variable.dtype))
+                own = np.random.SeedSequence([*map(int, read(variable)), worker])
+                # Not every backend has uint32.
+                kind = read(variable).dtype
+                variable.assign(own.generate_state(2).astype(np.int64) & np.iinfo(kind).max)
         self._first = self._states()
 
     def train(
@@ -51,7 +52,7 @@ class Draws:
         return result
 
     def _states(self) -> list[np.ndarray[Any, Any]]:
-        return [variable.numpy() for variable in self._seeds]
+        return [read(variable) for variable in self._seeds]
 
     def _moved(self, before: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         return [now - then for now, then in zip(self._states(), before, strict=True)]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from pswire.addresses import Address
-from psworker.backends.tensorflow.variables import ModelVariables, collect
+from psworker.backends import log_backend
+from psworker.backends.keras import KerasModel, KerasVariables, backend, collect
 from psworker.control.joining import Phase
 from psworker.servers import EmbeddedServer, Place
 from psworker.session import Session
@@ -46,7 +47,7 @@ class Membership:
 
     def open(
         self,
-        variables: ModelVariables,
+        variables: KerasVariables,
         optimizer: Mapping[str, Any],
         more: Mapping[str, Any],
         *,
@@ -63,6 +64,8 @@ class Membership:
             known = {"name": before.worker, "task_index": before.worker_index}
         self.session = session = self._join(hosts, specs, optimizer=optimizer, phase=phase, **known, **more)
         _NEWEST[hosts, self._task_index] = session
+        model = KerasModel(variables, backend().framework)
+        log_backend(session.worker, model.backend, model.device)
         if before is not None:
             before.close("begins another phase")
         return session
@@ -72,7 +75,7 @@ class Membership:
         """This process has trained something else on these servers since."""
         return _NEWEST.get((self.hosts, self._task_index)) is not self.session
 
-    def changed(self, variables: ModelVariables, tolerance: float) -> str | None:
+    def changed(self, variables: KerasVariables, tolerance: float) -> str | None:
         """The name of a variable that is not as it was given, up to `tolerance` relative to 1 or to itself."""
         found = zip(variables.specs, variables.values(), self.given or (), strict=False)
         for spec, now, then in found:
@@ -139,4 +142,4 @@ def named(model: Any) -> list[tuple[Any, str]]:
     """The trainable variables, each with the name by which the servers know it."""
     found = collect(model)
     names = {id(variable): spec.name for variable, spec in zip(found.variables, found.specs, strict=True)}
-    return [(variable, names[id(variable.value)]) for variable in model.trainable_variables]
+    return [(variable, names[id(variable)]) for variable in model.trainable_variables]

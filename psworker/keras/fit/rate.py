@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from psworker.keras.errors import FitError
+from psworker.backends.keras import FitError
 from psworker.keras.translate import unwrapped
 from psworker.translating import beginning
 
@@ -52,4 +52,4 @@ class SetRate:
 def _rate(optimizer: Any) -> float | None:
     rate = unwrapped(optimizer)._learning_rate
     # The variable itself: Keras' own numpy() asks much first, and this is for every batch.
-    return float(rate.value.numpy()) if isinstance(rate, keras.Variable) else None
+    return float(rate.value) if isinstance(rate, keras.Variable) else None

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pswire.logs.events import event
-from psworker.backends.tensorflow.variables import ModelVariables, collect
+from psworker.backends.keras import FitError, KerasVariables, collect
 from psworker.engine import Grant
 from psworker.errors import SessionError, Voided
-from psworker.keras.errors import FitError
 from psworker.keras.fit.around.backups import Backups
 from psworker.keras.fit.contributions import Contributions
 from psworker.keras.fit.data.dealt import DealtData
@@ -84,7 +83,7 @@ class Steps:
             self.fates, self._draws = before.fates, before._draws
         self.duties = Duties()
         self.contributions = Contributions(model.optimizer, self._rate, self.duties)
-        self._variables: ModelVariables | None = None
+        self._variables: KerasVariables | None = None
         self._step: GradientStep | None = None
         self.grant: Grant | None = None
         self._version = 0 if before is None else before.version
@@ -144,7 +143,7 @@ class Steps:
     def _translated(self, trained: Sequence[tuple[Any, str]]) -> dict[str, Any]:
         return translate(self.model.optimizer, trained, servers=len(self.membership.hosts))
 
-    def _traced(self, variables: ModelVariables, session: Session) -> GradientStep:
+    def _traced(self, variables: KerasVariables, session: Session) -> GradientStep:
         sums = self.sums if session.worker_count > 1 else None
         return GradientStep(
             self.model,
@@ -153,7 +152,7 @@ class Steps:
             self._wire_dtype,
             sums,
             self._version,
-            None if self._step is None else self._step.weights,
+            self._step,
             clips=worker_clips(self.model.optimizer, self.optimizer),
         )
 

@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from pswire.logs.events import event
+from psworker.backends.keras import replaced
 
 log = logging.getLogger("ps-worker")
 
@@ -27,10 +27,10 @@ class MetricSums:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        # Metrics of one's own, and by the id of each whether all batches so far were added, a tf.Variable.
+        # Metrics of one's own, and by the id of each whether all batches so far were added.
         self._own: list[Any] | None = None
         self._added: dict[int, Any] = {}
-        self._told: set[int] = set()
+        self._warned: set[int] = set()
 
     def metrics(self) -> list[Any]:
         """Each for itself, also those given to `compile`."""
@@ -44,10 +44,10 @@ class MetricSums:
         if not all(variable.aggregation == "sum" for variable in metric.variables):
             return False
         added = self._added.get(id(metric))
-        if added is None or bool(added.numpy()):
+        if added is None or bool(added):
             return True
-        if id(metric) not in self._told:
-            self._told.add(id(metric))
+        if id(metric) not in self._warned:
+            self._warned.add(id(metric))
             log.warning(
                 "metric %r keeps something else than sums over batches, which cannot be added up over workers: each "
                 "worker's logs have its own value",
@@ -66,19 +66,29 @@ class MetricSums:
             self._own = [
                 one for one in found.values() if isinstance(one, keras.Metric) and not _of_keras(one)
             ]
-            self._added = {id(metric): tf.Variable(True, trainable=False) for metric in self._own}
+            self._added = {id(metric): keras.ops.convert_to_tensor(True) for metric in self._own}
 
     @contextmanager
-    def watch(self) -> Iterator[None]:
-        """While a step runs, or is traced, metrics of one's own are watched."""
+    def watch(self) -> Iterator[list[Any]]:
+        """Watch metrics of one's own while a step runs, or is traced. Gives a list that has, at the end of the block,
+        for each whether what it got was added, as an array of the backend."""
+        own = self._own or []
+        found: dict[int, list[Any]] = {id(metric): [] for metric in own}
+        findings: list[Any] = []
         with ExitStack() as stack:
-            for metric in self._own or ():
-                object.__setattr__(metric, "update_state", self._watched(metric))
-                stack.callback(object.__delattr__, metric, "update_state")
-            yield
+            for metric in own:
+                watched = self._watched(metric, found[id(metric)])
+                stack.enter_context(replaced(metric, update_state=watched))
+            yield findings
+        findings += [_all(found[id(metric)]) for metric in own]
 
-    def _watched(self, metric: Any) -> Callable[..., None]:
-        added, update = self._added[id(metric)], metric.update_state
+    def judge(self, findings: list[Any]) -> None:
+        """Take what `watch` found in a batch."""
+        for metric, added in zip(self._own or (), findings, strict=True):
+            self._added[id(metric)] = keras.ops.logical_and(self._added[id(metric)], added)
+
+    def _watched(self, metric: Any, found: list[Any]) -> Callable[..., None]:
+        update = metric.update_state
 
         def update_state(*args: Any, **keywords: Any) -> None:
             before = _values(metric)
@@ -88,7 +98,7 @@ class MetricSums:
             near = [_same_way(*three) for three in zip(before, once, _values(metric), strict=True)]
             for variable, value in zip(metric.variables, once, strict=True):
                 variable.assign(value)
-            added.assign(tf.reduce_all([added, *near]))
+            found.extend(near)
 
         return update_state
 
@@ -98,12 +108,14 @@ def _of_keras(metric: Any) -> bool:
 
 
 def _values(metric: Any) -> list[Any]:
-    return [tf.identity(variable.value) for variable in metric.variables]
+    return [keras.ops.copy(variable.value) for variable in metric.variables]
+
+
+def _all(found: list[Any]) -> Any:
+    return keras.ops.all(keras.ops.stack(found)) if found else keras.ops.convert_to_tensor(True)
 
 
 def _same_way(before: Any, once: Any, twice: Any) -> Any:
-    first, then = (
-        tf.cast(b, tf.float64) - tf.cast(a, tf.float64) for a, b in ((before, once), (once, twice))
-    )
-    size = tf.abs(tf.cast(twice, tf.float64))
-    return tf.reduce_all(tf.abs(then - first) <= ROUNDING * (size + 1))
+    ops = keras.ops
+    before, once, twice = (ops.cast(each, "float64") for each in (before, once, twice))
+    return ops.all(ops.abs((twice - once) - (once - before)) <= ROUNDING * (ops.abs(twice) + 1))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from psworker.backends.tensorflow.variables import ModelVariables
-from psworker.keras.errors import FitError
+from psworker.backends.keras import FitError, KerasVariables
 from psworker.keras.fit.around.callbacks import SWAPPED, acts_on_batches, swaps_weights
 from psworker.keras.fit.gradients import GradientStep
 from psworker.keras.fit.membership import Membership
@@ -32,7 +31,7 @@ class Unchanged:
 
     def check(self, step: GradientStep) -> None:
         """Raises FitError where the model is not what the servers' version made it; nothing is ignored."""
-        if not (self.due and step.weights):
+        if not (self.due and step.placed):
             return
         self.due = False
         changed = step.differing(self._tolerance)
@@ -46,7 +45,7 @@ class Unchanged:
         if self._swaps:
             step.restore()
 
-    def check_given(self, membership: Membership, variables: ModelVariables | None) -> None:
+    def check_given(self, membership: Membership, variables: KerasVariables | None) -> None:
         """Weights that were set between joining and the first batch are not those that servers began with."""
         if membership.given is None or variables is None:
             return

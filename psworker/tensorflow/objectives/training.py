@@ -11,7 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from psworker.backends.tensorflow.caught import StepError, caught_step
+from psworker.backends.keras import StepError
+from psworker.backends.tensorflow.caught import caught_step
 from psworker.backends.tensorflow.step import Objective
 from psworker.job import Job
 from psworker.job.errors import JobError

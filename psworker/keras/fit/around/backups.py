@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from psworker.backends.tensorflow.variables import ModelVariables
+from psworker.backends.keras import FitError, KerasVariables
 from psworker.engine import Grant
-from psworker.keras.errors import FitError
 from psworker.keras.fit.around.callbacks import backups_of, has_weights
 from psworker.keras.fit.membership import Membership
 from psworker.session import Session
@@ -31,7 +30,7 @@ class Backups:
         self,
         model: Any,
         membership: Membership,
-        variables: ModelVariables | None,
+        variables: KerasVariables | None,
         join: Callable[[], bool],
     ) -> None:
         """When training begins. `join`: joins the job, and says whether this is worker 0. Raises FitError."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras.src.utils import file_utils
 
 # They write one file or folder, and every worker has the same path.
 WRITERS = (
@@ -132,7 +132,7 @@ def backups_of(callbacks: Any) -> list[Any]:
 
 def has_weights(backup: Any) -> bool:
     """There is something to restore."""
-    return bool(tf.io.gfile.exists(tf.io.gfile.join(backup.backup_dir, "latest.weights.h5")))
+    return bool(file_utils.exists(file_utils.join(backup.backup_dir, "latest.weights.h5")))
 
 
 def guarded(callback: Any, chosen: Callable[[], bool]) -> Any:

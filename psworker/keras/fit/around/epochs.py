@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pswire.logs.events import event
+from psworker.backends.keras import read
 from psworker.control.epochs import EpochTotals
 from psworker.keras.fit.sums import MetricSums
 from psworker.session import Session
@@ -51,7 +52,7 @@ class EpochMetrics:
         waits here; `yields`: contributes nothing where they need its contribution to go on."""
         self.met = True
         self._variables = self._additive()
-        self._counted = [variable.numpy() for variable in self._variables]
+        self._counted = [read(variable) for variable in self._variables]
         flat = np.concatenate([np.zeros(0), *(each.ravel().astype(np.float64) for each in self._counted)])
         sums = [*flat.tolist(), float(self.data), float(self.data**2)]
         self._totals = totals = self._gather(session, self._layout(), sums, {}, yields)
@@ -133,7 +134,7 @@ class EpochMetrics:
 
     def _results(self, sums: np.ndarray[Any, Any], logs: Mapping[str, Any]) -> dict[str, float]:
         """The metrics' values where they have counted `sums`. They are as they were afterwards."""
-        before = [variable.numpy() for variable in self._variables]
+        before = [read(variable) for variable in self._variables]
         start, counting = 0, set()
         for variable, array in zip(self._variables, self._counted, strict=True):
             if sums[start : start + array.size].any():
@@ -158,5 +159,5 @@ class EpochMetrics:
 
 
 def _plain(value: Any) -> Any:
-    array = np.asarray(value)
+    array = read(value)
     return float(array) if array.ndim == 0 else array

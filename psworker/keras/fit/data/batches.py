@@ -1,84 +1,29 @@
-"""A `tf.data.Dataset` as numbered batches, for work units: read from its start, by each worker on its own."""
+"""The data of one `fit`: which kind it is, its part for one worker, and a number by which equal data is known."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from psworker.keras.errors import FitError
-
-
-class DatasetBatches:
-    """Batch k of a dataset that is the same whenever it is read.
-
-    Units are dealt in rising order, so reading goes on from where it stands, past those that other workers have; a unit
-    that is dealt again is behind it, and is looked for from the start. Raises FitError for a dataset that has no end,
-    no known length, or another order each time.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        found = int(dataset.cardinality())
-        if found == tf.data.INFINITE_CARDINALITY:
-            raise FitError(
-                'sharding="units" counts each batch once, and this dataset has no end: expected dataset.take(n), '
-                "or one without repeat()"
-            )
-        if found == tf.data.UNKNOWN_CARDINALITY:
-            raise FitError(
-                'sharding="units" deals numbers of batches, and nobody knows how many this dataset has: expected '
-                "dataset.apply(tf.data.experimental.assert_cardinality(n)), with n in batches"
-            )
-        if not found:
-            raise FitError("fit got a dataset without any batch")
-        self.count = found
-        for each in _chain(dataset):
-            if type(each).__name__ == "_ShuffleDataset" and not _repeats(each):
-                raise FitError(
-                    'sharding="units" deals batches by number, and this dataset is shuffled anew for each reading: '
-                    "expected shuffle(n, seed=..., reshuffle_each_iteration=False), or no shuffle"
-                )
-        self._dataset = dataset
-        self._reading: Iterator[Any] = iter(())
-        # The number of the batch that `_reading` gives next; behind all at first.
-        self._next = found + 1
-
-    def __getitem__(self, number: int) -> Any:
-        if number < self._next:
-            self._reading, self._next = iter(self._dataset.skip(number)), number
-        try:
-            while self._next < number:
-                next(self._reading)
-                self._next += 1
-            self._next += 1
-            return next(self._reading)
-        except StopIteration:
-            raise FitError(
-                f"the dataset said {self.count} batches and ended before batch {number}: expected the same data "
-                "whenever it is read"
-            ) from None
+from psworker.backends.keras import FitError, read
 
 
-def unseeded(dataset: Any) -> bool:
-    """It is shuffled in an order that every process draws for itself."""
-    shuffles = [each for each in _chain(dataset) if type(each).__name__ == "_ShuffleDataset"]
-    return any(not any((int(each._seed), int(each._seed2))) for each in shuffles)
+def is_dataset(x: Any) -> bool:
+    """It is a tf.data.Dataset; TensorFlow is not loaded to find out."""
+    return any(
+        each.__module__.startswith("tensorflow.") and each.__name__ == "DatasetV2" for each in type(x).__mro__
+    )
 
 
-def _chain(dataset: Any) -> Iterator[Any]:
-    """The dataset and all that it is made of."""
-    yield dataset
-    for each in dataset._inputs():
-        yield from _chain(each)
+def dataset_batches(dataset: Any) -> Any:
+    """A tf.data.Dataset as numbered batches. Raises FitError."""
+    from psworker.backends.tensorflow.datasets import DatasetBatches
 
-
-def _repeats(shuffled: Any) -> bool:
-    seeds = int(shuffled._seed), int(shuffled._seed2)
-    return any(seeds) and shuffled._reshuffle_each_iteration is False
+    return DatasetBatches(dataset)
 
 
 # Of arrays so many rows at either end are looked at.
@@ -88,10 +33,12 @@ ROWS = 64
 def cut(arguments: MutableMapping[str, Any], index: int, count: int) -> None:
     """Leave of the data in the arguments of `fit` every `count`-th sample, from `index` on; of a PyDataset or a
     tf.data.Dataset every `count`-th batch. Raises FitError for what cannot be cut."""
-    x = arguments.get("x")
+    x: Any = arguments.get("x")
     if isinstance(x, keras.utils.PyDataset):
         arguments["x"] = Part(x, index, count)
-    elif isinstance(x, tf.data.Dataset):
+    elif is_dataset(x):
+        from psworker.backends.tensorflow.datasets import unseeded
+
         if unseeded(x):
             raise FitError(
                 'sharding="auto" cuts a dataset by the numbers of its batches, and each worker shuffles this one in '
@@ -144,8 +91,8 @@ def fingerprint(given: Mapping[str, Any] | None, first_batch: Any) -> int:
     whole = given is not None and arrays(given.get("x"))
     for leaf in keras.tree.flatten([given.get("x"), given.get("y")] if whole and given else first_batch):
         if leaf is not None:
-            values = np.asarray(leaf[:ROWS] if whole else leaf)
-            ends = [values, np.asarray(leaf[-ROWS:])] if whole else [values]
+            values = read(leaf[:ROWS] if whole else leaf)
+            ends = [values, read(leaf[-ROWS:])] if whole else [values]
             found.update(repr((leaf.shape, str(values.dtype))).encode())
             for each in ends:
                 found.update(np.ascontiguousarray(each).tobytes())

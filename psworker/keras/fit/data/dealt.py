@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from psworker.keras.errors import FitError
-from psworker.keras.fit.data.batches import DatasetBatches
+from psworker.backends.keras import FitError, backend
+from psworker.keras.fit.data.batches import dataset_batches, is_dataset
 from psworker.work import Unit, WorkUnits
 
 # Of `fit`, and what to give instead.
@@ -39,8 +38,8 @@ class DealtData:
         # Of this fit's epochs, the one that Keras is in.
         self.epoch = 0
         # A tf.data.Dataset, which has an order of its own.
-        self._read: DatasetBatches | None = None
-        if isinstance(self._x, keras.utils.PyDataset | tf.data.Dataset):
+        self._read: Any = None
+        if isinstance(self._x, keras.utils.PyDataset) or is_dataset(self._x):
             for name in ("y", "sample_weight", "batch_size"):
                 if arguments.get(name) is not None:
                     raise FitError(f"fit({name}=...): expected it in the {type(self._x).__name__} only")
@@ -48,8 +47,8 @@ class DealtData:
             self.work = WorkUnits(
                 units=int(self._x.num_batches or 0), batches=1, shuffle=bool(shuffle), apart=apart
             )
-        elif isinstance(self._x, tf.data.Dataset):
-            self._read = DatasetBatches(self._x)
+        elif is_dataset(self._x):
+            self._read = dataset_batches(self._x)
             self.work = WorkUnits(units=self._read.count, batches=1, shuffle=False, apart=apart)
         else:
             self._arrays(arguments, "units" if shuffle == "batch" else bool(shuffle), apart)
@@ -57,7 +56,7 @@ class DealtData:
         arguments.setdefault("validation_batch_size", arguments.get("batch_size"))
         for name in ("y", "sample_weight", "batch_size"):
             arguments.pop(name, None)
-        arguments["x"] = tf.data.Dataset.from_tensors(first).repeat()
+        arguments["x"] = backend().endless(first)
         arguments["shuffle"] = False
         self.first = first
 
@@ -100,4 +99,6 @@ class DealtData:
 
 def _tensor(values: Any) -> Any:
     found = np.asarray(values)
-    return tf.convert_to_tensor(found.astype(keras.config.floatx()) if found.dtype.kind == "f" else found)
+    return keras.ops.convert_to_tensor(
+        found.astype(keras.config.floatx()) if found.dtype.kind == "f" else found
+    )

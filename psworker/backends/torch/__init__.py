@@ -70,7 +70,7 @@ class TorchModel:
     def put(self, arrays: Sequence[NDArray[Any]]) -> None:
         with torch.no_grad():
             for tensor, array in zip(self._all(), arrays, strict=True):
-                tensor.copy_(_tensor(array))
+                tensor.copy_(tensor_of(array))
             self._before = [tensor.detach().clone() for tensor in self._buffers()]
         self._put = [tensor._version for tensor in self.parameters]
 
@@ -90,10 +90,7 @@ class TorchModel:
         ]
 
     def host(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        rows = (value[start:stop] if value.dim() else value).detach().reshape(-1)
-        found = rows.to(_WIRE[dtype]).cpu()
-        # numpy has no bfloat16 of torch's; its bits it has.
-        return found.view(torch.int16).numpy().view(dtype) if dtype == _BFLOAT16 else found.numpy()
+        return host(value, start, stop, dtype)
 
     def _buffers(self) -> list[torch.Tensor]:
         # Looked up each time: to(device) and assignments put other tensors in their place.
@@ -101,6 +98,14 @@ class TorchModel:
 
     def _all(self) -> list[torch.Tensor]:
         return [*self.parameters, *self._buffers()]
+
+
+def host(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """As `psworker.backends.Model.host`."""
+    rows = (value[start:stop] if value.dim() else value).detach().reshape(-1)
+    found = rows.to(_WIRE[dtype]).cpu()
+    # numpy does not know torch's bfloat16, but its bits.
+    return found.view(torch.int16).numpy().view(dtype) if dtype == _BFLOAT16 else found.numpy()
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
@@ -137,7 +142,7 @@ def _check(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def _tensor(array: NDArray[Any]) -> torch.Tensor:
+def tensor_of(array: NDArray[Any]) -> torch.Tensor:
     """The array's memory as a tensor, to be read only."""
     bits = array.view(np.int16) if array.dtype == _BFLOAT16 else array
     if not bits.flags.writeable:

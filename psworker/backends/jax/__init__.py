@@ -15,6 +15,10 @@ from psworker.backends import ModelError
 
 # Bytes, as XLA aligns arrays.
 _ALIGNED = 64
+PROCESSES = (
+    "jax.distributed joins the devices of several processes, and here each worker is one process with one device: "
+    "leave jax.distributed.initialize() out"
+)
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -29,10 +33,7 @@ class JaxModel:
 
     def __init__(self, params: Any, state: Any = None) -> None:
         if jax.process_count() > 1:
-            raise ModelError(
-                "jax.distributed joins the devices of several processes, and here each worker is one process with one "
-                "device: leave jax.distributed.initialize() out"
-            )
+            raise ModelError(PROCESSES)
         self.params, self.state = params, state
         named, self.structure = jax.tree_util.tree_flatten_with_path(params)
         if not named:
@@ -66,7 +67,7 @@ class JaxModel:
 
     def put(self, arrays: Sequence[NDArray[Any]]) -> None:
         fresh = [
-            _placed(array, leaf).astype(leaf.dtype) for array, leaf in zip(arrays, self._all(), strict=True)
+            placed(array, leaf).astype(leaf.dtype) for array, leaf in zip(arrays, self._all(), strict=True)
         ]
         # The memory of `arrays` is used again.
         jax.block_until_ready(fresh)
@@ -98,12 +99,17 @@ class JaxModel:
         ]
 
     def host(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        rows = value if value.ndim == 0 or stop - start == value.shape[0] else value[start:stop]
-        return np.asarray(rows.astype(dtype)).reshape(-1)
+        return host(value, start, stop, dtype)
 
     def _all(self) -> list[Any]:
         leaves = zip(jax.tree_util.tree_leaves(self.state), self._travels, strict=True)
         return [*jax.tree_util.tree_leaves(self.params), *(leaf for leaf, travels in leaves if travels)]
+
+
+def host(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """As `psworker.backends.Model.host`."""
+    rows = value if value.ndim == 0 or stop - start == value.shape[0] else value[start:stop]
+    return np.asarray(rows.astype(dtype)).reshape(-1)
 
 
 def _name(path: Any, whole: str) -> str:
@@ -114,7 +120,7 @@ def _floating(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
-def _placed(array: NDArray[Any], like: Any) -> Any:
+def placed(array: NDArray[Any], like: Any) -> Any:
     """A copy of `array` where `like` is. On the CPU JAX goes on with aligned memory as it is, and this is its own."""
     memory = np.empty(array.nbytes + _ALIGNED, np.uint8)
     start = -memory.ctypes.data % _ALIGNED

@@ -1,0 +1,307 @@
+"""`fit` on Keras' JAX backend: the stateless `train_step`, compiled once, with `stateless_apply` replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from psworker.backends import StepResult, cut, neighbours
+from psworker.backends.jax import PROCESSES, host, placed
+from psworker.backends.keras import (
+    APPLIED_NONE,
+    APPLIED_TO_OTHERS,
+    APPLIED_TWICE,
+    Computation,
+    FitStep,
+    KerasModel,
+    StepError,
+    assigns,
+    disturbed,
+    near,
+    plain,
+    reads_behind,
+    replaced,
+    scales,
+    take_up,
+    undone,
+)
+from psworker.data.payloads import Payload, Pieces
+
+
+def _place(variable: Any, array: NDArray[Any]) -> Any:
+    value = variable.value
+    found = placed(array, value).astype(value.dtype)
+    variable._direct_assign(found)
+    # Keras' evaluate() donates the memory of the variable's own.
+    return jnp.copy(found)
+
+
+def _change(now: Any, before: Any) -> Any:
+    return jnp.asarray(now, jnp.float32) - jnp.asarray(before, jnp.float32)
+
+
+framework = SimpleNamespace(
+    name="jax",
+    traces=lambda values: any(isinstance(value, jax.core.Tracer) for value in values),
+    place=_place,
+    read=np.asarray,
+    change=_change,
+    host=host,
+    device=lambda value: ",".join(sorted(f"{each.platform}:{each.id}" for each in value.devices())),
+)
+
+
+class _Updated:
+    """In the place of a trained value behind its update: whoever reads it gets a StepError."""
+
+    def __init__(self, name: str) -> None:
+        object.__setattr__(self, "_name", name)
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise reads_behind(object.__getattribute__(self, "_name"))
+
+    def __jax_array__(self) -> Any:
+        raise reads_behind(object.__getattribute__(self, "_name"))
+
+
+for _operator in ("add", "sub", "mul", "truediv", "matmul", "pow", "neg", "getitem"):
+    for _side in ("", "r"):
+        setattr(_Updated, f"__{_side}{_operator}__", lambda self, *_: self.__jax_array__())
+
+
+class JaxStep:
+    """The step of `fit`. Arrays whose shapes stay compile once; the memory of the metrics' variables is donated."""
+
+    def __init__(self, step: FitStep, before: JaxStep | None) -> None:
+        self._of, self._model = step, step.model
+        self._variables: KerasModel = (
+            before._variables if before is not None else KerasModel(step.found, framework)
+        )
+        #: How often the step was traced.
+        self.traces = 0
+        jit = jax.jit if self._model.jit_compile and not self._model.run_eagerly else _as_it_is
+        self._adding = jit(self._add, donate_argnums=2)
+        self._finishing = jit(self._finish, donate_argnums=2)
+        # Of the batches of a contribution before its last: the sums of the loss and of the gradients.
+        self._sums: Any = None
+
+    @property
+    def placed(self) -> bool:
+        return bool(self._variables.placed)
+
+    def prepare(self, batch: Any) -> None:
+        """The first batch compiles."""
+
+    def put(self, flats: Sequence[NDArray[Any]], version: int, *, new: bool) -> None:
+        self._variables.put(cut(self._of.plan, flats))
+        # The memory of `flats` is used again.
+        jax.block_until_ready(self._variables.placed)
+        take_up(self._model.optimizer, version, new=new)
+
+    def restore(self, version: int) -> None:
+        for variable, value in zip(self._of.found.variables, self._variables.placed, strict=True):
+            variable._direct_assign(jnp.copy(value))
+        take_up(self._model.optimizer, version, new=False)
+
+    def same(self, tolerance: float) -> list[bool]:
+        pairs = zip(self._of.found.variables, self._variables.placed, strict=True)
+        return [bool(near(variable.value, value, tolerance)) for variable, value in pairs]
+
+    def add(self, batch: Any) -> Any:
+        state = self._state()
+        logs, self._sums, moved, findings = self._adding(*state, self._sums, batch)
+        self._move(moved, findings)
+        return logs
+
+    def finish(self, batch: Any, samples: int) -> StepResult:
+        before = self._variables.placed[self._of.found.trainable :]
+        logs, parts, loss, norm, moved, findings = self._finishing(*self._state(), self._sums, batch, before)
+        self._sums = None
+        self._move(moved, findings)
+        made = [_payload(each) for each in parts]
+        return StepResult(made, float(loss), float(norm), samples, logs)
+
+    def rehearse(self, batch: Any) -> None:
+        with undone(disturbed(self._of), lambda value: value):
+            *_, moved, findings = self._adding(*self._state(), None, batch)
+            self._move(moved, findings)
+        self._model.reset_metrics()
+
+    def _state(self) -> tuple[list[Any], ...]:
+        model = self._model
+        several = (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            model.metrics_variables,
+            model.optimizer.variables,
+        )
+        return tuple([variable.value for variable in each] for each in several)
+
+    def _move(self, moved: tuple[list[Any], list[Any]], findings: list[Any]) -> None:
+        """What a step has changed beside the weights, into the variables."""
+        for variables, values in zip(
+            (self._model.non_trainable_variables, self._model.metrics_variables), moved, strict=True
+        ):
+            for variable, value in zip(variables, values, strict=True):
+                variable._direct_assign(value)
+        iterations = plain(self._model.optimizer)._iterations
+        iterations.assign(iterations.value + 1)
+        self._of.judge(findings)
+
+    # Traced
+
+    def _add(
+        self, trained: Any, others: Any, metrics: Any, optimizer: Any, sums: Any, batch: Any
+    ) -> tuple[Any, Any, Any, Any]:
+        logs, found, moved, findings = self._run(trained, others, metrics, optimizer, batch)
+        if sums is not None:
+            found = [a + b for a, b in zip(sums, found, strict=True)]
+        return logs, found, moved, findings
+
+    def _finish(
+        self, trained: Any, others: Any, metrics: Any, optimizer: Any, sums: Any, batch: Any, before: Any
+    ) -> tuple[Any, ...]:
+        logs, found, moved, findings = self._run(trained, others, metrics, optimizer, batch)
+        if sums is not None:
+            found = [(a + b) / self._of.every for a, b in zip(found, sums, strict=True)]
+        loss, *gradients = found
+        gradients = self._of.process(gradients)
+        places = {id(variable): place for place, variable in enumerate(self._model.non_trainable_variables)}
+        after = [moved[0][places[id(variable)]] for variable in self._of.found.state]
+        changes = [_change(now, then) for now, then in zip(after, before, strict=True)]
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients)) if self._of.norm else jnp.zeros(())
+        return logs, self._join([*gradients, *changes]), loss, norm, moved, findings
+
+    def _run(
+        self, trained: Any, others: Any, metrics: Any, optimizer: Any, batch: Any
+    ) -> tuple[Any, list[Any], tuple[Any, Any], list[Any]]:
+        """One `train_step`: logs, the loss and a float32 gradient per trained variable, what it moved."""
+        self.traces += 1
+        names = [spec.name for spec in self._of.found.specs[: self._of.found.trainable]]
+        with self._of.watch() as findings, _catching(self._model, trained, names) as caught:
+            logs, state = self._model.train_step((trained, others, optimizer, metrics), batch)
+        after, others, _, metrics = state
+        if caught.updated is None:
+            raise StepError(APPLIED_NONE)
+        for name, one, other in zip(names, after, caught.updated, strict=True):
+            if one is not other:
+                raise assigns(name)
+        gradients = [
+            jnp.zeros(value.shape, jnp.float32) if one is None else jnp.asarray(one, jnp.float32)
+            for one, value in zip(caught.gradients, trained, strict=True)
+        ]
+        loss = caught.loss if caught.loss is not None else logs.get("loss", jnp.nan)
+        return logs, [jnp.asarray(loss, jnp.float32), *gradients], (others, metrics), list(findings)
+
+    def _join(self, values: list[Any]) -> list[list[Any]]:
+        """Of each payload the parts that lie one behind the other, cast for the wire."""
+        plan, dtype = self._of.plan, self._of.dtype
+        rows = [value.reshape(spec.rows, -1) for value, spec in zip(values, plan.variables, strict=True)]
+        joined = []
+        for shard in plan.shards:
+            parts = [
+                rows[piece.variable][piece.start : piece.stop].reshape(-1).astype(dtype)
+                for piece in shard.slices
+            ]
+            runs = neighbours([piece.size for piece in shard.slices])
+            joined.append([jnp.concatenate([parts[k] for k in run]) for run in runs] or [jnp.zeros(0, dtype)])
+        return joined
+
+
+def _as_it_is(function: Any, **_: Any) -> Any:
+    return function
+
+
+def _payload(parts: list[Any]) -> Payload:
+    return Pieces(
+        [partial(np.asarray, part) for part in parts], sum(part.size for part in parts), parts[0].dtype
+    )
+
+
+@contextmanager
+def _catching(model: Any, trained: list[Any], names: list[str]) -> Iterator[SimpleNamespace]:
+    """Let `stateless_apply` keep the gradients, unscaled, instead of updating; also the loss of Keras' own step."""
+    optimizer = model.optimizer
+    caught = SimpleNamespace(gradients=[], loss=None, updated=None)
+    metrics = model._update_metrics_variables
+
+    def stateless_apply(values: Any, grads: Any, variables: Any) -> tuple[Any, Any]:
+        if caught.updated is not None:
+            raise StepError(APPLIED_TWICE)
+        if len(variables) != len(trained):
+            raise StepError(APPLIED_TO_OTHERS)
+        for name, one, other in zip(names, variables, trained, strict=True):
+            if one is not other:
+                raise assigns(name)
+        scale = optimizer.loss_scale_factor
+        if scales(optimizer):
+            places = [id(variable) for variable in optimizer.variables]
+            scale = values[places.index(id(optimizer.dynamic_scale))]
+        caught.gradients = [
+            one if one is None or scale is None else one / jnp.asarray(scale, one.dtype) for one in grads
+        ]
+        caught.updated = [_Updated(name) for name in names]
+        return list(caught.updated), values
+
+    def update(metrics_variables: Any, unscaled_loss: Any, *args: Any, **more: Any) -> Any:
+        caught.loss = unscaled_loss
+        return metrics(metrics_variables, unscaled_loss, *args, **more)
+
+    with (
+        replaced(optimizer, stateless_apply=stateless_apply),
+        replaced(model, _update_metrics_variables=update),
+    ):
+        yield caught
+
+
+def computation(step: FitStep, before: Computation | None) -> JaxStep:
+    return JaxStep(step, before if isinstance(before, JaxStep) else None)
+
+
+_NOTHING = (None, None, None, None)
+
+
+def train_function(train: Callable[[Iterator[Any]], Any]) -> Callable[..., Any]:
+    """Keras passes its state along, which stays in the variables here."""
+    return lambda state, iterator: (train(iterator), _NOTHING)
+
+
+def keep_state(model: Any) -> dict[str, Callable[..., Any]]:
+    """Keras' loop takes values out of the variables while it trains; here they stay, for versions go into them."""
+    plain_state = model._get_jax_state
+
+    def state(**wanted: bool) -> Any:
+        return _NOTHING if wanted.get("optimizer_variables") else plain_state(**wanted)
+
+    return {"_get_jax_state": state}
+
+
+def endless(batch: Any) -> Iterator[Any]:
+    while True:
+        yield batch
+
+
+def refuse(model: Any) -> str | None:
+    if jax.process_count() > 1:
+        return PROCESSES
+    if keras.config.is_nnx_enabled():
+        return (
+            "Keras' NNX mode keeps variables as Flax modules do: expected keras.config without NNX "
+            "(KERAS_NNX_ENABLED unset), or a loop with psworker.jax.distribute"
+        )
+    distribution = keras.distribution.distribution()
+    if distribution is not None and distribution.device_mesh.devices.size > 1:
+        return (
+            f"keras.distribution spreads the model over {distribution.device_mesh.devices.size} devices, and each "
+            "worker computes on one: expected no distribution, and a worker for each device"
+        )
+    return None

@@ -1,0 +1,204 @@
+"""`fit` on Keras' PyTorch backend: `train_step` runs eagerly, and the gradient is taken where it would be applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import torch
+from numpy.typing import NDArray
+
+from psworker.backends import StepResult, cut, payloads
+from psworker.backends.keras import (
+    Caught,
+    Computation,
+    FitStep,
+    KerasModel,
+    assigns,
+    catching,
+    disturbed,
+    native,
+    near,
+    reads_behind,
+    take_up,
+    undone,
+)
+from psworker.backends.torch import host, tensor_of
+
+
+def _place(variable: Any, array: NDArray[Any]) -> torch.Tensor:
+    value = native(variable)
+    found = tensor_of(array).to(value.device, value.dtype, copy=True)
+    with torch.no_grad():
+        value.copy_(found)
+    return found
+
+
+def _read(value: torch.Tensor) -> NDArray[Any]:
+    value = value.detach().cpu()
+    # numpy does not know torch's bfloat16.
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()
+
+
+def _change(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    return now.detach().float() - before.float()
+
+
+framework = SimpleNamespace(
+    name="torch",
+    traces=lambda values: torch.compiler.is_compiling(),
+    place=_place,
+    read=_read,
+    change=_change,
+    host=host,
+    device=lambda value: str(value.device),
+)
+
+
+class TorchStep:
+    """The step of `fit`, in eager mode; by `torch.compile` where the model was compiled with jit_compile=True."""
+
+    def __init__(self, step: FitStep, before: TorchStep | None) -> None:
+        self._of = step
+        self._variables: KerasModel = (
+            before._variables if before is not None else KerasModel(step.found, framework)
+        )
+        self._optimizer = step.model.optimizer
+        self._compiles = bool(step.model.jit_compile) and not step.model.run_eagerly
+        self._train_step = torch.compile(step.model.train_step) if self._compiles else step.model.train_step
+        # Over the batches of a contribution before its last.
+        self._loss: Any = 0.0
+        self._gradients: list[Any] = []
+
+    @property
+    def placed(self) -> bool:
+        return bool(self._variables.placed)
+
+    def prepare(self, batch: Any) -> None:
+        """Nothing is compiled ahead."""
+
+    def put(self, flats: Sequence[NDArray[Any]], version: int, *, new: bool) -> None:
+        self._variables.put(cut(self._of.plan, flats))
+        take_up(self._optimizer, version, new=new)
+
+    def restore(self, version: int) -> None:
+        with torch.no_grad():
+            for variable, value in zip(self._of.found.variables, self._variables.placed, strict=True):
+                native(variable).copy_(value)
+        take_up(self._optimizer, version, new=False)
+
+    def same(self, tolerance: float) -> list[bool]:
+        pairs = zip(self._of.found.variables, self._variables.placed, strict=True)
+        with torch.no_grad():
+            return [bool(near(variable.value, value, tolerance)) for variable, value in pairs]
+
+    def add(self, batch: Any) -> Any:
+        logs, loss, gradients = self._run(batch)
+        self._loss = self._loss + loss
+        if self._gradients:
+            gradients = [a + b for a, b in zip(self._gradients, gradients, strict=True)]
+        # Keras may use the memory of a gradient again.
+        self._gradients = [gradient.clone() for gradient in gradients]
+        return logs
+
+    def finish(self, batch: Any, samples: int) -> StepResult:
+        logs, loss, gradients = self._run(batch)
+        if self._gradients:
+            every = self._of.every
+            gradients = [(a + b) / every for a, b in zip(gradients, self._gradients, strict=True)]
+            loss = (self._loss + loss) / every
+            self._loss, self._gradients = 0.0, []
+        with torch.no_grad():
+            gradients = self._of.process(gradients)
+            changes = self._variables.changes()
+        norm = 0.0
+        if self._of.norm:
+            norm = float(
+                torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+            )
+        found = payloads(self._of.plan, self._variables, [*gradients, *changes], self._of.dtype)
+        return StepResult(found, float(loss), norm, samples, logs)
+
+    def rehearse(self, batch: Any) -> None:
+        sums = self._loss, self._gradients
+        with undone(disturbed(self._of), lambda value: value.detach().clone()):
+            self._run(batch)
+        self._loss, self._gradients = sums
+        self._of.model.reset_metrics()
+
+    def _run(self, batch: Any) -> tuple[Any, Any, list[torch.Tensor]]:
+        """One `train_step`: logs, the loss, a float32 gradient per trained variable."""
+        trained = self._of.found.trained
+        versions = [native(variable)._version for variable in trained]
+        names = {
+            id(native(variable)): spec.name
+            for variable, spec in zip(trained, self._of.found.specs, strict=False)
+        }
+        with self._of.watch() as findings, ExitStack() as behind:
+
+            def applied(caught: Caught) -> None:
+                if not self._compiles:
+                    behind.enter_context(_Reads({key: names.get(key, "?") for key in caught.gradients}))
+
+            with catching(self._optimizer, lambda gradient: gradient, applied) as caught:
+                logs = self._train_step(batch)
+        self._of.judge(findings)
+        found = caught.of(trained)
+        for variable, spec, version in zip(trained, self._of.found.specs, versions, strict=False):
+            if native(variable)._version != version:
+                raise assigns(spec.name)
+        gradients = [
+            torch.zeros_like(native(variable), dtype=torch.float32) if one is None else one.detach().float()
+            for variable, one in zip(trained, found, strict=True)
+        ]
+        loss = caught.loss if caught.loss is not None else logs.get("loss", float("nan"))
+        return logs, loss.detach() if isinstance(loss, torch.Tensor) else loss, gradients
+
+
+class _Reads(torch.overrides.TorchFunctionMode):
+    """Refuse operations on trained parameters, which are known by id."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # An attribute such as the shape is no value; `data` is.
+        if getattr(function, "__name__", "") != "__get__" or function is torch.Tensor.data.__get__:
+            for leaf in keras.tree.flatten([args, kwargs or {}]):
+                if id(leaf) in self._names:
+                    raise reads_behind(self._names[id(leaf)])
+        return function(*args, **(kwargs or {}))
+
+
+def computation(step: FitStep, before: Computation | None) -> TorchStep:
+    return TorchStep(step, before if isinstance(before, TorchStep) else None)
+
+
+def train_function(train: Callable[[Iterator[Any]], Any]) -> Callable[..., Any]:
+    """Keras gives a list of batches, one for each step of an execution."""
+    return lambda data: train(iter(data))
+
+
+def keep_state(model: Any) -> dict[str, Callable[..., Any]]:
+    return {}
+
+
+def endless(batch: Any) -> Iterator[Any]:
+    while True:
+        yield batch
+
+
+def refuse(model: Any) -> str | None:
+    if model.steps_per_execution > 1:
+        return "steps_per_execution: Keras' PyTorch backend takes one step at a time, expected 1"
+    for name, module in model.named_modules():
+        if type(module).__name__.endswith("DataParallel"):
+            return (
+                f"{name!r} is wrapped in {type(module).__name__}, which averages gradients itself: expected the module "
+                "without it"
+            )
+    return None

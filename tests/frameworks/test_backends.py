@@ -1,0 +1,109 @@
+"""`psworker.keras.distribute` on Keras' backends: each beside itself, beside the others, and together in one job."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.keras.test_workers import PATIENCE, ROOT, server
+from tests.lab.logs import verify
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(900)]
+
+SCRIPT = ROOT / "tests/frameworks/backend_script.py"
+BACKENDS = {"tensorflow": "worker", "jax": "jax", "torch": "torch"}
+
+
+def require(backend: str) -> None:
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed (scripts/install worker {BACKENDS[backend]})")
+
+
+def environment(backend: str, hosts: str = "") -> dict[str, str]:
+    more = {"PS_HOSTS": hosts} if hosts else {}
+    kept = {name: value for name, value in os.environ.items() if name not in ("PS_HOSTS", "TF_CONFIG")}
+    return {**kept, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), **more}
+
+
+def begin(backend: str, *arguments: object, hosts: str = "") -> subprocess.Popen[str]:
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment(backend, hosts), stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(started: list[subprocess.Popen[str]]) -> list[str]:
+    """What each process wrote to its standard error. None is left behind."""
+    with contextlib.ExitStack() as stack:
+        for process in started:
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        return [process.communicate(timeout=PATIENCE)[1] for process in started]
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_every_script_of_the_features_table_on_a_backend(backend: str) -> None:
+    """Some of its cells, all of them in a soak; and what is of this backend only."""
+    require(backend)
+    tests = [f"tests/keras/{name}.py" for name in ("test_features_table", "test_other_backends")]
+    tests.append("tests/frameworks/test_models.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(backend), capture_output=True, text=True, timeout=880, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_the_first_losses_agree_across_backends(kind: str, tmp_path: Path) -> None:
+    installed = [backend for backend in BACKENDS if find_spec(backend) is not None]
+    if len(installed) < 2:
+        pytest.skip("one backend only is installed (scripts/install worker jax torch)")
+    started = [begin(backend, kind, 1, 0, tmp_path / f"{backend}.npz") for backend in installed]
+    said = ended(started)
+    assert [process.returncode for process in started] == [0] * len(started), said
+    losses = [np.load(tmp_path / f"{backend}.npz")["losses"] for backend in installed]
+    assert all(len(found) == 24 for found in losses)
+    for found in losses[1:]:
+        np.testing.assert_allclose(found[:20], losses[0][:20], rtol=0, atol=1e-4)
+
+
+def entries(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "decisions.jsonl").read_text().splitlines()]
+
+
+def test_one_job_with_a_worker_of_each_backend(tmp_path: Path) -> None:
+    """The log is right, all end with the same weights, and these are those of three workers of one backend."""
+    for backend in BACKENDS:
+        require(backend)
+    ends = {}
+    for label, backends in (("mixed", list(BACKENDS)), ("jax", ["jax"] * 3)):
+        run = tmp_path / label
+        with server("--workers", "3", "--policy", "sync", "--out", str(run)) as address:
+            arguments = [(label, index, tmp_path / f"{label}-{index}.npz") for index in range(3)]
+            started = [
+                begin(backend, "mlp", 3, index, out, hosts=address)
+                for backend, (_, index, out) in zip(backends, arguments, strict=True)
+            ]
+            said = ended(started)
+        assert [process.returncode for process in started] == [0] * 3, said
+        for backend, text in zip(backends, said, strict=True):
+            assert f"computes with {backend} on cpu" in text
+        assert verify(entries(run)).ok
+        assert {each["worker"] for each in entries(run) if each["kind"] == "commit"} == {"w0", "w1", "w2"}
+        found = [np.load(out) for _, _, out in arguments]
+        ends[label] = [found[0][name] for name in found[0].files if name != "losses"]
+        for other in found[1:]:
+            for name, value in zip(
+                (each for each in other.files if each != "losses"), ends[label], strict=True
+            ):
+                np.testing.assert_array_equal(other[name], value)
+    for one, other in zip(ends["mixed"], ends["jax"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-4)
