@@ -1,4 +1,4 @@
-"""The checkpoints of a run, and what `--resume` would do with each: asked of the code that a resume asks."""
+"""The checkpoints of a run, and what `--resume` would do with each, decided by the code of a resume."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,14 +33,16 @@ Refusal = Callable[[Manifest], str | None]
 
 
 def _no_part(_: Manifest) -> tuple[int, ...]:
-    """Of the servers' parts the digests are looked at, and no arrays kept."""
+    """Keep no arrays of the servers' parts: only their digests are verified."""
     return ()
 
 
 class Fate(StrEnum):
-    """What `--resume` does with a checkpoint. LATEST: `latest` and `auto` take it; NAMED: it has to be named; VOID: it
-    is none of the log's; REFUSED: it is, and the run's experiment goes on from none like it; DAMAGED: it cannot be
-    read, or was not written to its end; ALONE: there is no log to go on with."""
+    """What `--resume` does with a checkpoint.
+
+    LATEST: `latest` and `auto` take it. NAMED: it must be named. VOID: it does not belong to the log. REFUSED: the
+    run's experiment does not match it. DAMAGED: it is unreadable or incomplete. ALONE: there is no log to go on with.
+    """
 
     LATEST = "latest"
     NAMED = "named"
@@ -52,7 +54,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """`reason`: why nobody goes on from it. `about`: None where even that cannot be read."""
+    """A checkpoint and its fate. `reason`: why a resume does not take it. `about`: None if it is unreadable."""
 
     name: str
     fate: Fate
@@ -61,11 +63,13 @@ class Listed:
 
 
 class Shelf:
-    """The checkpoints of a run folder, or of a folder of checkpoints, which may lie in a run folder. Raises RewindError
-    where there is a log that cannot be opened."""
+    """The checkpoints of a run folder, or of a folder of checkpoints, in a run folder or elsewhere.
+
+    Raises RewindError if there is a log that cannot be opened.
+    """
 
     def __init__(self, folder: Path, *, trusted: bool = False) -> None:
-        """`trusted`: a policy that is code may be run."""
+        """`trusted`: a policy that is user code may be run."""
         self._trusted = trusted
         of_run = (folder / CHECKPOINTS).is_dir()
         self.store = Store(folder / CHECKPOINTS if of_run else folder)
@@ -75,12 +79,11 @@ class Shelf:
         self.log = None if self.run is None else LogIndex(self.run)
 
     def listed(self, names: list[str]) -> Iterator[Listed]:
-        """Of each name, in that order; every byte is held against the digests. One that is removed meanwhile is left
-        out."""
+        """Yield each named checkpoint, in this order, with every byte verified. Skip one that is removed meanwhile."""
         refuses = _refusal(self.run, self._trusted)
         fates = {name: self._fate(name, refuses) for name in names}
         for newest in reversed(fates.values()):
-            # A resume looks no further than to the newest of the log that it can read, even if it is refused.
+            # A resume takes the newest readable one of the log or none, even if that one is refused.
             if newest.fate in (Fate.NAMED, Fate.REFUSED):
                 break
         for name, found in fates.items():
@@ -109,8 +112,10 @@ class Shelf:
         return Listed(name, Fate.VOID if self.log is not None else Fate.ALONE, looked.about, looked.reason)
 
     def _try(self, checkpoint: Checkpoint) -> None:
-        """Raises CheckpointError where nobody could go on from it: what is written there with digests of its own may be
-        anything. Of the servers' parts one is in memory at a time."""
+        """Raise CheckpointError if a resume would fail: valid digests do not prove valid content.
+
+        One server's part is in memory at a time.
+        """
         about = checkpoint.manifest
         plan, name = plan_of(checkpoint, about.servers), name_of(about.entry, about.job)
         knobs = dict(about.policy)
@@ -127,13 +132,15 @@ class Shelf:
 
     def _lacks(self, about: Manifest) -> str | None:
         if self.log is None:
-            return f"there is no {DECISIONS} beside it, without which nobody goes on from it"
+            return f"there is no {DECISIONS} beside it, which a resume needs"
         return self.log.lacks(about.entry, about.job, about.version)
 
 
 def next_complete(store: Store, name: str) -> str | None:
-    """The newest checkpoint that is older than `name` and complete, else the oldest of the others. By sizes, not
-    digests."""
+    """Return the newest complete checkpoint that is older than `name`, else the oldest of the others.
+
+    Completeness is judged by sizes, not digests.
+    """
     older: str | None = None
     for other in store.names():
         try:
@@ -149,14 +156,16 @@ def next_complete(store: Store, name: str) -> str | None:
 
 
 def _refusal(run: Path | None, trusted: bool) -> Refusal:
-    """What `ps-lab run RUN/experiment.toml --resume` would say against a checkpoint of the run's own log. Of a run by
-    hand nobody knows with which options its servers will be started again."""
+    """Return why `ps-lab run RUN/experiment.toml --resume` would refuse a checkpoint of its log, as a function.
+
+    For a run that was started by hand it refuses nothing: the options of the next start are not known.
+    """
     if run is None or not (run / EXPERIMENT).is_file():
         return lambda _: None
     try:
         return _against(load_experiment(run / EXPERIMENT), trusted)
     except ValueError as error:
-        # Of ExperimentError, PolicyError and OptimizerError.
+        # ExperimentError, PolicyError or OptimizerError.
         reason = str(error)
         return lambda _: reason
 

@@ -1,18 +1,18 @@
-"""A run folder: what a run leaves behind, and how to read it again. `pslab.runs.making` makes a new one.
+"""A run folder: its files, and how to read them. `pslab.runs.making` makes a new one.
 
 experiment.toml      the resolved experiment
 decisions.jsonl      the decision log
 metrics.jsonl        loss over time, evaluations
 summary.json         counts and final metrics, once the job has stopped
 weights.safetensors  the final weights
-checkpoints/         what the servers saved on the way, where that was asked for
-job-2/, job-3/, ...  the jobs that the same servers trained behind the first one, each a run folder
-logs/*.log           what each process said
-address              where server 0 listens, or did
-saved                the newest checkpoint's name
-metrics.prom         the last metrics of server 0, where it had any
-trace.json           the decision log for a timeline viewer, where it was asked for
-tensorboard/         event files, where they were asked for
+checkpoints/         the servers' checkpoints, if the run takes any
+job-2/, job-3/, ...  later jobs of the same servers, each a run folder
+logs/*.log           the output of each process
+address              the address of server 0
+saved                the name of the newest checkpoint
+metrics.prom         the last metrics of server 0, if it has any
+trace.json           the decision log for a timeline viewer, by ps-lab trace
+tensorboard/         event files, by ps-lab tensorboard
 """
 
 import math
@@ -36,21 +36,19 @@ SUMMARY = "summary.json"
 WEIGHTS = "weights.safetensors"
 LOGS = "logs"
 CHECKPOINTS = "checkpoints"
-# Of server 0, by that server.
+# Written by server 0; PROMETHEUS only if it has metrics.
 ADDRESS = "address"
 SAVED = "saved"
-# Made from the others: by ps-lab trace;
-TRACE = "trace.json"
-# By server 0, where it has metrics.
 PROMETHEUS = "metrics.prom"
-# event files, by ps-lab tensorboard.
+# Made from the others, by ps-lab trace and ps-lab tensorboard.
+TRACE = "trace.json"
 TENSORBOARD = "tensorboard"
-# Job names of the simulated cluster begin so.
+# The prefix of the job names of simulated clusters.
 SIMULATED = "simulated-"
 
 
 class RunError(ValueError):
-    """A run folder cannot be read or made. The text names the file, and the line where there is one."""
+    """A run folder cannot be read or made. The text names the file, and the line if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,8 @@ class Contribution:
 class Summary:
     """`summary.json`, checked on reading. `wall_seconds` runs from the first grant to the stop.
 
-    Of a run that left none (it was killed, or goes on) the same numbers, counted from its log: `success` is false
-    then, and `reason` says so.
+    For a run without one (it was killed, or is still running) the same numbers are counted from its log; then `success`
+    is false, and `reason` says so.
     """
 
     job: str
@@ -89,7 +87,7 @@ class Summary:
 
     @property
     def missing_text(self) -> str:
-        """What was not trained on, for people; empty if nothing."""
+        """The data that was not trained on, as text; empty if all was."""
         batches = {name: "?" if n is None else n for name, n in self.missing.get("batches", {}).items()}
         found = [f"{n} batches of {name}" for name, n in batches.items()]
         found += [f"{n} {unit} of the work" for unit, n in self.missing.items() if unit != "batches"]
@@ -105,11 +103,11 @@ class Summary:
 
     @property
     def mean_staleness(self) -> float:
-        """Of applied contributions, in versions; NaN when nothing was applied."""
+        """Mean staleness of applied contributions, in versions; NaN if nothing was applied."""
         return mean_of(self.histogram)
 
     def metric(self, name: str) -> float:
-        """A final metric; NaN where the job did not measure it."""
+        """Return a final metric; NaN if the job did not measure it."""
         value = self.metrics.get(name)
         return math.nan if value is None else float(value)
 
@@ -123,7 +121,7 @@ class Summary:
 
     @classmethod
     def read(cls, file: Path, record: Any) -> Self:
-        """Return the summary that JSON says. Raises RunError, which names `file`."""
+        """Return the summary from parsed JSON. Raises RunError, which names `file`."""
         try:
             return cls(
                 job=str(record["job"]),
@@ -164,7 +162,7 @@ class Metric:
 
 
 def parse_metric(line: str) -> Metric:
-    """A line of `metrics.jsonl`. Raises RunError, which says what is wrong with it."""
+    """Parse a line of `metrics.jsonl`. Raises RunError, which says what is wrong with it."""
     try:
         record = loads(line)
         return Metric(
@@ -196,7 +194,7 @@ _PROBLEMS: Mapping[str, Problem] = {DECISIONS: _no_entry, METRICS: _no_metric}
 
 
 class Run:
-    """A run folder, read lazily. Raises RunError when it is none; every reader names file and line."""
+    """A run folder, read lazily. Raises RunError if it is none; readers raise RunError with file and line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -215,12 +213,12 @@ class Run:
 
     @property
     def stopped(self) -> bool:
-        """Whether the job got as far as writing its summary."""
+        """True if the job has written its summary."""
         return (self.path / SUMMARY).is_file()
 
     @cached_property
     def unfinished(self) -> str | None:
-        """A sentence about a run without a summary, which was killed or goes on: how far it is read. Else None."""
+        """How far a run without a summary, which was killed or is still running, is read, as a sentence. Else None."""
         file = self.path / DECISIONS
         if self.stopped or not file.is_file():
             return None
@@ -232,13 +230,13 @@ class Run:
         if end.rest:
             left += f"; the last line is not whole ({end.rest} bytes) and is left out"
         return (
-            f"{self.path}: has no {SUMMARY}: the job still runs, or was cut off (killed, say); "
+            f"{self.path}: has no {SUMMARY}: the job is still running, or was cut off (killed, for example); "
             f"read up to the last of {whole} entries{left}"
         )
 
     @cached_property
     def summary(self) -> Summary:
-        """Raises RunError. Of a run that left none: counted from its log."""
+        """The summary; for a run without one, counted from its log. Raises RunError."""
         if not self.stopped:
             return self._counted()
         file = self._file(SUMMARY)
@@ -288,40 +286,40 @@ class Run:
 
     @property
     def log(self) -> Path:
-        """The decision log's file; RunError when the run has none."""
+        """The path of the decision log. Raises RunError if the run has none."""
         return self._file(DECISIONS)
 
     def lines(self) -> Iterator[Line | Malformed]:
-        """The decision log, with the lines that cannot be read among the others.
+        """Iterate over the decision log, unreadable lines included.
 
-        Of a run without a summary what cannot be read at its end is left out: see `unfinished`.
+        In a run without a summary, unreadable lines at the end are left out: see `unfinished`.
         """
         yield from read_log(self._lines(DECISIONS))
 
     def decisions(self) -> Iterator[Line]:
-        """The decision log; RunError at the first line that cannot be read."""
+        """Iterate over the decision log. Raises RunError at the first unreadable line."""
         for entry in self.lines():
             if isinstance(entry, Malformed):
                 raise RunError(f"{self.path / DECISIONS}:{entry.line}: {entry.problem}")
             yield entry
 
     def fold(self) -> Fold:
-        """What the decision log says as a whole. Raises RunError as `decisions`."""
+        """Return the state after the whole log. Raises RunError as `decisions` does."""
         return Fold.of((entry.fact, entry.t) for entry in self.decisions())
 
     @property
     def began(self) -> float | None:
-        """When the first ticket was granted, in seconds of the log; None where none was."""
+        """When the first ticket was granted, in seconds of the log; None if none was."""
         return next((entry.t for entry in self.decisions() if isinstance(entry.fact, Grant)), None)
 
     def first_grant(self) -> float:
-        """`began`; RunError where no ticket was granted."""
+        """Return `began`. Raises RunError if no ticket was granted."""
         if (began := self.began) is None:
             raise RunError(f"{self.path}: no ticket was ever granted")
         return began
 
     def check_whole(self) -> None:
-        """RunError when the log of a run that has stopped has no stop: it was cut or edited."""
+        """Raise RunError if the log of a run that has stopped has no stop entry: it was cut off or edited."""
         file = self.path / DECISIONS
         if not (self.stopped and file.is_file()):
             return
@@ -330,7 +328,7 @@ class Run:
                 raise RunError(f"{file}: expected an entry of the job's stop: the log was cut off or edited")
 
     def metrics(self) -> Iterator[Metric]:
-        """Lines of `metrics.jsonl` in order; RunError at the first that cannot be read. As for `lines`."""
+        """Iterate over `metrics.jsonl` as `lines` does. Raises RunError at the first unreadable line."""
         path = self._file(METRICS)
         for number, line in enumerate(self._lines(METRICS), start=1):
             try:
@@ -339,7 +337,7 @@ class Run:
                 raise RunError(f"{path}:{number}: {error}") from error
 
     def readable(self, name: str = DECISIONS) -> int:
-        """Bytes of that file that are to be read: of a run without a summary up to its last readable whole line."""
+        """Return how many bytes of the file are read: in a run without a summary, up to the last readable line."""
         file = self._file(name)
         return file.stat().st_size if self.stopped else end_of(file, _PROBLEMS[name]).bytes
 
@@ -348,7 +346,7 @@ class Run:
         with self._file(name).open("rb") as file:
             while left > 0 and (line := file.readline()):
                 left -= len(line)
-                # Bytes that are no UTF-8 become a line that cannot be read, not an exception half-way.
+                # Bytes that are not UTF-8 become an unreadable line, not an exception half-way.
                 yield line.decode("utf-8", "replace")
 
     def _file(self, name: str) -> Path:
@@ -378,7 +376,7 @@ def _dotted(path: str, value: Any) -> dict[str, Any]:
 
 
 def _contribution(found: Fold, worker: str) -> Contribution:
-    # Nothing is counted as dropped that was still pending: nobody decided that.
+    # A pending contribution does not count as dropped: that was never decided.
     committed, applied, dropped = found.committed[worker], found.applied[worker], found.dropped[worker]
     return Contribution(committed, applied, dropped, committed - applied - dropped)
 
@@ -392,7 +390,7 @@ def _short(error: Exception) -> str:
 
 
 def later_jobs(path: Path) -> list[Path]:
-    """The folders of what the same servers trained behind a run's first job, in order."""
+    """Return the folders of the jobs that the same servers trained after a run's first one, in order."""
     found = {
         name[4:]: path / name for name in (each.name for each in path.glob("job-*")) if name[4:].isdecimal()
     }
@@ -400,8 +398,10 @@ def later_jobs(path: Path) -> list[Path]:
 
 
 def address_of(path: Path) -> str:
-    """Where server 0 of a run that goes on listens, for its newest job. Raises RunError for a run that is over, and
-    for no run."""
+    """Return the address of server 0 of a running run, for its newest job.
+
+    Raises RunError for a run that is over, and for a folder without a run.
+    """
     newest = [path, *later_jobs(path)][-1]
     if (newest / SUMMARY).is_file():
         raise RunError(f"{path}: this run is over; ps-lab report {path} says how it went")
@@ -409,5 +409,5 @@ def address_of(path: Path) -> str:
         return (newest / ADDRESS).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(
-            f"{path}: expected the folder of a run that goes on, and it has no file {ADDRESS!r} that can be read"
+            f"{path}: expected the folder of a running run, got one without a readable file {ADDRESS!r}"
         ) from error

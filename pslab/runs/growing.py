@@ -1,47 +1,49 @@
-"""Files of lines that grow while they are read, that a recovery cuts, and at whose end a kill leaves anything."""
+"""Files of lines that grow while they are read, that a recovery truncates, and whose end a kill may damage."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-# Bytes by which a place in a file is known again. Lines of a log name the second in which they were written.
+# Bytes before a place in a file by which it is recognised. Lines of a log contain their time.
 KNOWN_BY: Final = 4096
-# Bytes that are read at once. What was there before is compared in the same read, so that no cut comes between the two.
+# Bytes per read. The bytes before the place are compared in the same read, so no truncation can come between.
 PIECE: Final = 1 << 20
 
 
 class Seen:
-    """The first `offset` bytes of a file, known by the last ones of them."""
+    """A place in a file: the first `offset` bytes, recognised by the last of them."""
 
     def __init__(self) -> None:
         self.offset = 0
         self._last = b""
 
     def more(self, file: BinaryIO, most: int = PIECE) -> bytes | None:
-        """What follows on them, `most` bytes at once; empty at the end. None: the file has other bytes there, or ends
-        before."""
+        """Read up to `most` bytes from the place on; empty at the end of the file.
+
+        Return None if the file has other bytes before the place, or ends before it.
+        """
         file.seek(self.offset - len(self._last))
         found = file.read(len(self._last) + most)
         return found[len(self._last) :] if found.startswith(self._last) else None
 
     def take(self, data: bytes) -> None:
-        """They have been read, too."""
+        """Move the place behind `data`, which was just read."""
         self.offset += len(data)
         self._last = (self._last + data)[-KNOWN_BY:]
 
 
-# Bytes that are looked at from the end; four times as many where no line of those can be read.
+# Bytes of the end that are searched for a readable line; four times as many if they have none.
 TAIL = 1 << 16
 
-# Why a line cannot be read; None where it can.
+# From a line to why it cannot be read; None if it can.
 Problem = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """`bytes`: up to the end of the last line that can be read. Behind it are `unreadable` whole lines, of which the
-    first has that `problem`, and `rest` bytes of a line without an end."""
+    """The end of a file. `bytes`: up to the end of the last readable line. After it there are `unreadable` whole lines,
+    the first with that `problem`, and `rest` bytes of an incomplete line."""
 
     bytes: int
     unreadable: int
@@ -50,7 +52,7 @@ class End:
 
 
 def end_of(path: Path, problem: Problem) -> End:
-    """Of a file that may still grow, or be cut, meanwhile. Raises OSError."""
+    """Return the end of a file that may grow or be truncated meanwhile. Raises OSError."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         length = min(TAIL, size)
@@ -64,22 +66,22 @@ def end_of(path: Path, problem: Problem) -> End:
 
 
 def _end(tail: bytes, start: int, problem: Problem) -> End | None:
-    """None where more of the file is needed. `start`: bytes before the tail."""
+    """Return the end, or None if a longer tail is needed. `start`: bytes before the tail."""
     *lines, rest = tail.split(b"\n")
     end, why = start + len(tail) - len(rest), ""
     for number, line in enumerate(reversed(lines)):
         if start and number == len(lines) - 1:
             # Its beginning may be missing.
             return None
-        said = problem(line.decode("utf-8", "replace") + "\n")
-        if said is None:
+        why_not = problem(line.decode("utf-8", "replace") + "\n")
+        if why_not is None:
             return End(end, number, why, len(rest))
-        end, why = end - len(line) - 1, said
+        end, why = end - len(line) - 1, why_not
     return None if start else End(0, len(lines), why, len(rest))
 
 
 def count_lines(path: Path, end: int) -> int:
-    """Whole lines in the first `end` bytes. Raises OSError."""
+    """Count the whole lines in the first `end` bytes. Raises OSError."""
     count = 0
     with path.open("rb") as file:
         while end > 0 and (piece := file.read(min(PIECE, end))):

@@ -1,8 +1,8 @@
-"""Decision logs as they are read: one JSON object per line, an entry of `pswire.decisions.entries` each.
+"""The reader of decision logs: one JSON object per line, each an entry of `pswire.decisions.entries`.
 
-Reading is strict about what an entry must carry and ignores extra keys, so a newer server's log stays readable. A line
-that cannot be read becomes `Malformed`, never an exception: a check reports on the rest of the log too. This is the
-only module that parses decision logs.
+Reading is strict about required fields and ignores extra ones, so the log of a newer server stays readable. An
+unreadable line becomes `Malformed`, never an exception, so that a check reports on the rest of the log as well. This is
+the only module that parses decision logs.
 """
 
 import json
@@ -16,9 +16,9 @@ from pswire.decisions.records import FieldError, from_json, number, text, whole
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the log that could be read. `line` counts from 1, `i` is the entry's own index, `t` in seconds.
+    """A readable line of the log. `line` counts from 1, `i` is the entry's own index, `t` is in seconds.
 
-    `record`: the JSON object itself, with the keys that `fact` does not have.
+    `record`: the JSON object, with the keys that `fact` does not have.
     """
 
     line: int
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A line of the log that could not be read, and why. `i` where it is known."""
+    """An unreadable line of the log, and why. `i`: its index, if it is known."""
 
     line: int
     i: int | None
@@ -39,9 +39,9 @@ class Malformed:
 
 
 def loads(given: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
-    """Parse JSON. Raises RecursionError, and ValueError for whatever else is wrong.
+    """Parse JSON. Raises RecursionError, and ValueError for anything else that is wrong.
 
-    That includes half a character (a lone surrogate): no text with one can be printed, or written to another file.
+    That includes lone surrogates: a text with one cannot be printed or written to another file.
     """
     found = json.loads(given, parse_constant=parse_constant)
     if "\\ud" in given or "\\uD" in given:
@@ -49,12 +49,12 @@ def loads(given: str, parse_constant: Callable[[str], Any] | None = None) -> Any
     return found
 
 
-# What every line has beside the fields of its kind.
+# The fields that every line has besides those of its kind.
 _HEAD: Mapping[str, Callable[[Any], Any]] = {"i": whole, "t": number, "kind": text}
 
 
 def read_log(lines: Iterable[str]) -> Iterator[Line | Malformed]:
-    """Read a log lazily, an item for each line; blank lines are malformed like any other."""
+    """Read a log lazily, one item per line. Blank lines are malformed, too."""
     for count, given in enumerate(lines, start=1):
         index: int | None = None
         try:

@@ -1,4 +1,4 @@
-"""The folder of a run that begins or goes on: a free name, an empty folder, or the one that a former run has left."""
+"""The folder of a run that begins (a free name, or an empty folder) or goes on (the folder of a former run)."""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -24,22 +24,22 @@ from pslab.runs.folder import (
 from psserver.checkpoint import CheckpointError, FolderLock, Store
 from psserver.checkpoint.resumption import AUTO
 
-# What a batch job is made of, before its run begins.
+# The files of a batch job, before its run begins.
 SUBMITTED = ("submit.sh", "submit.toml", "submit.log")
 
 
 def open_folder(out: Path | None, name: str, force: bool, going_on: str | None) -> tuple[Path, str | None]:
-    """The folder of the run `name`, as an absolute path, and the checkpoint from which it goes on; None: it begins.
+    """Return the folder of the run `name` as an absolute path, and the checkpoint from which it goes on, or None.
 
-    Raises RunError, as `make_folder` and `Run`.
+    Raises RunError as `make_folder` and `Run` do.
     """
     if going_on is None:
         return make_folder(out or free_folder(name), force), None
     assert out is not None
     if later := later_jobs(out):
         raise RunError(
-            f"{out}: its servers have begun more jobs behind the first one, the last is {later[-1]}, and no script "
-            "goes on in the middle of several jobs: expected a new run (another --out, or --force)"
+            f"{out}: its servers have begun more jobs after the first one, the last is {later[-1]}, and no script can "
+            "go on in the middle of several jobs: expected a new run (another --out, or --force)"
         )
     if going_on == AUTO and not (out / DECISIONS).is_file():
         return make_folder(out, submitted=True), None
@@ -49,7 +49,7 @@ def open_folder(out: Path | None, name: str, force: bool, going_on: str | None) 
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:
-    """The first of ``runs/name``, ``runs/name-2``, ... that does not exist."""
+    """Return the first of ``runs/name``, ``runs/name-2``, ... that does not exist."""
     path, number = root / name, 1
     while path.exists():
         number += 1
@@ -58,11 +58,10 @@ def free_folder(name: str, root: Path = Path("runs")) -> Path:
 
 
 def make_folder(path: Path, force: bool = False, *, submitted: bool = False) -> Path:
-    """An empty run folder at `path`, as an absolute path.
+    """Make an empty run folder at `path`, and return its absolute path.
 
-    A folder that holds something is refused, unless it is what a run has left that found no place. With `force` a
-    former run's files are removed from it, and only those. `submitted`: those of the batch job that this is may be
-    there. RunError says what is in the way.
+    A folder with content is refused, unless its run never began. With `force` a former run's files, and only those, are
+    removed from it. `submitted`: the files of this run's own batch job may be there. Raises RunError.
     """
     if path.exists() and not path.is_dir():
         raise RunError(f"{path}: is a file; choose another folder with --out")
@@ -86,32 +85,35 @@ def make_folder(path: Path, force: bool = False, *, submitted: bool = False) -> 
 
 
 def _refuse_links(path: Path) -> None:
-    """Of folders that files are written into, and cleared from. Raises RunError."""
+    """Raise RunError if a folder that is written to and cleared is a link."""
     for name in (LOGS, TENSORBOARD):
         if (path / name).is_symlink():
             raise RunError(f"{path / name}: expected a folder of the run itself, got a link: remove it")
 
 
 def _never_began(path: Path, beside: Collection[str]) -> bool:
-    """It holds nothing but what is made before the first process of a run starts, and the files named `beside`."""
+    """Return True if the folder has only files made before a run's first process starts, and those named `beside`."""
     return (path / LOGS).is_dir() and {each.name for each in path.iterdir()} <= {EXPERIMENT, LOGS, *beside}
 
 
 def _clear(path: Path, beside: Collection[str]) -> None:
-    """Also the files named `beside`. Raises CheckpointError, with nothing changed, where a coordinator works in it."""
+    """Remove a run's files, and those named `beside`.
+
+    Raises CheckpointError, with nothing changed, if a coordinator uses the folder.
+    """
     if (path / CHECKPOINTS).is_dir():
         with FolderLock(path / CHECKPOINTS):
             Store(path / CHECKPOINTS).clear()
     for job in later_jobs(path):
         _clear(job, ())
         with suppress(OSError):
-            # Unless somebody has put something there.
+            # Fails if it has other files.
             job.rmdir()
     own = (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, SAVED, TRACE, PROMETHEUS)
     for name in (*own, *beside):
         (path / name).unlink(missing_ok=True)
     for pattern in ("decisions.void-*.jsonl", "summary-*.json", "weights-*.safetensors", "*.part"):
-        # What former resumes have put aside, and files that a kill has left half written.
+        # Files that former resumes have set aside, and files that a kill has left incomplete.
         for aside in path.glob(pattern):
             aside.unlink()
     for log in (path / LOGS).glob("*.log"):

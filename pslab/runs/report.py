@@ -1,6 +1,6 @@
-"""A picture of one or several runs: loss over time, and how stale the applied contributions were.
+"""Runs side by side: as a picture of loss and staleness, and as a table.
 
-matplotlib (in the `examples` extra) is imported only here, and draws without a display.
+matplotlib (in the `examples` extra) draws without a display, and is imported only when it does.
 """
 
 from collections import Counter
@@ -21,11 +21,11 @@ from psserver.policies.builtin import BUILTIN
 from pswire.decisions.entries import Note
 from pswire.knobs import knobs_of
 
-# Okabe and Ito's palette: told apart with any kind of colour vision.
+# Okabe and Ito's palette, which any kind of colour vision can distinguish.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# Staleness from here on shares one bar.
+# Staleness from here on has one bar.
 TAIL = 12
-# Characters of a note in the picture.
+# The most characters of a note in the picture.
 LONGEST_NOTE = 40
 
 Series = npt.NDArray[np.float64]
@@ -54,10 +54,9 @@ def curve(run: Run) -> Curve:
 
 
 def draw(runs: Sequence[Run], path: Path, title: str = "") -> None:
-    """Write a picture in the format of the name's ending.
+    """Write a picture in the format of the path's suffix.
 
-    Raises RunError for an ending without a format, a run that cannot be read, a
-    file that cannot be written, or when matplotlib is missing.
+    Raises RunError for an unknown suffix, an unreadable run, a file that cannot be written, or without matplotlib.
     """
     if not runs:
         raise RunError("a report needs at least one run")
@@ -116,7 +115,7 @@ def _loss(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> None:
         spread += [float(smooth.min()), float(smooth.max())]
         axes.plot(found.seconds, found.loss, color=colour, alpha=0.18, linewidth=0.8)
         axes.plot(found.seconds, smooth, color=colour, linewidth=2, label=name)
-    # A linear axis hides everything after the first second when the loss falls far.
+    # A linear axis hides the rest of a loss that falls far.
     if spread and min(spread) > 0 and max(spread) / min(spread) > 8:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
@@ -124,23 +123,23 @@ def _loss(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> None:
 
 
 def _draw_notes(axes: Any, run: Run, colour: str) -> None:
-    """Mark operators' remarks by a line each, with the text along it."""
+    """Mark each note of an operator by a line with its text."""
     began = run.began or 0.0
     for entry in run.decisions():
         if isinstance(entry.fact, Note):
             at = entry.t - began
             axes.axvline(at, color=colour, linestyle=":", linewidth=1)
             place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "xytext": (3, 0)}
-            said = (
+            text = (
                 entry.fact.text
                 if len(entry.fact.text) <= LONGEST_NOTE
                 else f"{entry.fact.text[:LONGEST_NOTE]}..."
             )
-            axes.annotate(said, (at, 0.02), rotation=90, fontsize=7, color=colour, **place)
+            axes.annotate(text, (at, 0.02), rotation=90, fontsize=7, color=colour, **place)
 
 
 def smoothed(values: Series) -> Series:
-    """Exponential moving average over about a thirtieth of the series, without a bias to its start."""
+    """Return the exponential moving average over about a thirtieth of the series, without bias at its start."""
     span = max(1.0, len(values) / 30)
     keep = 1 - 1 / span
     out = np.empty_like(values)
@@ -170,7 +169,7 @@ def _staleness(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> None:
 
 
 def binned(histogram: Counter[int]) -> Counter[int]:
-    """Counts by staleness, all from TAIL on in one bin."""
+    """Return counts by staleness, with one bin from TAIL on."""
     bins: Counter[int] = Counter()
     for tau, count in histogram.items():
         bins[min(tau, TAIL)] += count
@@ -183,7 +182,7 @@ def _colours(count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run's line. `policy` tells it from the others; `accuracy` is NaN without an evaluation."""
+    """The row of one run. `policy`: its label; `accuracy`: NaN without an evaluation."""
 
     run: str
     policy: str
@@ -198,7 +197,7 @@ class Row:
 
 
 def rows(runs: Iterable[Run]) -> list[Row]:
-    """One row per run. Raises RunError when a run has no readable summary."""
+    """Return one row per run. Raises RunError if a run has no readable summary."""
     found = list(runs)
     return [_row(run, label) for run, label in zip(found, labels(found), strict=True)]
 
@@ -220,7 +219,7 @@ def _row(run: Run, label: str) -> Row:
 
 
 def policy_label(policy: Any) -> str:
-    """``bounded (K=2, s<=4, drop)``: the policy's name and the knobs that tell runs apart."""
+    """Return ``bounded (K=2, s<=4, drop)``: the policy's name and the knobs that distinguish runs."""
     name = str(policy.get("name", "?"))
     if name not in BUILTIN:
         return name
@@ -229,12 +228,12 @@ def policy_label(policy: Any) -> str:
     }
     if label := BUILTIN[name].label:
         return f"{name} ({label.format(**{knob: value for knob, (value, _) in knobs.items()})})"
-    told = [f"{knob} {value}" for knob, (value, default) in knobs.items() if value != default]
-    return f"{name} ({', '.join(told)})" if told else name
+    changed = [f"{knob} {value}" for knob, (value, default) in knobs.items() if value != default]
+    return f"{name} ({', '.join(changed)})" if changed else name
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Each run's policy; with the folder's name where two runs have the same policy."""
+    """Return each run's policy, with the folder's name if two runs have the same one."""
     plain = [policy_label(run.summary.policy) for run in runs]
     counts = Counter(plain)
     return [
@@ -244,13 +243,13 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def worker_order(worker: str) -> tuple[str, int]:
-    """A sort key that puts w10 behind w9."""
+    """Return a sort key that puts w10 after w9."""
     head = worker.rstrip("0123456789")
     return head, int(worker[len(head) :] or 0)
 
 
 def rich_table(lines: Sequence[Row]) -> Table:
-    """The rows for a terminal."""
+    """Return the rows as a table for a terminal."""
     table = Table(title="Runs", title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("policy", overflow="fold")
     for title in ("held-out\naccuracy", "versions", "samples\n/s", "dropped", "staleness\nmean, max"):

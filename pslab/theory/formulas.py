@@ -1,19 +1,19 @@
 """Formulas with their sources: order statistics, staleness and seconds per version of each policy, bounds on the error.
 
-Order statistics: how long the k-th of n independent, identically distributed step times is. David and Nagaraja, Order
+Order statistics: the mean of the k-th of n independent, identically distributed step times. David and Nagaraja, Order
 Statistics (2003), sections 3.1 and 4.6; as used by Dutta et al. 2018, section 3.
 
-Staleness is what each policy gives for workers that ask again as soon as they have committed. Every update makes every
-other held version one older, and a pull renews. So the sum of all staleness and of the ages in flight is (n - w) T
-after T updates, w being the workers that wait with what they have committed. It holds for any speeds;
-`pslab.check.conservation` proves it on a log, as integers. What a policy gives is in its `Facts`.
+Staleness: for workers that ask again as soon as they have committed. Every update ages every other held version by one,
+and a pull renews it. So after T updates the sum of all staleness and of the ages in flight is (n - w) T, where w
+workers hold only committed contributions. It holds for any speeds; `pslab.check.conservation` verifies it on a log, in
+integers. A policy's size and free workers are in its `Facts`.
 
-Seconds per version of a simulated cluster, for the policies and step times that theory covers, are those of Dutta et
-al. 2018, "Slow and stale gradients can win the race", section 3. A formula is a theorem about one named algorithm, so
-policies are known here by their names, as on the page of a paper; no code is shared with them. Messages take no time,
-cancelled work stops at once, nobody fails.
+Seconds per version: of a simulated cluster, for the policies and step times that theory covers. Dutta et al. 2018,
+"Slow and stale gradients can win the race", section 3. A formula is a theorem about one named algorithm, so policies
+are recognised by their names; no code is shared with them. Assumptions: messages take no time, cancelled work stops at
+once, no worker fails.
 
-Bounds say how far SGD is from the optimum, and how large a learning rate may be. Symbols: eta the learning rate; c and
+Bounds: on the distance of SGD from the optimum, and on the learning rate. Symbols: eta the learning rate; c and
 L the least and the largest curvature (strong convexity, smoothness); sigma^2 = E|noise|^2 of one gradient; K gradients
 are averaged in an update; T the largest staleness; v the number of updates.
 """
@@ -30,13 +30,16 @@ from pswire.config.sections import LinksSection
 
 
 def harmonic(n: int) -> float:
-    """1 + 1/2 + ... + 1/n."""
+    """Return 1 + 1/2 + ... + 1/n."""
     return math.fsum(1 / k for k in range(1, n + 1))
 
 
 def mean_of_kth(delay: Delay, k: int, n: int) -> float:
-    """E[X_(k:n)] in seconds, k = 1 the shortest. NaN for a distribution without a closed form (gamma, log-normal,
-    trace), infinite where there is no mean. Raises ValueError unless 1 <= k <= n."""
+    """Return E[X_(k:n)] in seconds, where k = 1 is the shortest.
+
+    NaN for a distribution without a closed form (gamma, log-normal, trace), infinity if there is no mean. Raises
+    ValueError unless 1 <= k <= n.
+    """
     if not 1 <= k <= n:
         raise ValueError(f"expected 1 <= k <= n, got k = {k} and n = {n}")
     found = _FORMULAS.get(delay.name)
@@ -44,7 +47,7 @@ def mean_of_kth(delay: Delay, k: int, n: int) -> float:
 
 
 def formula(delay: Delay, k: str, n: str) -> str:
-    """The formula that `mean_of_kth` computes, in words for a report."""
+    """Return the formula of `mean_of_kth` as text for a report."""
     spread = f"H_{n}" if k == n else f"(H_{n} - H_({n}-{k}))"
     left = "1" if k == n else f"{n}-{k}+1"
     texts = {
@@ -82,23 +85,23 @@ LAW = "conservation of staleness; Dutta et al. 2018 for the setting"
 
 
 def facts_of(policy: Mapping[str, Any], workers: int) -> Facts | None:
-    """Of the policy that a summary names, with every knob; None for one's own, and for knobs of another release."""
+    """Return the facts of the policy that a summary names; None for a user's own, and for knobs of another release."""
     knobs = {key: value for key, value in policy.items() if key != "name"}
     try:
         return facts(str(policy.get("name")), knobs, workers)
     except PolicyError:
-        # The run was made by a release whose policy was another one: nothing is known here about it.
+        # The run was made by a release in which the policy had other knobs.
         return None
 
 
 def buffered(policy: Mapping[str, Any], workers: int) -> int | None:
-    """K, where nobody waits, nothing is dropped and a ticket is one batch; None for other policies."""
+    """Return K for a policy without waits and drops whose tickets have one batch; None for other policies."""
     known = facts_of(policy, workers)
     return known.size if known is not None and known.free == 1 and known.batches == 1 else None
 
 
 def mean_staleness(policy: Mapping[str, Any], workers: int) -> tuple[float, str] | None:
-    """(versions, formula), where there is a law for this policy and number of workers."""
+    """Return (versions, formula); None if there is no law for this policy and number of workers."""
     known = facts_of(policy, workers)
     if known is None or known.free is None or known.size is None:
         return None
@@ -108,7 +111,7 @@ def mean_staleness(policy: Mapping[str, Any], workers: int) -> tuple[float, str]
 
 
 def max_staleness(policy: Mapping[str, Any], workers: int) -> tuple[int, str] | None:
-    """(versions, formula) that no applied contribution may exceed, where the policy bounds it."""
+    """Return (versions, formula) of the largest staleness that is applied; None if the policy has no bound."""
     known = facts_of(policy, workers)
     if known is None or known.max_staleness is None:
         return None
@@ -120,7 +123,7 @@ DUTTA = "Dutta et al. 2018"
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """`upper`: an upper bound, no equality."""
+    """Expected seconds per version. `upper`: an upper bound, not an equality."""
 
     seconds: float
     formula: str
@@ -129,14 +132,17 @@ class Expected:
 
 
 def applies(experiment: Experiment) -> bool:
-    """Nothing takes time but steps, and nothing goes wrong."""
+    """Return True if only steps take time, and there are no faults."""
     faults = experiment.faults
     faultless = not (faults.crashes or faults.leaves or faults.joins or faults.disconnects)
     return faultless and not faults.loss and experiment.links == LinksSection()
 
 
 def seconds_per_version(experiment: Experiment, policy: Mapping[str, Any]) -> Expected | None:
-    """None: no formula. `policy` with every knob. Raises DelayError for a bad trace file."""
+    """Return the expected seconds per version, or None without a formula. Raises DelayError for a bad trace file.
+
+    `policy`: name and every knob.
+    """
     if not applies(experiment):
         return None
     times = [_step(experiment, number) for number in range(experiment.cluster.workers)]
@@ -154,7 +160,7 @@ def seconds_per_version(experiment: Experiment, policy: Mapping[str, Any]) -> Ex
 
 
 def _step(experiment: Experiment, number: int) -> Delay | None:
-    """The time of a worker's step, where it is one distribution and not the sum of two; its text left out."""
+    """Return the distribution of a worker's step time, without its text; None if it is a sum of two."""
     simulation, section = experiment.simulation, experiment.workers.get(number)
     compute = parse(simulation.compute).scaled(simulation.factors.get(number, 1.0))
     delay = parse(section.delay if section is not None else "constant(0)")
@@ -167,7 +173,7 @@ def _step(experiment: Experiment, number: int) -> Delay | None:
 
 
 def _renewal(times: Sequence[Delay | None], together: int) -> Expected | None:
-    """Nobody waits: each worker commits once per mean step time, whatever the distribution."""
+    """Return the time without waits: each worker commits once per mean step time, whatever the distribution."""
     if any(time is None for time in times):
         return None
     means = [time.mean for time in times if time is not None]
@@ -178,7 +184,7 @@ def _renewal(times: Sequence[Delay | None], together: int) -> Expected | None:
 
 
 def _slowest(steps: Sequence[Delay]) -> Expected | None:
-    """Slack absorbs what comes and goes, not a worker that is always slow: in the long run all keep its pace."""
+    """Return the time under slack, which does not help against a constantly slow worker: all have its pace."""
     if any(step.name != "constant" for step in steps):
         return None
     return Expected(
@@ -236,11 +242,10 @@ def sync_applies(rate: float, smooth: float) -> bool:
 def sync_gap(
     version: int, *, gap: float, rate: float, convex: float, smooth: float, variance: float, parts: int
 ) -> float:
-    """At least E f(x_v) - f(x*) for staleness 0 and unbiased gradients; `gap` is f(x_0) - f(x*).
+    """Return an upper bound of E f(x_v) - f(x*) for staleness 0 and unbiased gradients; `gap`: f(x_0) - f(x*).
 
-    Bottou, Curtis and Nocedal 2018, "Optimization methods for large-scale
-    machine learning", theorem 4.6, with mu = mu_G = 1 and M = sigma^2 / K. It
-    is sharp up to a factor where all curvatures are equal.
+    Bottou, Curtis and Nocedal 2018, "Optimization methods for large-scale machine learning", theorem 4.6, with
+    mu = mu_G = 1 and M = sigma^2 / K. It is sharp up to a factor if all curvatures are equal.
     """
     floor = rate * smooth * variance / (2 * convex * parts)
     return floor + (1 - rate * convex) ** version * (gap - floor)
@@ -255,22 +260,20 @@ def delayed_applies(rate: float, smooth: float, staleness: int) -> bool:
 def delayed_gradient(
     version: int, *, gap: float, rate: float, smooth: float, variance: float, parts: int, staleness: int
 ) -> float:
-    """At least the mean of E|grad f(x_i)|^2 over i = 0 .. v - 1, whatever the staleness of each part up to T.
+    """Return an upper bound of the mean of E|grad f(x_i)|^2 over i = 0 .. v - 1, for any staleness up to T.
 
-    Lian, Huang, Li and Liu 2015, "Asynchronous parallel stochastic gradient
-    for nonconvex optimization", theorem 1 with a constant step and consistent
-    reads. f need not be convex. The delays must not depend on the noise,
-    which is so when they come from step times only.
+    Lian, Huang, Li and Liu 2015, "Asynchronous parallel stochastic gradient for nonconvex optimization", theorem 1 with
+    a constant step and consistent reads. f need not be convex. The delays must not depend on the noise, which holds if
+    they come from step times only.
     """
     noise = (rate * smooth + 2 * (rate * smooth) ** 2 * staleness) * variance / parts
     return 2 * gap / (rate * version) + noise
 
 
 def stable_rate(staleness: int, smooth: float) -> float:
-    """The learning rate from which on gradient descent with this constant staleness diverges: about
-    pi / ((2 T + 1) L). For T = 0 it is the well-known 2 / L.
+    """Return the learning rate at which gradient descent with this constant staleness begins to diverge.
 
-    Levin and May 1976, "A note on difference-delay equations": x <- x - a
-    x_(t-T) is stable exactly while a < 2 sin(pi / (2 (2 T + 1))).
+    It is about pi / ((2 T + 1) L); for T = 0 it is the well-known 2 / L. Levin and May 1976, "A note on
+    difference-delay equations": x <- x - a x_(t-T) is stable exactly if a < 2 sin(pi / (2 (2 T + 1))).
     """
     return 2 * math.sin(math.pi / (2 * (2 * staleness + 1))) / smooth

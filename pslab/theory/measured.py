@@ -1,4 +1,4 @@
-"""Measured beside expected: the laws that hold for a run, and the bound beside the measured curve."""
+"""Measured numbers beside theory: the laws that hold for a run, and the bound beside the measured curve."""
 
 import math
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,12 @@ from pswire.decisions import entries as facts
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """`seconds` and `versions` of that part; `staleness` counts what was applied in it.
+    """The part of a run from the first grant until the first worker has no more data.
 
-    `parts`: the smallest number of contributions of an update. `plain`: every update
-    was the unweighted mean of its parts, uncompensated, with the full learning
-    rate. `constant`: staleness was the same from the n-th version on.
-    `churn`: workers came or went.
+    `seconds`, `versions`: its length; `staleness`: counts of its applied contributions. `parts`: the smallest number of
+    contributions of an update. `plain`: every update was the unweighted, uncompensated mean of its parts, with the full
+    learning rate. `constant`: staleness was the same from the n-th version on. `churn`: workers left, or lost their
+    connection.
     """
 
     seconds: float
@@ -50,7 +50,7 @@ class Steady:
 
 @lru_cache(maxsize=256)
 def steady(run: Run) -> Steady:
-    """Read it off the log, once for each `Run`. Raises RunError when the log cannot be read."""
+    """Measure the steady part from the log, once per `Run`. Raises RunError if the log cannot be read."""
     log, workers, last = Fold(), run.summary.workers, math.nan
     plain, churn, parts = True, False, 0
     late: set[int] = set()
@@ -82,7 +82,7 @@ class NoTheoryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """SGD on a quadratic. `gap` is f(x_0) - f(x*), `squared` |grad f(x_0)|^2, `variance` sigma^2 of one gradient."""
+    """SGD on a quadratic. `gap`: f(x_0) - f(x*); `squared`: |grad f(x_0)|^2; `variance`: sigma^2 of one gradient."""
 
     rate: float
     convex: float
@@ -93,11 +93,11 @@ class Descent:
 
 
 def descent(run: Run) -> Descent:
-    """Raises NoTheoryError, and RunError when the run cannot be read."""
+    """Return the constants of a run's problem. Raises NoTheoryError, and RunError if the run cannot be read."""
     if not (run.path / EXPERIMENT).is_file() or run.experiment.simulation.problem != "quadratic":
         raise NoTheoryError("the constants of the problem are known for simulated quadratics only")
     if not _plain(run):
-        raise NoTheoryError("nothing is known here about updates under this policy")
+        raise NoTheoryError("there is no theory here for updates under this policy")
     problem = numpy_problem("quadratic", run.experiment.simulation.options).problem
     assert isinstance(problem, Quadratic)
     if len(set(problem.centres)) > 1 or len(set(problem.curvatures)) > 1:
@@ -115,7 +115,7 @@ def descent(run: Run) -> Descent:
 
 
 def _plain(run: Run) -> bool:
-    """Contributions are gradients at the version that was granted, and updates are sums of them."""
+    """Return True if contributions are gradients at the granted version, and updates are sums of them."""
     knobs = {key: value for key, value in run.summary.policy.items() if key != "name"}
     name = str(run.summary.policy["name"])
     if name not in policies.names():
@@ -127,20 +127,20 @@ def _plain(run: Run) -> bool:
 def _constant_rate(run: Run) -> float:
     config = run.summary.optimizer
     rate = config.get("learning_rate")
-    # With every default written out, anything but SGD's two entries is another rule.
+    # The config has every default, so plain SGD has exactly these two entries.
     if config != build({"name": "sgd", "learning_rate": rate}).config or not isinstance(rate, int | float):
         raise NoTheoryError("the theory is of sgd with a constant learning rate")
     return float(rate)
 
 
-# Two numbers in such a relation: equal in the limit of a long run, at most, or a limit to stay below.
+# "=": equal in the limit of a long run; "<=": at most.
 Relation = Literal["=", "<="]
 LARGEST = "largest staleness"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`what` was measured; theory says `relation` `expected`, by `formula` of `source`."""
+    """A measured number beside the `expected` one, by `formula` of `source`. `digits`: significant ones, for people."""
 
     what: str
     measured: float
@@ -148,22 +148,22 @@ class Claim:
     expected: float
     formula: str
     source: str
-    digits: int = 4  # significant ones, for people
+    digits: int = 4
 
     @property
     def excess(self) -> float:
-        """(measured - expected) / expected; 0 where both are 0."""
+        """(measured - expected) / expected; 0 if both are 0."""
         if self.expected == 0:
             return 0.0 if self.measured == 0 else math.inf
         return (self.measured - self.expected) / self.expected
 
     def holds(self, tolerance: float) -> bool:
-        """Equal within the relative `tolerance`, or not above the bound."""
+        """Return True if the numbers are equal within the relative `tolerance`, or the bound holds."""
         return self.excess <= 0 if self.relation == "<=" else abs(self.excess) <= tolerance
 
 
 def claims(run: Run) -> list[Claim]:
-    """Raises RunError when the run cannot be read. Empty: no formula is known to hold for it."""
+    """Return the laws that hold for a run; empty if none is known. Raises RunError if the run cannot be read."""
     found = steady(run)
     if not found.versions:
         return []
@@ -184,7 +184,7 @@ def _staleness(run: Run, found: Steady) -> list[Claim]:
 
 
 def _times(run: Run, found: Steady) -> list[Claim]:
-    # Real processes have costs of their own that no formula knows.
+    # Real processes have costs that no formula has.
     if not (run.path / EXPERIMENT).is_file() or not run.summary.job.startswith(SIMULATED) or found.churn:
         return []
     expected = formulas.seconds_per_version(run.experiment, run.summary.policy)
@@ -198,7 +198,7 @@ def _times(run: Run, found: Steady) -> list[Claim]:
 
 
 def _rate(run: Run, found: Steady) -> list[Claim]:
-    """Below the limit the run converges; what is above it diverges, which is what the row is there to say."""
+    """Return the limit of the learning rate, above which the run diverges."""
     try:
         problem = descent(run)
     except NoTheoryError:
@@ -212,7 +212,7 @@ def _rate(run: Run, found: Steady) -> list[Claim]:
 
 
 def claims_of(runs: Sequence[Run]) -> list[Claim]:
-    """Of runs that differ by their seed: the mean of what was measured, of a largest staleness the largest."""
+    """Return the laws of runs that differ by their seed, with means of measured numbers (the largest for LARGEST)."""
     found = [claims(run) for run in runs]
     common = set.intersection(*({claim.what for claim in table} for table in found))
     rows = []
@@ -226,7 +226,7 @@ def claims_of(runs: Sequence[Run]) -> list[Claim]:
 
 
 def which_bound(problem: Descent, found: Steady) -> Literal["gap", "gradient"]:
-    """On what there is a bound: the gap, or the mean squared gradient. Raises NoTheoryError."""
+    """Return which quantity has a bound: the gap, or the mean squared gradient. Raises NoTheoryError."""
     if not found.plain:
         raise NoTheoryError("updates are not the plain mean of their gradients")
     if found.max_staleness == 0:
@@ -245,7 +245,7 @@ Series = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class BoundedCurve:
-    """`measured` is the mean over the runs at `versions`; `bound` is what its expectation cannot exceed.
+    """A curve and its bound. `measured`: the mean over the runs at `versions`; `bound`: of its expectation.
 
     `kind`: "gap" is f(x_v) - f(x*); "gradient" is the mean of |grad f(x_i)|^2 over i = 0 .. v.
     """
@@ -259,56 +259,38 @@ class BoundedCurve:
 
 
 def bounded_curve(runs: Sequence[Run]) -> BoundedCurve:
-    """Raises NoTheoryError saying why there is none, and RunError when a run cannot be read."""
+    """Return the bounded curve of runs. Raises NoTheoryError, which says why there is none, and RunError."""
     problem, found = descent(runs[0]), [steady(run) for run in runs]
-    worst = max(found, key=lambda one: one.max_staleness)
     kinds = {which_bound(problem, one) for one in found}
     kind = "gradient" if "gradient" in kinds else kinds.pop()
-    parts = min(one.parts for one in found)
     versions, gaps, gradients = _evaluations(runs, problem)
+    common: dict[str, Any] = {
+        "gap": problem.gap,
+        "rate": problem.rate,
+        "smooth": problem.smooth,
+        "variance": problem.variance,
+        "parts": min(one.parts for one in found),
+    }
     if kind == "gap":
-        line = [_sync(int(version), problem, parts) for version in versions]
+        line = [formulas.sync_gap(int(version), convex=problem.convex, **common) for version in versions]
         return BoundedCurve(kind, versions, gaps, np.array(line), formulas.SYNC, formulas.SYNC_SOURCE)
     if len(versions) <= versions[-1]:
         raise NoTheoryError("the bound is on the mean over all versions: give simulation.evaluate = 1")
     means = np.cumsum(gradients) / np.arange(1, len(gradients) + 1)
-    line = [_delayed(int(version) + 1, problem, worst, parts) for version in versions]
+    stalest = max(one.max_staleness for one in found)
+    line = [formulas.delayed_gradient(int(version) + 1, staleness=stalest, **common) for version in versions]
     return BoundedCurve(kind, versions, means, np.array(line), formulas.DELAYED, formulas.DELAYED_SOURCE)
 
 
-def _sync(version: int, problem: Descent, parts: int) -> float:
-    return formulas.sync_gap(
-        version,
-        gap=problem.gap,
-        rate=problem.rate,
-        convex=problem.convex,
-        smooth=problem.smooth,
-        variance=problem.variance,
-        parts=parts,
-    )
-
-
-def _delayed(versions: int, problem: Descent, worst: Steady, parts: int) -> float:
-    return formulas.delayed_gradient(
-        versions,
-        gap=problem.gap,
-        rate=problem.rate,
-        smooth=problem.smooth,
-        variance=problem.variance,
-        parts=parts,
-        staleness=worst.max_staleness,
-    )
-
-
 def _evaluations(runs: Sequence[Run], problem: Descent) -> tuple[Series, Series, Series]:
-    """Versions that every run evaluated, version 0 among them; mean gap, and mean squared gradient there."""
+    """Return the versions that every run evaluated, from 0 on, with mean gap and mean squared gradient there."""
     tables = []
     for run in runs:
         rows = {m.version: (m.metrics["loss"], m.metrics["gradient"] ** 2) for m in _evaluated(run)}
         tables.append({0: (problem.gap, problem.squared), **rows})
     versions = sorted(set.intersection(*(set(table) for table in tables)))
     if len(versions) < 3:
-        raise NoTheoryError("the run was not evaluated on its way: give simulation.evaluate")
+        raise NoTheoryError("the run was not evaluated before its end: give simulation.evaluate")
     values = np.array([[table[version] for version in versions] for table in tables]).mean(axis=0)
     return np.array(versions, dtype=np.float64), values[:, 0], values[:, 1]
 

@@ -194,7 +194,7 @@ def test_a_wrong_constant_would_be_seen(tmp_path: Path) -> None:
         ("delay-adaptive", {"optimizer": {"learning_rate": 0.01}}, "plain mean"),
         ("sync", {"simulation": {"options": {"centres": [1.0, 2.0]}}}, "data differ"),
         ("sync", {"simulation": {"problem": "none"}}, "simulated quadratics only"),
-        ("local-sgd", {"optimizer": {"learning_rate": 1.0}}, "nothing is known"),
+        ("local-sgd", {"optimizer": {"learning_rate": 1.0}}, "there is no theory"),
     ],
 )
 def test_why_there_is_no_bound(policy: str, sections: dict[str, Any], reason: str, tmp_path: Path) -> None:
