@@ -30,7 +30,7 @@ from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
 from pswire.security.tokens import TokenError
 
-MOST_THREADS = 4
+MAX_THREADS = 4
 
 
 class SettingsError(ValueError):
@@ -111,7 +111,7 @@ def chosen_options(given: Mapping[str, Any], overrides: Sequence[str], task_inde
 
 def usual_threads() -> int:
     """Return the default number of threads of an update: beyond a few, memory bandwidth is the limit."""
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, MOST_THREADS)
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, MAX_THREADS)
 
 
 def resolve(options: Options, tf_config: str | None) -> ServerSettings:
@@ -125,7 +125,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     cluster, run = experiment.cluster, experiment.run
     every = parse_every(run.checkpoint_every)
     if options.resume is not None and options.out is None:
-        raise SettingsError("--resume goes on in the folder of a run: expected --out RUN, too")
+        raise SettingsError("--resume continues in the folder of a run: expected --out RUN as well")
     optimizer = _optimizer(experiment)
     policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, len(hosts))
     if optimizer is not None:

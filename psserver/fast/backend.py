@@ -98,12 +98,12 @@ class FastBackend:
         self._compiled: dict[Variant, Callable[..., Any]] = {}
         self._loader: threading.Thread | None = None
         self._closing = False
-        # Why numpy runs instead of compiled code; None as long as nothing is wrong.
+        # Why numpy runs instead of compiled code; None if nothing is wrong.
         self.reason: str | None = None
 
     @property
     def threads(self) -> int:
-        """Threads that share a pass over an array."""
+        """The number of threads that share a pass over an array."""
         return self._runner.threads
 
     def run(
@@ -113,7 +113,7 @@ class FastBackend:
         arrays: Sequence[AnyArray | None],
         scalars: Sequence[np.float32 | None] = (),
     ) -> bool:
-        """`loop` where it is compiled for these arrays, else `fallback`; in pieces, on all threads."""
+        """Run `loop` if it is compiled for these arrays, else `fallback`, in ranges on all threads."""
         arguments = (*arrays, *scalars)
         compiled = self._compiled.get((loop, loop.variant(arguments)), fallback)
         first = arrays[0]
@@ -135,7 +135,7 @@ class FastBackend:
         arrays: Sequence[AnyArray],
         scalars: Sequence[np.float32] = (),
     ) -> float | None:
-        """The sum that `loop` or `fallback` returns; over ranges, in their order, on all threads."""
+        """Return the sum of `loop` or `fallback`: computed in ranges on all threads, and added in their order."""
         compiled = self._compiled.get((loop, loop.variant((*arrays, *scalars))), fallback)
         size = arrays[0].size
         if not self._runner.divides(size):
@@ -154,7 +154,7 @@ class FastBackend:
     def prepare(self, variants: Iterable[Variant]) -> None:
         """Compile in the background, or load what an earlier process compiled.
 
-        A later call waits for the one before it; its loops are added.
+        A later call waits for the one before it, and adds its loops.
         """
         wanted = list(variants)
         if self._loader is not None:
@@ -163,14 +163,14 @@ class FastBackend:
         self._loader.start()
 
     def wait_ready(self, seconds: float | None = None) -> bool:
-        """Wait for the end of `prepare`; are all its loops compiled?"""
+        """Wait for the end of `prepare`. Return True if all its loops are compiled."""
         if self._loader is None:
             return False
         self._loader.join(seconds)
         return not self._loader.is_alive() and self.reason is None and not self._closing
 
     def close(self) -> None:
-        """End all threads; a compilation under way is waited for (below a second)."""
+        """End all threads, after the loop that is being compiled (below a second)."""
         self._closing = True
         if self._loader is not None:
             self._loader.join()
@@ -201,7 +201,7 @@ class FastBackend:
             try:
                 self._compiled[loop, variant] = compile_loop(loop, variant)
             except Exception as error:
-                # Whatever a compiler may say: training goes on, with the same bits.
+                # A compiler may raise anything. Training continues in numpy, with the same bits.
                 self.reason = f"{loop.function.__name__} does not compile: {error}"
-                told = event("updates_in_numpy", reason=self.reason)
-                log.warning("an update runs in numpy: %s", self.reason, extra=told)
+                extra = event("updates_in_numpy", reason=self.reason)
+                log.warning("an update runs in numpy: %s", self.reason, extra=extra)

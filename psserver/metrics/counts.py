@@ -30,7 +30,7 @@ REASONS = {
 }
 OTHER = "other"
 # The first workers to join have series of their own; all others share the series `OTHERS`.
-MOST_WORKERS = 64
+MAX_WORKERS = 64
 OTHERS = "others"
 
 
@@ -200,7 +200,7 @@ def numbers_from(coordinator: Coordinator, counts: Counts, now: float) -> JobNum
     states = Counter("lost" if m.absent_since is not None else m.state for m in coordinator.roster.by_rank())
     workers: dict[str, WorkerNumbers] = {}
     for number, name in enumerate(counts.workers):
-        label = name if number < MOST_WORKERS else OTHERS
+        label = name if number < MAX_WORKERS else OTHERS
         _add(workers.setdefault(label, WorkerNumbers()), coordinator, counts, name)
     return JobNumbers(
         phase=phase(coordinator),

@@ -32,8 +32,8 @@ from pswire.security.names import IdentityError, subject_among
 log = logging.getLogger("ps-server")
 
 # Limits of concurrent connections: of all peers, and per address. A Prometheus needs one.
-MOST: Final = int(METRICS_CONNECTIONS.value)
-MOST_OF_ONE: Final = int(METRICS_OF_ONE.value)
+CONNECTION_LIMIT: Final = int(METRICS_CONNECTIONS.value)
+PER_ADDRESS_LIMIT: Final = int(METRICS_OF_ONE.value)
 # Seconds from the accept to the end of a connection, whatever it sends.
 DEADLINE: Final = 10.0
 
@@ -49,7 +49,9 @@ class _Served:
 
 
 class ConnectionServer(ThreadingMixIn, HTTPServer):
-    """An HTTP server with limited connections: MOST in all, MOST_OF_ONE per address, `deadline` seconds each.
+    """An HTTP server with limited connections.
+
+    At most CONNECTION_LIMIT in all, PER_ADDRESS_LIMIT per address, and `deadline` seconds each.
 
     Connections beyond the limits are closed at once. The thread of `serve_forever` accepts, counts and cuts; the
     threads of connections only serve and close. Raises OSError if the address is not available.
@@ -81,7 +83,7 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
     def verify_request(self, request: Any, client_address: Any) -> bool:
         self._served = [served for served in self._served if served.thread.is_alive()]
         same = sum(served.address == client_address[0] for served in self._served)
-        return len(self._served) < MOST and same < MOST_OF_ONE
+        return len(self._served) < CONNECTION_LIMIT and same < PER_ADDRESS_LIMIT
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Serve in the connection's thread. The connection's deadline includes the TLS handshake."""

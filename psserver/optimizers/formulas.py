@@ -267,15 +267,15 @@ class Formula:
             # A pick copies `other` first, so `then` must not share its place.
             kept = home[args[2]] if len(args) == 4 else ""
             free = [each for each in wanted if each != kept and not (each in held and uses[held[each]])]
-            said = ", ".join(home[arg] for arg in args)
+            arguments = ", ".join(home[arg] for arg in args)
             if value.scalar or not free:
                 home[value] = f"t{len(lines)}"
-                lines.append(f"{home[value]} = {OPERATIONS[value.op].numpy.format(said)}")
+                lines.append(f"{home[value]} = {OPERATIONS[value.op].numpy.format(arguments)}")
                 if not value.scalar:
                     places.append(home[value])
             else:
                 home[value] = free[0]
-                lines.append(OPERATIONS[value.op].numpy.format(f"{said}, out={free[0]}"))
+                lines.append(OPERATIONS[value.op].numpy.format(f"{arguments}, out={free[0]}"))
             held[home[value]] = value
         lines += [f"np.copyto({place}, {home[end]})" for place, end in ends.items() if home[end] != place]
         made = {"np": np, "pick": _pick, "zero": np.float32(0)}

@@ -47,7 +47,7 @@ class Optimizer:
     # Variables without weight decay: names, or patterns of names ("*/bias").
     exclude: tuple[str, ...] = ()
     # Elements of the arena without decay, as rising (start, stop); set by `bound`.
-    spared: tuple[tuple[int, int], ...] = ()
+    undecayed: tuple[tuple[int, int], ...] = ()
     # The variables of the arena, for a `WholeRule` and for norms of variables. Empty: the arena is one vector.
     parts: tuple[Part, ...] = ()
     # Clipping of the mean gradient before the rule.
@@ -76,7 +76,7 @@ class Optimizer:
         for pattern in self.exclude:
             if not any(fnmatchcase(name, pattern) for name in known):
                 raise OptimizerError(unknown("variable in exclude_from_weight_decay:", pattern, known))
-        spared = [
+        undecayed = [
             (start, stop)
             for name, start, stop in pieces
             if any(fnmatchcase(name, pattern) for pattern in self.exclude)
@@ -85,7 +85,9 @@ class Optimizer:
         if self.whole:
             self.check_whole([name for name, start, stop in pieces if stop - start < math.prod(known[name])])
             parts = tuple(Part(name, start, stop, known[name]) for name, start, stop in pieces)
-        return replace(self, spared=tuple(sorted(spared)) if self.rule.weight_decay else (), parts=parts)
+        return replace(
+            self, undecayed=tuple(sorted(undecayed)) if self.rule.weight_decay else (), parts=parts
+        )
 
     @property
     def whole(self) -> bool:
@@ -226,7 +228,7 @@ class Optimizer:
             factors = (np.float32(1), np.float32(1))
         if isinstance(self.rule, WholeRule):
             return self._run_whole(self.rule, rate, version, factors, x, gradient, out, state)
-        if not self.spared:
+        if not self.undecayed:
             return self._run(self.rule, rate, version, factors, x, gradient, out, state, backend)
         good = True
         for start, stop, rule in self._ranges(self.rule, x.size):
@@ -257,7 +259,7 @@ class Optimizer:
                 for factor in factors:
                     if factor != 1.0:
                         np.multiply(g, factor, out=g)
-                stays = not rule.weight_decay or (part.start, part.stop) in self.spared
+                stays = not rule.weight_decay or (part.start, part.stop) in self.undecayed
                 decay = None if stays else np.float32(rule.weight_decay)
                 rule.step_whole(x[here], g, out[here], slots, part.shape, rate=rate, step=step, decay=decay)
                 for written in (out[here], *slots.values()):
@@ -306,7 +308,7 @@ class Optimizer:
         without = _without_decay(rule)
         ranges: list[tuple[int, int, Rule]] = []
         done = 0
-        for start, stop in self.spared:
+        for start, stop in self.undecayed:
             ranges += [(done, start, rule), (start, stop, without)]
             done = stop
         return [each for each in [*ranges, (done, size, rule)] if each[0] < each[1]]
@@ -315,7 +317,7 @@ class Optimizer:
         """Return the loops that an update runs, each with its variant (`Loop.variant`), for a backend to compile."""
         if isinstance(self.rule, WholeRule):
             return []
-        rules = [self.rule, _without_decay(self.rule)] if self.spared else [self.rule]
+        rules = [self.rule, _without_decay(self.rule)] if self.undecayed else [self.rule]
         loops = [rule.fused(np.float32(0), 1).loop for rule in rules]
         return [(loop, loop.letters) for loop in loops]
 

@@ -171,12 +171,12 @@ def _read_clip(name: str, made: type[Rule | WholeRule], table: dict[str, object]
         ]
     except KnobError as error:
         raise OptimizerError(str(error)) from error
-    said = " and ".join(each.knob for each in found)
+    kinds = " and ".join(each.knob for each in found)
     if len(found) > 1:
-        raise OptimizerError(f"optimizer {name}: expected at most one kind of clipping, got {said}")
+        raise OptimizerError(f"optimizer {name}: expected at most one kind of clipping, got {kinds}")
     if found and made.per_worker:
         raise OptimizerError(
-            f"optimizer {name} has no {said}: it takes a step for each worker's own gradient, and there is no mean "
+            f"optimizer {name} has no {kinds}: it takes a step for each worker's own gradient, and there is no mean "
             "to clip; expected another optimizer, or clipping by the workers"
         )
     return found[0] if found else None

@@ -1,7 +1,9 @@
 """Accumulators of the coming update: a running sum, or a list of contributions."""
 
+from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,60 +140,6 @@ class RunningSum:
             (self._values,), (self._factors,), self._pending = added.payloads, added.factors, added.pending
 
 
-class GradientList:
-    """All contributions of an update, for an aggregator that must see them side by side.
-
-    The aggregator reduces the first `trainable` elements of ``factor * payload``; `state_aggregator` reduces the rest,
-    the state deltas, and the mean of the factors is later divided out of these.
-    """
-
-    def __init__(self, aggregator: Aggregator, state_aggregator: Aggregator, trainable: int) -> None:
-        self._aggregator = aggregator
-        self._state_aggregator = state_aggregator
-        self._end = trainable
-        self._payloads: list[Floats] = []
-        self._factors: list[float] = []
-
-    @property
-    def empty(self) -> bool:
-        return not self._payloads
-
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
-        with np.errstate(all="ignore"):
-            arithmetic.scale(payload, factor)
-        self._payloads.append(payload)
-        self._factors.append(factor)
-
-    def keeps(self, payload: Floats) -> bool:
-        return any(kept is payload for kept in self._payloads)
-
-    @property
-    def payloads(self) -> list[Floats]:
-        return list(self._payloads)
-
-    def total(self) -> Total:
-        self._aggregator.reduce([payload[: self._end] for payload in self._payloads])
-        if self._payloads[0].size > self._end:
-            self._state_aggregator.reduce([payload[self._end :] for payload in self._payloads])
-        return Total(self._payloads[0], sum(self._factors) / len(self._factors), 1.0)
-
-    def clear(self) -> list[Floats]:
-        payloads, self._payloads, self._factors = self._payloads, [], []
-        return payloads
-
-    def copy(self) -> "GradientList":
-        other = GradientList(self._aggregator, self._state_aggregator, self._end)
-        other._payloads, other._factors = [p.copy() for p in self._payloads], list(self._factors)
-        return other
-
-    def state(self) -> Added:
-        return Added(list(self._payloads), list(self._factors), [], 1.0)
-
-    def restore(self, added: Added) -> None:
-        _check(added, workers=False)
-        self._payloads, self._factors = list(added.payloads), list(added.factors)
-
-
 @dataclass(frozen=True, slots=True)
 class Share:
     """One worker's part of an update: its gradient is ``values * factor``, before the Apply's scale."""
@@ -201,8 +149,11 @@ class Share:
     worker: str
 
 
-class PerWorker:
-    """All contributions of an update side by side, for an optimizer with slots for each worker."""
+class SideBySide(ABC):
+    """Contributions of an update, kept side by side until all are there."""
+
+    # The worker of each contribution is saved, too.
+    by_worker: ClassVar[bool]
 
     def __init__(self, trainable: int) -> None:
         self._end = trainable
@@ -212,9 +163,11 @@ class PerWorker:
     def empty(self) -> bool:
         return not self.shares
 
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
-        arithmetic.scale(payload[self._end :], factor)
-        self.shares.append(Share(payload, factor, worker))
+    @abstractmethod
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None: ...
+
+    @abstractmethod
+    def total(self) -> Total: ...
 
     def keeps(self, payload: Floats) -> bool:
         return any(share.values is payload for share in self.shares)
@@ -223,32 +176,67 @@ class PerWorker:
     def payloads(self) -> list[Floats]:
         return [share.values for share in self.shares]
 
+    def clear(self) -> list[Floats]:
+        payloads, self.shares = self.payloads, []
+        return payloads
+
+    def copy(self) -> Self:
+        other = copy(self)
+        other.shares = [replace(share, values=share.values.copy()) for share in self.shares]
+        return other
+
+    def state(self) -> Added:
+        workers = [share.worker for share in self.shares] if self.by_worker else []
+        return Added(self.payloads, [share.factor for share in self.shares], workers, 1.0)
+
+    def restore(self, added: Added) -> None:
+        _check(added, workers=self.by_worker)
+        workers = added.workers if self.by_worker else [""] * len(added.payloads)
+        self.shares = [Share(*each) for each in zip(added.payloads, added.factors, workers, strict=True)]
+
+
+class GradientList(SideBySide):
+    """For an aggregator that must see all contributions of an update at once.
+
+    The aggregator reduces the first `trainable` elements of ``factor * payload``; `state_aggregator` reduces the rest,
+    the state deltas, and the mean of the factors is later divided out of these.
+    """
+
+    by_worker = False
+
+    def __init__(self, aggregator: Aggregator, state_aggregator: Aggregator, trainable: int) -> None:
+        super().__init__(trainable)
+        self._aggregator = aggregator
+        self._state_aggregator = state_aggregator
+
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
+        with np.errstate(all="ignore"):
+            arithmetic.scale(payload, factor)
+        self.shares.append(Share(payload, factor, worker))
+
+    def total(self) -> Total:
+        payloads = self.payloads
+        self._aggregator.reduce([payload[: self._end] for payload in payloads])
+        if payloads[0].size > self._end:
+            self._state_aggregator.reduce([payload[self._end :] for payload in payloads])
+        return Total(payloads[0], sum(share.factor for share in self.shares) / len(payloads), 1.0)
+
+
+class PerWorker(SideBySide):
+    """For an optimizer with slots for each worker."""
+
+    by_worker = True
+
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
+        arithmetic.scale(payload[self._end :], factor)
+        self.shares.append(Share(payload, factor, worker))
+
     def total(self) -> Total:
         """Return the total of the state part only; gradients are in `shares`."""
         first, *others = self.shares
         for share in others:
             np.add(first.values[self._end :], share.values[self._end :], out=first.values[self._end :])
         return Total(first.values, sum(share.factor for share in self.shares), 1.0)
-
-    def clear(self) -> list[Floats]:
-        shares, self.shares = self.shares, []
-        return [share.values for share in shares]
-
-    def copy(self) -> "PerWorker":
-        other = PerWorker(self._end)
-        other.shares = [replace(share, values=share.values.copy()) for share in self.shares]
-        return other
-
-    def state(self) -> Added:
-        payloads = [share.values for share in self.shares]
-        factors = [share.factor for share in self.shares]
-        return Added(payloads, factors, [share.worker for share in self.shares], 1.0)
-
-    def restore(self, added: Added) -> None:
-        _check(added, workers=True)
-        self.shares = [
-            Share(*each) for each in zip(added.payloads, added.factors, added.workers, strict=True)
-        ]
 
 
 def _check(added: Added, *, workers: bool, most: int | None = None) -> None:

@@ -256,7 +256,7 @@ def _gap_aware(
 
 
 def _blend(mean: Floats, square: Floats, kept: np.float32, gain: np.float32, tiny: np.float32) -> None:
-    """Set ``mean = mean * kept + square * gain``, or 0 where that is below `tiny`; overwrites `square`."""
+    """Set ``mean = mean * kept + square * gain``, or 0 if that is below `tiny`; overwrites `square`."""
     np.multiply(mean, kept, out=mean)
     np.multiply(square, gain, out=square)
     np.add(mean, square, out=mean)

@@ -113,7 +113,7 @@ class Staging:
             return
         heappush(self._turns, (ticket.turn, ticket.ticket))
         if len(self._turns) > 2 * len(self.tickets) + 16:
-            # If nobody asks for the next turn, closed tickets accumulate; at least half of the entries are closed.
+            # Closed tickets accumulate until the next turn is asked for; here at least half of the entries are closed.
             self._turns = [each for each in self._turns if each[1] in self.tickets]
             heapify(self._turns)
 

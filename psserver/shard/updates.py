@@ -28,7 +28,7 @@ class ShardError(RuntimeError):
 
 @value
 class PendingUpdate:
-    """The rest of a Fold or an Apply: `compute` touches only arrays that nobody else writes, `finish` is quick."""
+    """The rest of a Fold or an Apply: `compute` writes only arrays that no other thread writes, `finish` is quick."""
 
     compute: Callable[[], None]
     finish: Callable[[], None]

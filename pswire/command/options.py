@@ -215,7 +215,7 @@ def _about(meaning: str, field: "FieldInfo", more: str) -> str:
     default = field.get_default(call_default_factory=True, validated_data={})
     shown = number(default) if isinstance(default, float) else str(default)
     known = [] if isinstance(default, bool) or default in (None, "", []) else [f"default: {shown}"]
-    told = "; ".join([*known, *filter(None, [", ".join(bounds_of(field))])])
+    limits = "; ".join([*known, *filter(None, [", ".join(bounds_of(field))])])
     repeats = "Repeatable." if kind_of(field)[0] is list else ""
-    sentences = (f"{text[0].upper()}{text[1:].rstrip('.')}.", more, repeats, told and f" [{told}]")
+    sentences = (f"{text[0].upper()}{text[1:].rstrip('.')}.", more, repeats, limits and f" [{limits}]")
     return " ".join(filter(None, sentences))

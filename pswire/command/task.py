@@ -179,6 +179,6 @@ def chosen_task_index(text: str | None, command: str) -> int | None:
     if text != AUTO:
         raise AddressError(f'--task-index: expected a number >= 0 or "{AUTO}", got {text!r}')
     found = task_index_from(os.environ)
-    told = event("task_index", task_index=found.index, source=found.source)
-    logging.getLogger(command).info("this is task %d, from %s", found.index, found.source, extra=told)
+    extra = event("task_index", task_index=found.index, source=found.source)
+    logging.getLogger(command).info("this is task %d, from %s", found.index, found.source, extra=extra)
     return found.index

@@ -23,7 +23,7 @@ Draw = Callable[[], float]
 # The limit of a parameter and of a drawn time, in seconds: beyond it, sums of times would overflow.
 LONGEST = 1e100
 # The column of a trace with the times, and the number of other columns that an error names.
-SECONDS, MOST_COLUMNS = "seconds", 8
+SECONDS, MAX_COLUMNS = "seconds", 8
 # Bounds on draws of Python's generators: a normal number in standard deviations, and log(1/u) for a uniform u.
 _FARTHEST_NORMAL, _FARTHEST_LOG = 12.2, 53 * math.log(2)
 
@@ -214,7 +214,7 @@ def _number(text: str, what: str, piece: str) -> float:
 
 
 # The limit of a trace: some million steps.
-MOST_CHARACTERS = 2**26
+MAX_CHARACTERS = 2**26
 
 
 def read_trace(path: Path) -> tuple[float, ...]:
@@ -224,7 +224,7 @@ def read_trace(path: Path) -> tuple[float, ...]:
     """
     try:
         # Spreadsheets begin a file with a byte order mark.
-        lines = read_text(path, MOST_CHARACTERS, "utf-8-sig").splitlines()
+        lines = read_text(path, MAX_CHARACTERS, "utf-8-sig").splitlines()
     except TooLong as error:
         raise DelayError(f"trace({path}): {error}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -254,7 +254,7 @@ def _layout(path: Path, number: int, cells: list[str]) -> tuple[int, int]:
     if all(map(_is_number, cells)):
         got = f"{len(cells)} numbers and no names"
     else:
-        got = ", ".join(map(repr, cells[:MOST_COLUMNS])) + (", ..." if len(cells) > MOST_COLUMNS else "")
+        got = ", ".join(map(repr, cells[:MAX_COLUMNS])) + (", ..." if len(cells) > MAX_COLUMNS else "")
         alike = nearest(SECONDS, cells)
         got += f"; is it {alike!r}? Then rename it" if alike else ""
     raise DelayError(

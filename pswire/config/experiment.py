@@ -40,7 +40,7 @@ from pswire.config.sections import (
 from pswire.config.toml import OverrideError, TooLong, apply_overrides, read_text, read_toml, toml_text
 
 # The limit of an experiment file.
-MOST_CHARACTERS = 2**20
+MAX_CHARACTERS = 2**20
 # Take the optimizer, with its settings, from the first worker.
 FROM_JOB = "from-job"
 
@@ -109,15 +109,15 @@ class Experiment(Section):
         job, unset = self.job, JobSection()
         for key in ("patience", "plateau"):
             if getattr(job, key) and not job.evaluate_every:
-                told = {"key": key}
+                context = {"key": key}
                 raise PydanticCustomError(
-                    "unused", 'job.{key}: needs job.evaluate_every, for example "1 epoch"', told
+                    "unused", 'job.{key}: needs job.evaluate_every, for example "1 epoch"', context
                 )
         for key in ("plateau_factor", "plateau_minimum"):
             if getattr(job, key) != getattr(unset, key) and not job.plateau:
-                told = {"key": key}
+                context = {"key": key}
                 raise PydanticCustomError(
-                    "unused", "job.{key}: needs job.plateau, a number of evaluations", told
+                    "unused", "job.{key}: needs job.plateau, a number of evaluations", context
                 )
         if job.plateau and isinstance(self.optimizer.learning_rate, Mapping):
             raise PydanticCustomError(
@@ -165,8 +165,8 @@ class Experiment(Section):
             (self.workers, "workers", "a script chooses its device itself, and has no delays"),
         ):
             if said:
-                told = {"key": key, "instead": instead}
-                raise PydanticCustomError("unused", "{key}: not with job.script: {instead}", told)
+                context = {"key": key, "instead": instead}
+                raise PydanticCustomError("unused", "{key}: not with job.script: {instead}", context)
 
     def to_toml(self) -> str:
         """Return the resolved experiment, with defaults; `load_experiment` reads it back to an equal one."""
@@ -227,7 +227,7 @@ def parse_experiment(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return read_toml(read_text(path, MOST_CHARACTERS))
+        return read_toml(read_text(path, MAX_CHARACTERS))
     except TooLong as error:
         raise ExperimentError(str(error)) from error
     except OSError as error:

@@ -50,15 +50,15 @@ class Job(LogEntry):
     optimizer: Mapping[str, Any] = about("the optimizer's name and knobs")
     servers: int = about("number of servers")
     workers: int = about("number of workers")
-    seed: int = about("of everything that is drawn at random")
-    format: int = about("of the log", default=FORMAT, always=True)
+    seed: int = about("seed of all random numbers")
+    format: int = about("format of the log", default=FORMAT, always=True)
     tensors: Mapping[str, Any] | None = about(
-        "the policy's parts that see tensors (TensorParts.config)", default=None
+        "the policy's declarations of what shards compute (TensorParts.config)", default=None
     )
     local: Mapping[str, Any] | None = about(
-        "what workers do between two pushes, unless one gradient", default=None
+        "the rule of workers between two pushes, unless one gradient", default=None
     )
-    min_workers: int | None = about("workers that the start waits for, unless all", default=None)
+    min_workers: int | None = about("number of workers that the start waits for, unless all", default=None)
 
     def sentence(self) -> str:
         of = f"{self.servers} server{'s' if self.servers > 1 else ''} and {self.workers} workers"
@@ -75,10 +75,10 @@ class Join(LogEntry):
     """A worker becomes a member."""
 
     worker: str = about("its name")
-    incarnation: int = about("its life, counted from 0")
+    incarnation: int = about("its incarnation, counted from 0")
     rank: int = about("its number among the workers, from 0")
     forgets: tuple[str, ...] = about(
-        "what only its former process had and begins anew: `local rule`, `codec`; it had committed before",
+        "state that was lost with its former process: `local rule`, `codec`; only if it had committed before",
         default=(),
     )
 
@@ -92,16 +92,16 @@ class Join(LogEntry):
 
 @record
 class Work(LogEntry):
-    """The job deals work units from here on; no units: it does not."""
+    """The job deals work units from here on; with 0 units it does not."""
 
     event = "work_units"
 
     units: int = about("per epoch")
     epochs: int = about("number of epochs")
-    length: int = about("parts of a unit; 0: the data shows it")
+    length: int = about("parts of a unit; 0: unknown until the data ends")
     data: str = about("the data, as workers describe it", default="")
     apart: bool = about(
-        "an epoch's units are dealt when those of the epoch before have counted", default=False
+        "an epoch's units are dealt only after those of the epoch before have counted", default=False
     )
 
     def sentence(self) -> str:
@@ -110,11 +110,11 @@ class Work(LogEntry):
 
 @record
 class Resume(LogEntry):
-    """A work unit came back: a worker that was done for want of one takes part again."""
+    """A work unit came back: a worker that was done for lack of one takes part again."""
 
     event = "worker_resumed"
 
-    worker: str = about("who")
+    worker: str = about("the worker")
 
     def sentence(self) -> str:
         return "has data again: a work unit came back"
@@ -124,7 +124,7 @@ class Resume(LogEntry):
 class Start(LogEntry):
     """Enough workers are ready: the policy decides from here on. Each phase of a job begins with one."""
 
-    workers: int = about("how many are ready")
+    workers: int = about("number of ready workers")
 
     def sentence(self) -> str:
         return "training starts"
@@ -134,8 +134,8 @@ class Start(LogEntry):
 class Initialise(LogEntry):
     """A worker may push the variables' initial values."""
 
-    worker: str = about("who")
-    ticket: int = about("under which")
+    worker: str = about("the worker")
+    ticket: int = about("the ticket")
 
     def sentence(self) -> str:
         return f"is asked for the initial values, ticket {self.ticket}"
@@ -148,7 +148,7 @@ class Initialise(LogEntry):
 class Install(LogEntry):
     """A ticket's payload is the model's version 0."""
 
-    worker: str = about("whose values they are")
+    worker: str = about("the worker whose values they are")
     ticket: int = about("of the payload")
     version: int = about("always 0", default=0, always=True)
 
@@ -163,12 +163,12 @@ class Install(LogEntry):
 class Grant(LogEntry):
     """A worker may pull a version and push one contribution."""
 
-    worker: str = about("who")
+    worker: str = about("the worker")
     ticket: int = about("of the contribution")
-    version: int = about("the one to pull")
-    turn: int | None = about("place in the order of summation, where that is fixed", default=None)
+    version: int = about("the version to pull")
+    turn: int | None = about("place in the order of summation, if that is fixed", default=None)
     ahead: bool = about("the worker held another open ticket", default=False)
-    epoch: int | None = about("of its work unit, where the job deals them", default=None)
+    epoch: int | None = about("epoch of its work unit, if the job deals them", default=None)
     unit: int | None = about("number of its work unit in the epoch", default=None)
     part: int | None = about("part of the unit", default=None)
 
@@ -183,10 +183,10 @@ class Grant(LogEntry):
 class Commit(LogEntry):
     """A contribution exists: all servers hold its payload."""
 
-    worker: str = about("whose")
+    worker: str = about("the worker")
     ticket: int = about("of the payload")
     batch: int = about("number of its last batch in the worker's data")
-    samples: int = about("that it is averaged over")
+    samples: int = about("number of samples that it is averaged over")
     loss: float = about("mean over its samples; null if not finite", null=True)
     norm: float = about(
         "L2 norm of the gradient that the servers received, in six digits; null if not finite", null=True
@@ -198,7 +198,7 @@ class Commit(LogEntry):
     before: float | None = about("seconds that it worked without a ticket", default=None, digits=MICROSECONDS)
     ends: bool = about("its work unit has no more parts", default=False)
     residual: int | None = about(
-        "of a codec with error feedback: the ticket whose commit left behind what this payload was encoded with",
+        "for a codec with error feedback: the ticket whose commit produced the residual of this payload",
         default=None,
     )
 
@@ -212,13 +212,13 @@ class Commit(LogEntry):
 
 @record
 class Rate(LogEntry):
-    """A worker's script has set the learning rate; the `lr_scale` of each following `apply` has that factor."""
+    """A worker's script has set the learning rate; the `lr_scale` of each following `apply` includes that factor."""
 
     event = "rate_set"
 
-    worker: str = about("who said it, with its commit")
-    learning_rate: float = about("from here on")
-    scale: float = about("its quotient by the one that the job began with")
+    worker: str = about("the worker, with whose commit it came")
+    learning_rate: float = about("the rate from here on")
+    scale: float = about("the rate divided by the job's initial rate")
 
     def sentence(self) -> str:
         return f"sets the learning rate to {self.learning_rate:.4g}"
@@ -229,7 +229,7 @@ class Fold(LogEntry):
     """A contribution is added to the sum of the coming update."""
 
     ticket: int = about("of the contribution")
-    factor: float = about("it is multiplied by")
+    factor: float = about("factor of the contribution")
     compensation: float = about("strength of the compensator", default=0.0)
 
     def sentence(self) -> str:
@@ -245,23 +245,21 @@ class Part(Record):
     """One contribution of an update."""
 
     ticket: int = about("of the contribution")
-    worker: str = about("whose")
+    worker: str = about("the worker")
     base: int = about("the version that it was computed from")
     staleness: int = about("versions between `base` and the one that the update starts from")
     weight: float = about("final: `factor` times the update's `scale`")
-    factor: float = about("it is multiplied by in the sum")
+    factor: float = about("factor of the contribution in the sum")
     compensation: float = about("strength of the compensator", default=0.0)
 
 
 @record
 class Apply(LogEntry):
-    """An update makes a version of the contributions in the sum."""
+    """An update makes a version from the contributions in the sum."""
 
-    version: int = about("the one that it makes")
-    scale: float = about("the sum is multiplied by")
-    lr_scale: float = about(
-        "the learning rate is multiplied by: the policy's factor, times that of the newest `rate`"
-    )
+    version: int = about("the version that it makes")
+    scale: float = about("factor of the sum")
+    lr_scale: float = about("factor of the learning rate: the policy's, times that of the newest `rate`")
     parts: tuple[Part, ...] = about("its contributions")
 
     def sentence(self) -> str:
@@ -287,12 +285,12 @@ class Apply(LogEntry):
 
 @record
 class Refuse(LogEntry):
-    """An update is not made, because it would not be finite on some server; a `drop` of each part follows."""
+    """An update is not made, because it would not be finite on some server. A `drop` of each part follows."""
 
-    version: int = about("the one that it would have made")
-    scale: float = about("as of an `apply`")
-    lr_scale: float = about("as of an `apply`")
-    parts: tuple[Part, ...] = about("as of an `apply`")
+    version: int = about("the version that it would have made")
+    scale: float = about("as in `apply`")
+    lr_scale: float = about("as in `apply`")
+    parts: tuple[Part, ...] = about("as in `apply`")
 
     def sentence(self) -> str:
         parts = ", ".join(f"{part.worker}'s ticket {part.ticket}" for part in self.parts)
@@ -307,10 +305,10 @@ class Refuse(LogEntry):
 class Drop(LogEntry):
     """A committed contribution will never be applied."""
 
-    worker: str = about("whose")
+    worker: str = about("the worker")
     ticket: int = about("of the contribution")
     staleness: int = about("its age in versions")
-    reason: str = about("why")
+    reason: str = about("the reason")
     skipped: bool = about("its part of a work unit is not dealt again", default=False)
 
     def sentence(self) -> str:
@@ -324,9 +322,9 @@ class Drop(LogEntry):
 class Cancel(LogEntry):
     """The coordinator closes an open ticket."""
 
-    worker: str = about("whose")
-    ticket: int = about("which")
-    reason: str = about("why")
+    worker: str = about("the worker")
+    ticket: int = about("the ticket")
+    reason: str = about("the reason")
 
     def sentence(self) -> str:
         return f"ticket {self.ticket} is cancelled: {self.reason}"
@@ -337,13 +335,13 @@ class Cancel(LogEntry):
 
 @record
 class Abandon(LogEntry):
-    """A worker gives an open ticket back."""
+    """A worker gives back an open ticket."""
 
-    worker: str = about("whose")
-    ticket: int = about("which")
-    reason: str = about("why")
+    worker: str = about("the worker")
+    ticket: int = about("the ticket")
+    reason: str = about("the reason")
     skipped: bool = about(
-        "its part of a work unit is not dealt again: given up too often, or the unit had ended before it",
+        "its part of a work unit is not dealt again: it was abandoned too often, or the unit had ended before it",
         default=False,
     )
     ends: bool = about("its work unit had ended before this part", default=False)
@@ -359,7 +357,7 @@ class Abandon(LogEntry):
 class Lost(LogEntry):
     """The connection of a worker broke; it may still come back."""
 
-    worker: str = about("whose")
+    worker: str = about("the worker")
 
     def sentence(self) -> str:
         return "has lost its connection"
@@ -371,7 +369,7 @@ class Back(LogEntry):
 
     event = "connection_back"
 
-    worker: str = about("who")
+    worker: str = about("the worker")
 
     def sentence(self) -> str:
         return "is back"
@@ -379,13 +377,13 @@ class Back(LogEntry):
 
 @record
 class Leave(LogEntry):
-    """A worker is no member any more."""
+    """A worker is no longer a member."""
 
     event = "worker_left"
 
-    worker: str = about("who")
-    reason: str = about("why")
-    kept: bool = about("what servers keep for this worker alone stays: it is expected back", default=False)
+    worker: str = about("the worker")
+    reason: str = about("the reason")
+    kept: bool = about("the worker is expected back, and servers keep its own state", default=False)
 
     def sentence(self) -> str:
         return f"leaves: {self.reason}"
@@ -401,7 +399,7 @@ class Done(LogEntry):
 
     event = "worker_done"
 
-    worker: str = about("who")
+    worker: str = about("the worker")
 
     def sentence(self) -> str:
         return "has no more data"
@@ -409,9 +407,9 @@ class Done(LogEntry):
 
 @record
 class Checkpoint(LogEntry):
-    """Everything is to be saved as it is behind this entry. Whether the disks took it, the store says."""
+    """All state after this entry is to be saved. Whether the disks took it is known from the store alone."""
 
-    version: int = about("the newest")
+    version: int = about("the newest version")
 
     def sentence(self) -> str:
         return f"version {self.version} is kept in a checkpoint"
@@ -422,18 +420,18 @@ class Checkpoint(LogEntry):
 
 @record
 class Restore(LogEntry):
-    """New processes go on from the checkpoint before it: the `leave` of every member follows, and is `kept`."""
+    """New processes continue from the checkpoint before it. A `leave` of every member follows, and is `kept`."""
 
     job: str = about("the job's new name")
-    version: int = about("of the checkpoint")
+    version: int = about("version of the checkpoint")
     servers: int = about("number of servers from here on")
-    rolled_back: int = about("entries that had followed on that checkpoint, and are void")
+    rolled_back: int = about("number of entries after that checkpoint, which are void")
 
     def sentence(self) -> str:
         return f"goes on from the checkpoint of version {self.version}, on {self.servers} servers"
 
     def order(self, folded: set[int]) -> orders.Order:
-        # A sum that a stop has left behind is of contributions that were dropped.
+        # A sum that remains after a stop has only contributions that were dropped.
         return orders.NOTE if folded else orders.Discard()
 
 
@@ -443,7 +441,7 @@ class Note(LogEntry):
 
     event = "note"
 
-    text: str = about("what was said")
+    text: str = about("the remark")
 
     def sentence(self) -> str:
         return f"note: {self.text}"
@@ -453,8 +451,8 @@ class Note(LogEntry):
 class Stop(LogEntry):
     """The job, or a phase of it, ends."""
 
-    reason: str = about("why")
-    version: int = about("the newest")
+    reason: str = about("the reason")
+    version: int = about("the newest version")
     success: bool = about("whether it succeeded")
 
     def sentence(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pswire.decisions.entries import KINDS, Entry
 from pswire.decisions.records import declared
-from pswire.logs.lines import LONGEST, MOST_LINES, BoundedHandler
+from pswire.logs.lines import LONGEST, MAX_LINES, BoundedHandler
 
 FORMATS: Final = ("text", "json")
 TEXT: Final = "%(asctime)s %(name)s %(levelname)s %(message)s"
@@ -216,7 +216,7 @@ class JsonFormatter(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            line["exception"] = "".join(traceback.format_exception(*record.exc_info))[-MOST_LINES * 100 :]
+            line["exception"] = "".join(traceback.format_exception(*record.exc_info))[-MAX_LINES * 100 :]
         return json.dumps(line, default=str)
 
 
@@ -237,8 +237,8 @@ def set_up(command: str, form: str) -> None:
     logging.captureWarnings(True)
 
     def crashed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        told = (kind, error, trace)
-        logging.getLogger(command).critical("%s", error, exc_info=told, extra=event("crashed"))
+        info = (kind, error, trace)
+        logging.getLogger(command).critical("%s", error, exc_info=info, extra=event("crashed"))
 
     sys.excepthook = crashed
 
@@ -256,14 +256,14 @@ def spoken(line: str) -> str:
     if not line.startswith('{"time"'):
         return line
     try:
-        told = json.loads(line)
-        who, message = str(told["logger"]), str(told["message"])
+        parsed = json.loads(line)
+        who, message = str(parsed["logger"]), str(parsed["message"])
     except (ValueError, KeyError, TypeError):
         return line
-    if told.get("event") == "failed":
+    if parsed.get("event") == "failed":
         return f"{who}: {message}"
-    return f"{who} {str(told.get('level', '')).upper()} {message}" + _trace(told)
+    return f"{who} {str(parsed.get('level', '')).upper()} {message}" + _trace(parsed)
 
 
-def _trace(told: Mapping[str, Any]) -> str:
-    return f"\n{told['exception']}".rstrip() if "exception" in told else ""
+def _trace(parsed: Mapping[str, Any]) -> str:
+    return f"\n{parsed['exception']}".rstrip() if "exception" in parsed else ""

@@ -15,7 +15,7 @@ BURST: Final = 50
 PERIOD: Final = 10.0
 # Characters per line, and lines per record, which may be a traceback.
 LONGEST: Final = 4000
-MOST_LINES: Final = 100
+MAX_LINES: Final = 100
 # Enough for a sentence that names a few things.
 USUAL: Final = 500
 
@@ -62,10 +62,10 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
     def format(self, record: logging.LogRecord) -> str:
         """Indent all lines but the first, so that none looks like a record of its own."""
         lines = super().format(record).split("\n")
-        if len(lines) > MOST_LINES:
+        if len(lines) > MAX_LINES:
             # Keep both ends: the end of a traceback has the error.
-            cut = [f"... ({len(lines) - MOST_LINES} lines)"]
-            lines = [*lines[: MOST_LINES // 2], *cut, *lines[-MOST_LINES // 2 :]]
+            cut = [f"... ({len(lines) - MAX_LINES} lines)"]
+            lines = [*lines[: MAX_LINES // 2], *cut, *lines[-MAX_LINES // 2 :]]
         return "\n    ".join(escaped(line, LONGEST) for line in lines)
 
     def emit(self, record: logging.LogRecord) -> None:

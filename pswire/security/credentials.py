@@ -54,15 +54,15 @@ class LiveIdentity:
         except IdentityError as error:
             if str(error) != self._said:
                 self._said = str(error)
-                told = event("identity_not_renewed")
+                extra = event("identity_not_renewed")
                 log.warning(
-                    "the new certificate cannot be used yet, the old one stays: %s", error, extra=told
+                    "the new certificate cannot be used yet, the old one stays: %s", error, extra=extra
                 )
             return
         self._said = ""
         if self._identity.cert:
-            told = event("identity_renewed", subject=str(self._identity.facts.subject))
-            log.info("the certificate was renewed: %s", self._identity.facts.subject, extra=told)
+            extra = event("identity_renewed", subject=str(self._identity.facts.subject))
+            log.info("the certificate was renewed: %s", self._identity.facts.subject, extra=extra)
 
 
 Metadata = tuple[tuple[str, str], ...]

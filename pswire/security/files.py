@@ -12,7 +12,7 @@ from pswire.security.names import IdentityError
 from pswire.security.secret import Secret
 
 # More than any certificate file; the path may be that of anything.
-_MOST: Final = 2**20
+_MAX_BYTES: Final = 2**20
 
 # The identity of a file's contents: inode, modification time, size.
 Stamp = tuple[int, int, int]
@@ -91,7 +91,7 @@ def read_file(path: Path, what: str, *, private: bool = False) -> bytes:
         with path.open("rb") as file:
             if private:
                 _refuse_what_others_read(path, what, os.fstat(file.fileno()))
-            return file.read(_MOST)
+            return file.read(_MAX_BYTES)
     except OSError as error:
         raise IdentityError(f"the {what} cannot be read: {path}: {error.strerror or error}") from error
 

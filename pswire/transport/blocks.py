@@ -55,12 +55,6 @@ def runs(layout: ShardLayout) -> Iterator[Run]:
         yield Run(piece.offset, rows, width, width >= SHORTEST and piece.offset < layout.trainable)
 
 
-def coded_share(layout: ShardLayout) -> float:
-    """Return the fraction of trainable elements that does not travel as float32."""
-    coded = sum(run.rows * run.width for run in runs(layout) if run.coded)
-    return coded / layout.trainable if layout.trainable else 0.0
-
-
 class BlockCodec(Codec):
     """A codec with a scale per block. `block`: the most elements that share a scale."""
 
@@ -221,8 +215,8 @@ class ErrorFeedback(Encoder):
             if not run.coded:
                 payload[begin:end].view("<f4")[...] = values[part]
                 continue
-            told = (values[part], self.residual[part], run.width, payload[begin:end], left[part])
-            if (bad := self._blocks.encode_rows(*told)) >= 0:
+            arguments = (values[part], self.residual[part], run.width, payload[begin:end], left[part])
+            if (bad := self._blocks.encode_rows(*arguments)) >= 0:
                 found = values[run.start + bad] + self.residual[run.start + bad]
                 raise NotFinite(f"expected finite numbers, got {found} at element {run.start + bad}")
         self._next = (ticket, left)

@@ -12,7 +12,7 @@ from pswire.logs.lines import escaped
 
 LONGEST: Final = 300
 # The limit of characters to examine: gRPC allows 8 KiB.
-MOST: Final = 10_000
+MAX_EXAMINED: Final = 10_000
 
 # What grpc.aio reports if a call ends while a message is being written, instead of what the server or the connection
 # says.
@@ -69,7 +69,7 @@ def reason(error: grpc.RpcError) -> str:
         return "no answer in time"
     if write_broke(error):
         return "the connection broke"
-    text = " ".join((error.details() or "")[:MOST].split())
+    text = " ".join((error.details() or "")[:MAX_EXAMINED].split())
     while (outer := _LAYERS.match(text)) and outer.end() < len(text):
         text = text[outer.end() :].rstrip("]")
     if not text:
@@ -77,7 +77,7 @@ def reason(error: grpc.RpcError) -> str:
     if text == "Cancelling all calls":
         # gRPC's text for a server that shuts down.
         return "it shut down"
-    text = escaped(text, MOST)
+    text = escaped(text, MAX_EXAMINED)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
 
 

@@ -251,12 +251,12 @@ class FramedSocket:
                 return False
             try:
                 plain = self._socket.plain if isinstance(self._socket, TlsSocket) else self._socket
-                told = plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+                info = plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
             except OSError:
                 return False
-        if len(told) < _TCP_INFO.size:
+        if len(info) < _TCP_INFO.size:
             return False
-        retransmitted, probed, data, acknowledged = _TCP_INFO.unpack(told)
+        retransmitted, probed, data, acknowledged = _TCP_INFO.unpack(info)
         return bool(max(retransmitted, probed) > 1 and min(data, acknowledged) > 1000 * seconds)
 
     def cut(self) -> None:

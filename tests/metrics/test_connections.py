@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from psserver.metrics import endpoint
-from psserver.metrics.endpoint import MOST, MOST_OF_ONE, Metrics
+from psserver.metrics.endpoint import CONNECTION_LIMIT, PER_ADDRESS_LIMIT, Metrics
 from tests import patience
 
 # Seconds: what does not happen by then does not happen.
@@ -96,7 +96,7 @@ def test_silent_connections_take_few_threads_and_end(port: Port, capfd: pytest.C
             for key, _ in waiting.select(DEADLINE / 50):
                 waiting.unregister(key.fileobj)
             most = max(most, len(port.threads()))
-    assert most <= MOST
+    assert most <= CONNECTION_LIMIT
     assert all(ended(connection) for connection in silent)
     port.settle()
     assert "answer 42.0" in port.scrape()
@@ -143,7 +143,7 @@ def test_where_no_thread_can_be_started_only_that_connection_is_closed(
             raise RuntimeError("can't start new thread")
 
         without.setattr(threading.Thread, "start", start)
-        refused = [port.connect() for _ in range(MOST + 1)]
+        refused = [port.connect() for _ in range(CONNECTION_LIMIT + 1)]
         assert all(ended(connection) for connection in refused)
     assert "answer 42.0" in port.scrape()
     assert capfd.readouterr().err == ""
@@ -161,10 +161,10 @@ def test_closing_ends_what_is_served(port: Port) -> None:
 def test_connections_of_one_address_keep_no_scrape_of_another_off(answer: None) -> None:
     port = Port(deadline=PATIENCE)
     # On Linux all of 127.0.0.0/8 is this machine.
-    noisy = [port.connect("127.0.0.3") for _ in range(2 * MOST)]
+    noisy = [port.connect("127.0.0.3") for _ in range(2 * CONNECTION_LIMIT)]
     # Taken up after them.
     assert "answer 42.0" in port.scrape()
-    assert all(ended(each) for each in noisy[MOST_OF_ONE:])
+    assert all(ended(each) for each in noisy[PER_ADDRESS_LIMIT:])
     port.metrics.close()
-    assert all(ended(each) for each in noisy[:MOST_OF_ONE])
+    assert all(ended(each) for each in noisy[:PER_ADDRESS_LIMIT])
     port.settle()

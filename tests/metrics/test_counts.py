@@ -11,7 +11,7 @@ from pslab.compare.timeline import timeline
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkFold
 from psserver.metrics import collector
-from psserver.metrics.counts import MOST_WORKERS, OTHERS, Counts, JobNumbers, numbers_from
+from psserver.metrics.counts import MAX_WORKERS, OTHERS, Counts, JobNumbers, numbers_from
 from pswire.config.experiment import parse_experiment
 from tests.replay.simulated import document
 from tests.simulator.lab import Outcome, simulate
@@ -96,7 +96,7 @@ def test_many_workers_are_few_series() -> None:
     given = document("bounded", {"max_staleness": 1}, cluster={"workers": 500}, simulation=many)
     outcome = simulate(parse_experiment(given))
     numbers = numbers_of(outcome)
-    assert len(numbers.workers) == MOST_WORKERS + 1 and OTHERS in numbers.workers
+    assert len(numbers.workers) == MAX_WORKERS + 1 and OTHERS in numbers.workers
     metrics = families(numbers)
     assert sum(len(metric.samples) for metric in metrics) < 2000
     assert value(metrics, "samples_total") == outcome.summary["samples"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pswire.model.plan import ShardLayout, VariableSpec, make_plan
-from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec, coded_share, runs
+from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec, runs
 from pswire.transport.codecs import NotFinite, WireDtypeError
 from tests.sentences import Recorder
 
@@ -233,7 +233,7 @@ def test_bytes_behind_the_end_are_refused(sentences: Recorder) -> None:
 def test_short_rows_and_state_travel_as_they_are() -> None:
     coded = {run.width for run in runs(LAYOUT) if run.coded}
     assert coded == {2500, 33, 4096}
-    assert coded_share(LAYOUT) == (LAYOUT.trainable - 7) / LAYOUT.trainable
+    assert sum(run.rows * run.width for run in runs(LAYOUT) if run.coded) == LAYOUT.trainable - 7
     values = np.random.default_rng(2).normal(size=LAYOUT.elements).astype(np.float32)
     found = decoded(INT4, encoded(INT4, values))
     for run in runs(LAYOUT):

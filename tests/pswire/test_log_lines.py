@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pswire.logs.lines import LONGEST, MOST_LINES, BoundedHandler
+from pswire.logs.lines import LONGEST, MAX_LINES, BoundedHandler
 from tests.sentences import Recorder
 
 
@@ -44,7 +44,7 @@ def test_long_lines_and_long_records_are_cut(written: Written) -> None:
     written.log.info("%s", "x" * 10**6)
     assert len(written.text.getvalue()) < LONGEST + 100
     written.log.info("%s", "\n" * 10**6)
-    assert len(written.lines) < 2 * MOST_LINES
+    assert len(written.lines) < 2 * MAX_LINES
 
 
 def test_a_traceback_stays_readable(written: Written, sentences: Recorder) -> None:
