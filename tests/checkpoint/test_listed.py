@@ -42,7 +42,7 @@ def test_the_newest_is_taken_and_older_ones_by_their_names(folder: Path) -> None
     # The folder of them lies in the run, too.
     assert fates(folder / "checkpoints") == expected
     said = ps_lab("checkpoints", folder).out
-    assert "--resume latest goes on from it" in said and f"--resume {older[0]} goes on from it" in said
+    assert "--resume latest resumes from it" in said and f"--resume {older[0]} resumes from it" in said
     assert resume(folder, older[0]).code == 0
     # Those behind it are void now, and what was taken since is the newest.
     later = fates(folder)

@@ -91,7 +91,7 @@ def test_a_run_goes_on_by_the_command_that_began_it(tmp_path: Path) -> None:
         said, _ = launcher.communicate(timeout=2 * PATIENCE)
     assert launcher.returncode == 3, said
     assert "server-0 was killed by SIGKILL" in said
-    assert "go on with ps-lab run" in said and "--resume latest" in said
+    assert "resume with ps-lab run" in said and "--resume latest" in said
     before = files(out)
     other = lab(command(tmp_path, "--resume", "latest", "--policy", "async"))
     assert other.returncode == 2 and "a job goes on as it began" in other.stdout
@@ -152,7 +152,7 @@ def test_ctrl_c_saves_the_last_version_and_a_resume_goes_on_from_it(tmp_path: Pa
     assert launcher.returncode == 130, said
     assert (
         "stopped by SIGINT" in said
-        and f"version 12 is saved: go on with ps-lab run {out}/experiment.toml --out {out}" in said
+        and f"version 12 is saved: resume with ps-lab run {out}/experiment.toml --out {out}" in said
     )
     store = Store(out / "checkpoints")
     assert [store.verify(name).version for name in store.names()] == [12]
