@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from rich.console import Console
 
     from pslab.dashboard.observer import Observer
-    from pslab.display import Lines
+    from pslab.display.progress import Lines
     from pslab.launch.remote.launcher import CommandPipe
     from psserver.fast import FastBackend
     from psserver.shard import Shard
