@@ -1,4 +1,4 @@
-"""What is known beforehand of an update's numbers, so that the shards need not be asked whether they are finite."""
+"""Bounds that prove an update finite, so that the shards need not be asked."""
 
 from typing import Protocol
 
@@ -6,36 +6,36 @@ from pswire.decisions.entries import Apply
 
 
 class Assurance(Protocol):
-    """Bounds on all that the shards hold, moved on with every update. The coordinator owns it.
+    """Bounds on all numbers that the shards hold, maintained with every update. The coordinator owns it.
 
-    A payload is ordinary when none of its numbers is beyond what the shards check at its receipt.
+    A payload is ordinary if none of its numbers exceeds the limit that the shards check when they receive it.
     """
 
     def installed(self, ordinary: bool) -> None:
-        """Version 0 is here; `ordinary`: its payload was."""
+        """Begin at version 0. `ordinary`: whether its payload was."""
         ...
 
     def certain(self, update: Apply) -> bool:
-        """The update is finite whatever the numbers of its payloads, all of which are ordinary.
+        """Whether the update is certain to be finite, for any numbers of its payloads, all of which are ordinary.
 
-        It is taken to be made then. False: nobody knows; nothing has changed.
+        If so, the bounds now include it. False: unknown, and nothing has changed.
         """
         ...
 
     def measured(self, largest: float) -> None:
-        """An update was made that leaves no number beyond `largest` on any shard."""
+        """Learn that after an update no number on any shard exceeds `largest`."""
         ...
 
 
 class Certain:
-    """Every update is certain: for a coordinator without shards that could be asked."""
+    """Takes every update for finite: for a coordinator without shards to ask."""
 
     def installed(self, ordinary: bool) -> None:
-        """Nothing to know."""
+        """Do nothing."""
 
     def certain(self, update: Apply) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def measured(self, largest: float) -> None:
-        """Nothing to know."""
+        """Do nothing."""

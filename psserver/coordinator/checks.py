@@ -1,4 +1,4 @@
-"""What the coordinator demands of a policy's decisions. Each check raises PolicyError with what was expected."""
+"""Checks of a policy's decisions. Each raises PolicyError, which says what was expected."""
 
 from collections.abc import Collection, Sequence
 
@@ -8,12 +8,12 @@ from pswire.domains import LARGEST_SINGLE
 
 # The shards compute in float32; a number beyond it would make every weight infinite. NaN compares with nothing.
 LARGEST = LARGEST_SINGLE
-# Tuples made once: these checks are a part of every step.
+# Built once, because these checks run in every step.
 _SEQUENCE, _NUMBER = (tuple, list), (int, float)
 
 
 def check_apply(apply: Apply, folded: Collection[Part], tensors: TensorParts) -> None:
-    """`folded`: what is in the shards' open sum, in order."""
+    """Check an update. `folded`: the parts in the shards' open sum, in order."""
     parts = apply.parts
     if not isinstance(parts, _SEQUENCE):
         raise PolicyError(f"apply of {parts!r}: expected a tuple of Part(ticket, factor)")
@@ -41,6 +41,7 @@ def check_apply(apply: Apply, folded: Collection[Part], tensors: TensorParts) ->
 
 
 def check_part(part: Part, tensors: TensorParts) -> None:
+    """Check the factors of one contribution."""
     if not isinstance(part, Part):
         raise PolicyError(f"apply of {part!r}: expected Part(ticket, factor)")
     if not (_in_range(part.factor) and _in_range(part.compensation)):
@@ -52,24 +53,24 @@ def check_part(part: Part, tensors: TensorParts) -> None:
 
 
 def _in_range(value: object) -> bool:
-    """A number that float32 can hold. It comes of somebody else's code, and need not be a number at all."""
+    """Whether a value from a policy, which may be of any type, is a number that float32 can hold."""
     return isinstance(value, _NUMBER) and -LARGEST <= value <= LARGEST
 
 
 def check_grant(grant: Grant) -> None:
-    """A turn travels to the shards as a whole number."""
+    """Check the turn, which the shards receive as a whole number."""
     if not (grant.turn is None or (isinstance(grant.turn, int) and grant.turn >= 0)):
         raise PolicyError(f"grant of ticket {grant.ticket}: expected a turn of 0 or more, got {grant.turn!r}")
 
 
 def check_reason(decision: Drop | Cancel | Stop) -> None:
-    """A reason stands in the log, and goes to the worker."""
+    """Check the reason, which goes into the log and to the worker."""
     if not isinstance(decision.reason, str):
         raise PolicyError(f"{decision}: expected a text as its reason")
 
 
 def check_fold(part: Part, folded: Collection[int], tensors: TensorParts) -> None:
-    """`folded`: tickets in the shards' open sum."""
+    """Check a fold. `folded`: tickets in the shards' open sum."""
     if tensors.lists:
         raise PolicyError(
             f"fold of ticket {part.ticket}: {tensors.aggregator} needs all contributions of an update "
@@ -81,7 +82,7 @@ def check_fold(part: Part, folded: Collection[int], tensors: TensorParts) -> Non
 
 
 def check_list(tickets: Sequence[Ticket], tensors: TensorParts) -> None:
-    """An aggregator trusts a number of workers: nobody may count twice."""
+    """Check that an aggregator gets contributions of enough different workers."""
     name, workers = tensors.aggregator, [ticket.worker for ticket in tickets]
     if len(set(workers)) < len(workers) or len(workers) < tensors.fewest:
         raise PolicyError(

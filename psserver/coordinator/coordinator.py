@@ -1,4 +1,4 @@
-"""The coordinator: every method is one input, and answers with outputs in order."""
+"""The coordinator: every method takes one input and answers with outputs in order."""
 
 import functools
 import inspect
@@ -15,7 +15,7 @@ from psserver.coordinator.members.membership import Membership
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import JoinDeferred, Output
 from psserver.coordinator.policy_driver import PolicyDriver
-from psserver.coordinator.state import CoordinatorState, save, take_up
+from psserver.coordinator.state import CoordinatorState, restore, save
 from psserver.coordinator.terms import JobTerms
 from psserver.coordinator.tickets.contributions import Contributions
 from psserver.coordinator.view import CoordinatorView
@@ -32,9 +32,9 @@ _Input = ParamSpec("_Input")
 
 
 def _after_trial(take: Callable[_Input, list[Output]]) -> Callable[_Input, list[Output]]:
-    """Keep an input that comes while the shards are asked about an update, and take it, whole, after their answer.
+    """Defer an input that arrives during a trial until the shards have answered.
 
-    Only its time changes: `now` is then that of the answer.
+    The deferred input is unchanged except for `now`, which becomes the time of the answer.
     """
     signature = inspect.signature(take)
 
@@ -50,7 +50,7 @@ def _after_trial(take: Callable[_Input, list[Output]]) -> Callable[_Input, list[
             given.arguments["now"] = now
             return take(*given.args, **given.kwargs)
 
-        coordinator._kept.append(later)
+        coordinator._deferred.append(later)
         return []
 
     return taken
@@ -59,14 +59,14 @@ def _after_trial(take: Callable[_Input, list[Output]]) -> Callable[_Input, list[
 class Coordinator(CoordinatorView):
     """Membership, tickets and one policy: a deterministic state machine.
 
-    It is made of a `Ledger` (what is known of the job), a `PolicyDriver` (the policy and its decisions),
-    a `Lifecycle` (beginning and end), a `Membership`, a `Dealer` (work units), and `Contributions` (what members ask
-    for and bring). Each knows those before it, but the `Membership` is known to none. After each input the state is
-    consistent again. `now` is any monotonic number of seconds. Inputs of an unknown or superseded
+    Its parts are a `Ledger` (facts of the job), a `PolicyDriver` (the policy and its decisions), a `Lifecycle`
+    (beginning and end), a `Membership`, a `Dealer` (work units), and `Contributions` (requests and commits of
+    members). Each uses those before it; none uses the `Membership`. After each input the state is
+    consistent. `now` is any monotonic number of seconds. Inputs of an unknown or superseded
     incarnation are answered by a fatal refusal and change nothing.
 
-    `assurance`: which updates are finite without asking. Of any other the outputs have a `Trial`; until `tried`
-    answers it, inputs are kept, and taken in their order after the answer.
+    `assurance` knows which updates are certain to be finite. For any other update the outputs contain a `Trial`. Until
+    `tried` answers it, inputs are deferred; they are then taken in order.
     """
 
     def __init__(
@@ -78,22 +78,22 @@ class Coordinator(CoordinatorView):
         ledger = Ledger(terms, now)
         driver = PolicyDriver(policy, ledger, self._assurance)
         super().__init__(ledger, driver, Lifecycle(ledger, driver, self._assurance))
-        # Inputs that came while the shards are asked about an update.
-        self._kept: deque[Callable[[float], list[Output]]] = deque()
+        # Inputs that arrived during a trial.
+        self._deferred: deque[Callable[[float], list[Output]]] = deque()
         self._membership = Membership(self._ledger, self._driver, self._lifecycle)
         self._dealer = Dealer(self._ledger, self._driver, self._lifecycle)
         self._contributions = Contributions(self._ledger, self._driver, self._lifecycle, self._dealer)
 
     def agree(self, optimizer: Mapping[str, object]) -> None:
-        """The job's optimizer, where it was not known at the start. Before `opening`."""
+        """Set the job's optimizer if it was not known at the start. Call before `opening`."""
         self.terms = self._ledger.terms = replace(self.terms, optimizer=optimizer)
 
     def planned(self, transfer: float) -> None:
-        """The model is known: a payload may be under way for `transfer` seconds."""
+        """Learn from the model's size how many seconds a payload may be under way."""
         self.terms = self._ledger.terms = replace(self.terms, transfer=transfer)
 
     def opening(self) -> list[Output]:
-        """The first log entry. Call once, before any other input."""
+        """Record the first log entry. Call once, before any other input."""
         terms, policy, ledger = self.terms, self.policy, self._ledger
         local = policy.local_rule
         ledger.record(
@@ -115,38 +115,42 @@ class Coordinator(CoordinatorView):
     # State
 
     def state(self) -> CoordinatorState:
-        """All that it and its policy know, between two inputs. Raises StateError for a policy that cannot be saved,
-        and while it is `trying`."""
+        """Return all that it and its policy remember, between two inputs.
+
+        Raises StateError for a policy that cannot be saved, and during a trial.
+        """
         if self.trying:
-            raise StateError("the shards are asked about an update: expected state() after their answer")
+            raise StateError(
+                "a trial of an update is under way: expected state() after the answer of the shards"
+            )
         return save(self._ledger, self._driver)
 
     def restore(self, state: CoordinatorState, *, shift: float = 0.0) -> None:
-        """Go on from that state: in place of `opening`, and before any input.
+        """Continue from a saved state: instead of `opening`, and before any input.
 
-        `shift` is added to all times, for another process has another clock: `now` minus the time of the
-        state in that clock. The same inputs lead to the same outputs then as they would have before.
-        Members are as they were; for each whose connection does not stand any more, call `disconnect`.
+        `shift` is added to all times, because another process has another clock: it is `now` minus the time of the
+        save by the old clock. The same inputs then lead to the same outputs as before.
+        Members are as they were; call `disconnect` for each whose connection is gone.
         Raises StateError, with nothing changed, for a state that does not fit (see `psserver.coordinator.state`).
         """
-        take_up(state, self._ledger, self._driver, shift)
+        restore(state, self._ledger, self._driver, shift)
         if self._ledger.initialised:
-            # How large the numbers on the shards are is not part of the state: they are asked at the first update.
+            # The state has no bounds on the shards' numbers: the first update is tried.
             self._assurance.installed(False)
 
     def resume(self, rolled_back: int, now: float, expected: Collection[str] = ()) -> list[Output]:
-        """Go on in new processes, right after `restore` of a state that a checkpoint's entry ends.
+        """Continue in new processes, right after `restore` of a checkpoint's state.
 
-        Open tickets are cancelled and members leave; what they committed stays. Grants begin again when as many
-        workers are ready as at the start, or all that are `expected` back, where somebody knows them.
-        `rolled_back`: how many entries the log has lost for it.
+        Open tickets are cancelled and members leave; their commits stay. Grants begin again when as many
+        workers are ready as at the start, or when all `expected` ones are, if any are given.
+        `rolled_back`: the number of log entries that were lost.
         """
         self._ledger.expected = frozenset(expected)
         self._membership.resume(rolled_back, now)
         return self._ledger.emit()
 
     def checkpoint(self, now: float) -> list[Output]:
-        """Have everything saved now, unless the newest version is, or it is `trying`: before a signal ends the job."""
+        """Order a checkpoint of the newest version unless it is saved or under trial, before a signal ends the job."""
         ledger = self._ledger
         if (
             ledger.stopped is None
@@ -164,9 +168,9 @@ class Coordinator(CoordinatorView):
         self._driver.check_succession(policy)
 
     def change_policy(self, policy: Policy, now: float) -> list[Output]:
-        """Another policy decides from now on, from where the present one is; for simulations that ask "what if".
+        """Let another policy decide from now on, from the present one's state; for "what if" simulations.
 
-        The decision log does not say so: it cannot be replayed afterwards. Raises PolicyError, with nothing changed.
+        The decision log does not record it, so it cannot be replayed. Raises PolicyError, with nothing changed.
         """
         self._driver.succeed(policy, now)
         self.policy = policy
@@ -175,8 +179,10 @@ class Coordinator(CoordinatorView):
     # Work units
 
     def declare_work(self, terms: WorkTerms | None, now: float) -> list[Output]:
-        """What the job's data is dealt as; None: it is not dealt. Before version 0; said again, it changes nothing.
-        Raises WorkError for terms that make no sense, with nothing changed."""
+        """Declare how the job's data is dealt; None: it is not. Call before version 0; repeating it changes nothing.
+
+        Raises WorkError for terms out of range, with nothing changed.
+        """
         if terms is not None:
             terms.check()
         self._dealer.declare(terms, now)
@@ -184,13 +190,13 @@ class Coordinator(CoordinatorView):
 
     @property
     def work_terms(self) -> WorkTerms | None:
-        """Those of `declare_work`."""
+        """The terms of `declare_work`."""
         return None if self._ledger.work is None else self._ledger.work.terms
 
     def _emit(self, now: float) -> list[Output]:
-        """The end of an input that may have brought a work unit back."""
+        """End an input that may have returned a work unit to the queue."""
         if not self.trying:
-            self._dealer.go_on(now)
+            self._dealer.resume_standby(now)
         return self._ledger.emit()
 
     # Membership
@@ -206,24 +212,24 @@ class Coordinator(CoordinatorView):
         stays: bool = False,
         used: int = 0,
     ) -> tuple[Member, list[Output]]:
-        """Make a worker a member. Raises JoinRefused; nothing has changed then.
+        """Make a worker a member. Raises JoinRefused, with nothing changed, and JoinDeferred during a trial.
 
-        An empty `worker` gets the name "w<rank>"; a rank of None the lowest
+        An empty `worker` gets the name "w<rank>", a rank of None the lowest
         free one. The same `session` again is the same member. A present worker
-        of the same name but another session is superseded: a process that was
-        restarted must not wait for its own former process. Not while `trying`: ask again after the answer.
-        `remembers`: its codec makes payloads of earlier ones, too. `stays`: its process may take part in a further
-        phase of the job: where all members are done, those are told so, and the job goes on when each of them has
-        joined anew or left. It ends when nobody is left. `used`: of a session that joins again and does not go back,
-        behind the last batch that it committed; what is not in the log of those is missing.
+        of the same name with another session is superseded, so that a restarted process need not wait for its
+        predecessor.
+        `remembers`: its codec derives payloads from earlier ones. `stays`: its process may take part in a further phase
+        of the job. When all members are done, those that stay are notified, and the job continues when each of them
+        has joined again or left; it ends when no member is left. `used`: for a session that joins again and does not
+        go back, one past the last batch that it committed; batches of these that the log lacks are missing.
         """
         if self.trying:
-            raise JoinDeferred("an update is being looked at; expected the Join again in a moment")
+            raise JoinDeferred("a trial of an update is under way; expected the Join again in a moment")
         member = self._membership.join(worker, session, rank, now, remembers, stays, used)
         return member, self._emit(now)
 
     def unknown_session(self, worker: str, incarnation: int, session: str) -> str | None:
-        """Why the process with this `session` is not that member; None when it is."""
+        """Return why the process with this `session` is not that member; None if it is."""
         member = self._ledger.member(worker, incarnation)
         if member is not None and member.session == session:
             return None
@@ -231,7 +237,7 @@ class Coordinator(CoordinatorView):
 
     @_after_trial
     def connect(self, worker: str, incarnation: int, session: str, now: float) -> list[Output]:
-        """The worker's session stream stands (again): repeat what it may have missed."""
+        """Note that the worker's session stream is up (again), and repeat what it may have missed."""
         member = self._ledger.member(worker, incarnation)
         if member is None or member.session != session:
             return self._ledger.refuse_unknown_session(worker, incarnation)
@@ -239,14 +245,14 @@ class Coordinator(CoordinatorView):
         return self._emit(now)
 
     def dismiss_absent(self, reason: str, now: float) -> list[Output] | None:
-        """Everybody who is a member departs, if nobody's session stream stands; else None, with nothing changed."""
+        """Make all members depart if no session stream is up; else return None, with nothing changed."""
         if self._membership.dismiss_absent(reason, now):
             return self._emit(now)
         return None
 
     @_after_trial
     def disconnect(self, worker: str, incarnation: int, now: float) -> list[Output]:
-        """The stream broke. The worker may come back within the grace period (see `tick`)."""
+        """Note that the stream broke. The worker may come back within the grace period (see `tick`)."""
         member = self._ledger.member(worker, incarnation)
         if member is not None:
             self._membership.disconnect(member, now)
@@ -254,7 +260,7 @@ class Coordinator(CoordinatorView):
 
     @_after_trial
     def give_up(self, worker: str, reason: str, now: float) -> list[Output]:
-        """The member lives and does not do its part, as its server found out: it departs. It may join again."""
+        """Make a member depart that is alive but does not do its part. It may join again."""
         member = self._ledger.roster.present.get(worker)
         if member is not None:
             self._membership.depart(member, reason, now)
@@ -274,16 +280,15 @@ class Coordinator(CoordinatorView):
         ordinary: bool = True,
         norm: float = math.nan,
     ) -> list[Output]:
-        """Take a request of this incarnation of a worker. Sent twice, it is answered twice and counts once.
+        """Take a request of this incarnation of a worker. A repeated request is answered again and counts once.
 
-        `ordinary`, `norm`: of a commit, what receipts say of its payload: no number is beyond what `Assurance` takes
-        for ordinary; the L2 norm of the gradient, NaN where nothing is computed.
-        A ready asks for the next ticket: the worker is idle, or works on ticket `holding` and wants the one after it
-        ahead; while it holds such a one, it is sent that one again. Where the policy grants nothing ahead, nothing
-        follows from it. To abandon a settled ticket (a cancelled one, say) changes nothing. A done worker has no more
-        data: barriers shrink, and the job ends when all are done, or at once where `ends` says why; a ticket that the
-        worker still holds is abandoned, for a ready that it repeated may have brought one that it never wanted. A
-        report changes nothing here.
+        `ordinary`, `norm`: from the receipts of a commit: whether the payload is ordinary (see `Assurance`), and the
+        L2 norm of the gradient, NaN if there is none.
+        Ready asks for the next ticket: the worker is idle, or works on ticket `holding` and asks ahead. If it already
+        holds a later ticket, it is sent that one again. A policy that does not grant ahead ignores the request.
+        Abandon of a settled ticket, such as a cancelled one, changes nothing. After Done a worker has no more data:
+        barriers shrink, and the job ends when all workers are done, or at once if `ends` gives a reason; a ticket that
+        the worker still holds is abandoned, because it may come from a repeated Ready. A Report changes nothing here.
         """
         member = self._ledger.member(worker, incarnation)
         if member is None and not isinstance(request, protocol.Leave):
@@ -317,13 +322,13 @@ class Coordinator(CoordinatorView):
 
     @_after_trial
     def note(self, text: str, now: float) -> list[Output]:
-        """Record an operator's remark; nothing else follows from it. Not once the job has stopped."""
+        """Record an operator's remark, without further effect. Ignored once the job has stopped."""
         if self.stopped is None:
             self._ledger.record(entries.Note(text), now)
         return self._emit(now)
 
     def tick(self, now: float) -> list[Output]:
-        """Let time pass: give up on the absent, notice the end. Call at least once a second."""
+        """Let time pass: evict absent members, detect the end. Call at least once a second."""
         if self.trying:
             return []
         self._membership.expire(now)
@@ -338,14 +343,14 @@ class Coordinator(CoordinatorView):
         """End the job from outside (a signal, a lost server)."""
         self._driver.drop_trial()
         self._ledger.stop(reason, now, success=success, cause=cause)
-        return [*self._emit(now), *self._take_kept(now)]
+        return [*self._emit(now), *self._take_deferred(now)]
 
     # Updates that may not be finite
 
     def tried(self, trial: int, finite: bool, largest: float, now: float) -> list[Output]:
-        """The answer to a `Trial`: whether the update is finite on every shard. Another trial's is ignored.
+        """Take the answer to a `Trial`: whether the update is finite on every shard. An outdated answer is ignored.
 
-        `largest`: no shard would have a number beyond it afterwards, in what it publishes or remembers.
+        `largest`: the largest magnitude on any shard after the update, in weights and slots.
         """
         pending = self._driver.trial
         if pending is None or pending.number != trial:
@@ -353,12 +358,12 @@ class Coordinator(CoordinatorView):
         self._driver.settle_trial(finite, largest, now)
         if not self.trying:
             self._lifecycle.finish_when_done(now)
-            self._driver.watch(now)
-        return [*self._emit(now), *self._take_kept(now)]
+            self._driver.check_deadlock(now)
+        return [*self._emit(now), *self._take_deferred(now)]
 
-    def _take_kept(self, now: float) -> list[Output]:
-        """Inputs that were kept, as if they came now, until the shards are asked again."""
+    def _take_deferred(self, now: float) -> list[Output]:
+        """Take the deferred inputs as if they arrived now, up to the next trial."""
         outputs: list[Output] = []
-        while self._kept and not self.trying:
-            outputs += self._kept.popleft()(now)
+        while self._deferred and not self.trying:
+            outputs += self._deferred.popleft()(now)
         return outputs

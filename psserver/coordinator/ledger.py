@@ -1,4 +1,4 @@
-"""What the coordinator knows of a job but for its policy, and the moves that leave an entry in the log."""
+"""The coordinator's facts of a job, without its policy, and the changes that write log entries."""
 
 from psserver.coordinator.members.roster import Member, Roster
 from psserver.coordinator.outputs import Output, Record, Send, Trial
@@ -10,10 +10,10 @@ from pswire.decisions import entries
 
 
 class Ledger:
-    """Members, tickets, the version, and what the present input puts out. One per coordinator; its parts share it.
+    """Members, tickets, the version, and the outputs of the present input. The coordinator's parts share one.
 
-    Each field has one writer. `roster`: membership (the state of a member: whatever handles its input).
-    `tickets`, `version`, `stopped` and what goes with it, `saved_*`: the moves below. `loss`, `lr_scale`,
+    Each field has one writer. `roster`: membership (a member's state: whichever part handles its input).
+    `tickets`, `version`, `stopped`, `evaluator`, `stop_index`, `saved_*`: the methods below. `loss`, `lr_scale`,
     `usual_step`: the commit. `initialised`, `started`, `resting`: the lifecycle. `work`: the dealer; its queue
     changes with the tickets. Times are seconds of the caller's clock.
     """
@@ -22,23 +22,23 @@ class Ledger:
         self.terms = terms
         self.roster = Roster(now)
         self.tickets = TicketTable(terms.first_ticket)
-        # None in a job that deals no work units.
+        # None if the job deals no work units.
         self.work: WorkQueue | None = None
         self.version = 0
         self.initialised = False
         self.started = False
-        # A phase is over, and the next has not begun: members that stay may begin it.
+        # Between two phases: members that stay may begin the next one.
         self.resting = False
         # Why the last phase ended.
         self.phase_ended = ""
-        # How many phases are over.
+        # The number of finished phases.
         self.phase = 0
-        # Nobody has said yet what the next phase deals.
+        # The next phase's work units are not declared yet.
         self.undeclared = False
         self.stopped: Stopped | None = None
         # Smoothed loss of recent commits; None before the first.
         self.loss: float | None = None
-        # What the learning rate that the job began with is multiplied by.
+        # Factor of the initial learning rate.
         self.lr_scale = 1.0
         # Smoothed seconds from grant to commit; None before the first.
         self.usual_step: float | None = None
@@ -48,16 +48,16 @@ class Ledger:
         # The worker that is asked to evaluate at the end, and the number of the stop's entry.
         self.evaluator: str | None = None
         self.stop_index = 0
-        # Of the newest checkpoint, or of the beginning.
+        # Version and time of the newest checkpoint, or of the beginning.
         self.saved_version, self.saved_at = 0, now
-        # A version was made for which a checkpoint is due; none is taken while the shards are asked about an update.
+        # A checkpoint is due. None is taken during a trial, which `trying` says.
         self._due = False
         self.trying = False
-        # When the job went on from a checkpoint, until it starts again.
+        # When the job resumed from a checkpoint; None once it has started again.
         self.resumed_at: float | None = None
-        # Behind a rollback: who was a member when it came. Empty: nobody knows.
+        # After a rollback: the members before it, if known; else empty.
         self.expected: frozenset[str] = frozenset()
-        # When the first session of all stood.
+        # When the first session was up.
         self.first_session: float | None = None
         # The time of the newest entry.
         self._newest = now
@@ -66,7 +66,7 @@ class Ledger:
     # Outputs
 
     def emit(self) -> list[Output]:
-        """What was put out since the last call, in order. The end of an input: a checkpoint that is due comes last."""
+        """Return the outputs since the last call, in order. Ends an input: a due checkpoint comes last."""
         if self._due and not self.trying:
             self.checkpoint(self._newest)
         out, self._outputs = self._outputs, []
@@ -80,7 +80,7 @@ class Ledger:
         return index
 
     def ask(self, trial: Trial) -> None:
-        """Have the shards asked."""
+        """Begin a trial."""
         self.trying = True
         self._outputs.append(trial)
 
@@ -91,7 +91,7 @@ class Ledger:
         self.notify(member, protocol.Refusal(message, ticket=ticket))
 
     def refuse_unknown_session(self, worker: str, incarnation: int) -> list[Output]:
-        """The whole answer to an input of one that is not a member."""
+        """Return the whole answer to an input from a worker that is not a member."""
         notice = protocol.Refusal(self.unknown(worker, incarnation), fatal=True)
         return [Send(worker, incarnation, notice)]
 
@@ -102,12 +102,12 @@ class Ledger:
     # Lookups
 
     def member(self, worker: str, incarnation: int) -> Member | None:
-        """The present member of that incarnation."""
+        """Return the present member of that incarnation; None if there is none."""
         member = self.roster.present.get(worker)
         return member if member is not None and member.incarnation == incarnation else None
 
     def unknown(self, worker: str, incarnation: int) -> str:
-        """Why that incarnation is refused."""
+        """Return why that incarnation is refused."""
         present = self.roster.present.get(worker)
         now_here = f"; incarnation {present.incarnation} is" if present else ""
         return (
@@ -115,7 +115,7 @@ class Ledger:
         )
 
     def own(self, member: Member, number: int, verb: str) -> Ticket | None:
-        """The member's ticket; otherwise a refusal that names what was expected."""
+        """Return the member's ticket; if it has no such ticket, refuse and return None."""
         ticket = self.tickets.find(number, member.worker)
         if ticket is not None:
             return ticket
@@ -128,10 +128,10 @@ class Ledger:
         )
         return None
 
-    # Moves
+    # Changes
 
     def made(self, version: int, now: float) -> None:
-        """There is a new version."""
+        """Move to a new version, and note if a checkpoint is due."""
         self.version = version
         terms = self.terms
         if not terms.checkpoints:
@@ -141,41 +141,43 @@ class Ledger:
             self._due = True
 
     def checkpoint(self, now: float) -> None:
-        """Order that everything is saved as it is behind this input."""
+        """Order a checkpoint of the state after this input."""
         self._due = False
         self.saved_version, self.saved_at = self.version, now
         self.record(entries.Checkpoint(self.version), now)
 
     @property
     def rejoin_limit(self) -> float:
-        """Seconds that a worker which was lost before its data ended has to come back at the end: what the first worker
-        took to start, beyond the time that any silent worker has. Servers by hand may have waited long for their first
-        worker, so there is a most."""
+        """Seconds that a lost worker with data left has to come back at the end of the job.
+
+        That is `worker_timeout` plus the time that the first worker took to start, which is capped because servers
+        started by hand may have waited long for it.
+        """
         start = 0.0 if self.first_session is None else self.first_session - self.began
         return self.terms.worker_timeout + min(start, self.terms.leave_limit)
 
     def reopen(self) -> None:
-        """The job goes on in new processes: grants begin when as many workers have come as at its first start."""
+        """Return to the time before the start, because the job resumes in new processes."""
         self.stopped, self.evaluator, self.stop_index = None, None, 0
         self.started = False
         self.roster.prepared.clear()
         for tally in self.roster.tallies.values():
             tally.arrived = False
         if self.resting and not self.expected:
-            # New scripts begin with their first fit, and may have more epochs: batches tell them where to go on.
+            # New scripts begin with their first fit and may have more epochs: their batches say where to continue.
             self.phase, self.resting = 0, False
             for tally in self.roster.tallies.values():
                 tally.phase_batch = 0
 
     def rest(self, member: Member, now: float) -> None:
-        """The member has ended its work on a ticket; it may hold another one, or wait for one already."""
+        """Set the state of a member that has ended its work on a ticket: it may hold another one or wait for one."""
         if member.worker in self.tickets.opened:
             member.enter("computing", now)
         else:
             member.enter("joined" if member.requested is None else "waiting", now)
 
     def drop(self, ticket: Ticket, reason: str, now: float) -> None:
-        """A pending ticket is not applied."""
+        """Drop a pending ticket."""
         staleness = self.version - ticket.base
         skipped = False
         if self.stopped is not None:
@@ -189,7 +191,7 @@ class Ledger:
         )
 
     def cancel(self, ticket: Ticket, reason: str, now: float) -> None:
-        """An open ticket is void; its worker is notified."""
+        """Cancel an open ticket and notify its worker."""
         self.record(entries.Cancel(ticket.worker, ticket.number, reason), now)
         self.deal_again(ticket)
         member = self.member(ticket.worker, ticket.incarnation)
@@ -199,12 +201,12 @@ class Ledger:
         self.tickets.settle(ticket, "cancel", fate)
 
     def deal_again(self, ticket: Ticket) -> None:
-        """A ticket is void: what it took of a work unit comes back."""
+        """Return a void ticket's part of a work unit to the queue."""
         if self.work is not None and ticket.part is not None:
             self.work.come_back(ticket.part)
 
     def settle(self, ticket: Ticket, event: TicketEvent, fate: protocol.Disposition) -> None:
-        """`event`, whose entry is in the log, has decided the ticket's fate; its worker is notified."""
+        """Settle a ticket by `event`, whose entry is in the log, and notify its worker."""
         self.tickets.settle(ticket, event, fate)
         member = self.member(ticket.worker, ticket.incarnation)
         if member is not None:
@@ -213,7 +215,7 @@ class Ledger:
     # The end
 
     def end_phase(self, reason: str) -> None:
-        """All members are done, and some may begin another phase of the job: each is told that this one is over."""
+        """End the phase, because all members are done and some stay for another; notify each of them."""
         self.resting = self.undeclared = True
         self.phase_ended = reason
         self.started = False
@@ -227,7 +229,7 @@ class Ledger:
                 self.notify(member, self.phase_notice(reason))
 
     def phase_notice(self, reason: str = "the phase is over") -> protocol.Stop:
-        """To a member that has ended its part of it."""
+        """Return the notice to a member that has ended its part of the phase."""
         return protocol.Stop(reason, self.version, True, self.entries - 1)
 
     def _save_at_the_end(self) -> None:
@@ -248,7 +250,7 @@ class Ledger:
             self._save_at_the_end()
         connected = [m for m in self.roster.by_rank() if m.absent_since is None]
         if self.stopped.in_order and connected and not self.resting:
-            # Behind a phase its members have heard of their end, and evaluate nothing.
+            # After a phase its members have already been notified of the end, and evaluate nothing.
             self.evaluator = connected[0].worker
         for member in connected:
             member.requested = None

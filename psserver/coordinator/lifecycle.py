@@ -1,10 +1,9 @@
-"""The phases of a job: who initialises the model, when the policy begins to decide, when the work is done."""
+"""The phases of a job: initialisation, start, end of the work."""
 
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members.roster import Member
+from psserver.coordinator.members.roster import Member, named
 from psserver.coordinator.policy_driver import PolicyDriver
-from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket
 from psserver.policies import Abandon, Done
 from pswire import protocol
@@ -12,17 +11,17 @@ from pswire.decisions import entries
 
 
 class Lifecycle:
-    """Moves a job on when its members have done their part."""
+    """Moves a job to its next phase when its members have done their part."""
 
     def __init__(self, ledger: Ledger, driver: PolicyDriver, assurance: Assurance) -> None:
         self._ledger = ledger
         self._driver = driver
         self._assurance = assurance
-        # Why the present phase ends before its data does; empty when it is over.
+        # Why the present phase ends before its data does; empty once it is over.
         self.phase_ends = ""
 
     def offer_initialisation(self, now: float) -> None:
-        """The first that asks, by rank, may install version 0; nobody else while it tries."""
+        """Let the first worker that asks, by rank, install version 0; one at a time."""
         ledger = self._ledger
         if ledger.initialised or any(t.initialise for t in ledger.tickets.in_state("open")):
             return
@@ -38,7 +37,7 @@ class Lifecycle:
                 return
 
     def install(self, member: Member, ticket: Ticket, now: float) -> None:
-        """The payload of an initialising ticket is version 0."""
+        """Make the payload of an initialising ticket version 0."""
         ledger = self._ledger
         self._assurance.installed(ticket.ordinary)
         ledger.initialised = True
@@ -49,8 +48,10 @@ class Lifecycle:
 
     @property
     def missing(self) -> int:
-        """How many the start still waits for. Once all have joined, nobody waits for one that is gone; nor behind a
-        rollback for one that had left before."""
+        """The number of workers that the start still waits for.
+
+        Once all have joined, it does not wait for one that has left, nor after a rollback for one that had left before.
+        """
         needed, roster = self._ledger.terms.quorum, self._ledger.roster
         if self._ledger.resting and self._ledger.resumed_at is None:
             return len(roster.expected()) - len(roster.prepared)
@@ -60,7 +61,7 @@ class Lifecycle:
         return min(missing, len(expected - roster.prepared)) if expected else missing
 
     def start_when_complete(self, now: float) -> None:
-        """The first grants go out together, so that a slow starter misses nothing."""
+        """Start once all expected workers are ready, so that a slow starter misses no grant."""
         ledger = self._ledger
         if ledger.started or not ledger.initialised:
             return
@@ -79,20 +80,20 @@ class Lifecycle:
             self._driver.request(member, now)
 
     def _regathered(self, now: float) -> bool:
-        """Those who do not come back in time may come later: a job that goes on does not wait for the dead."""
+        """Whether a resumed job has waited long enough for its former workers, which may still come later."""
         since, limit = self._ledger.resumed_at, self._ledger.terms.regather
         return since is not None and 0 < limit <= now - since
 
     def finish_when_done(self, now: float) -> None:
-        """Stop when everyone present is done, and those that left unfinished had time to come back."""
+        """Stop when all present members are done and those that left unfinished had time to come back."""
         ledger = self._ledger
         roster = ledger.roster
         if ledger.stopped is not None or not (ledger.started or self._all_came()):
             return
         if ledger.tickets.opened or self._driver.trial is not None:
-            return  # its holder is not done, or the shards are asked about an update
+            return  # a holder is not done, or a trial is under way
         if ledger.work is not None and ledger.work.standby and ledger.work.available > 0:
-            return  # somebody takes up what came back
+            return  # a worker on standby takes the work that came back
         if ledger.resting and roster.expected():
             return
         present = roster.here()
@@ -108,16 +109,16 @@ class Lifecycle:
             self._finish(now)
 
     def finish_work(self, now: float) -> None:
-        """Every work unit is done: nobody need be waited for."""
+        """Succeed, because every work unit is done."""
         work = self._ledger.work
         assert work is not None
         skipped = f"; {work.skipped} parts of them were skipped" if work.skipped else ""
         self._succeed(f"all work units are done{skipped}", now)
 
     def _succeed(self, reason: str, now: float, *, missing: bool = False) -> None:
-        """What there was to train is trained: the job ends, or its members may begin another phase of it.
+        """End the job, or the phase if members stay for another one.
 
-        `missing`: but for some data, which is a failure at the end of the job.
+        `missing`: some data was not trained, which is a failure at the end of the job.
         """
         ledger = self._ledger
         here = ledger.roster.here()
@@ -130,7 +131,7 @@ class Lifecycle:
             self.end_phase(reason, now)
 
     def end_phase(self, reason: str, now: float) -> None:
-        """The phase is over for all, whatever they do: what they hold is void."""
+        """End the phase for all members at once, and cancel their tickets."""
         ledger, driver = self._ledger, self._driver
         self.phase_ends = reason
         if ledger.work is not None:
@@ -162,14 +163,14 @@ class Lifecycle:
             lost = {
                 name: tally.missed for name, tally in sorted(ledger.roster.tallies.items()) if tally.missed
             }
-            for said in (
+            for clause in (
                 f"; {gone} left before its data ended" if gone else "",
                 f"; {sum(lost.values())} batches of {named(lost)} were lost with a server or a connection"
                 if lost
                 else "",
             ):
-                if said not in reason:
-                    reason += said
+                if clause not in reason:
+                    reason += clause
             if ledger.work is not None:
                 reason += "; not all work units were trained"
             missing = bool(gone or lost or ledger.work is not None) and not ledger.terms.allow_missing

@@ -1,4 +1,4 @@
-"""What the coordinator asks its shell to do: append to the log, send a worker a notice."""
+"""Outputs of the coordinator: append to the log, notify a worker, ask the shards."""
 
 from pswire.decisions.entries import Apply, Entry
 from pswire.protocol import Event
@@ -6,19 +6,19 @@ from pswire.values import value
 
 
 class JoinRefused(ValueError):
-    """A worker cannot become a member; the text says why."""
+    """A worker cannot become a member, for the reason in the text."""
 
 
 class JobOver(JoinRefused):
-    """The job has succeeded: a worker that comes now, or was started again, has nothing left to do."""
+    """The job has succeeded: a worker that joins now has nothing to do."""
 
 
 class JobStopped(JoinRefused):
-    """The job has ended without success: what comes back to its servers may find it begun again."""
+    """The job has ended without success: its servers may begin it again."""
 
 
 class JoinDeferred(RuntimeError):
-    """Nobody can become a member at this moment, but soon."""
+    """No worker can become a member right now; ask again in a moment."""
 
 
 @value
@@ -32,7 +32,7 @@ class Record:
 
 @value
 class Send:
-    """Send `notice` to this life of a worker."""
+    """Send `notice` to this incarnation of a worker."""
 
     worker: str
     incarnation: int
@@ -41,9 +41,10 @@ class Send:
 
 @value
 class Trial:
-    """Ask every shard whether the update that `update` would record is finite, and answer `Coordinator.tried`.
+    """Ask every shard whether the result of `update` is finite, and call `Coordinator.tried` with the answer.
 
-    Until then nothing is decided. `number`: of the trial. All entries that were recorded before concern it.
+    Until then the policy decides nothing. `number` identifies the trial. A shard must first execute all entries
+    recorded before it.
     """
 
     number: int
@@ -51,4 +52,4 @@ class Trial:
 
 
 Output = Record | Send | Trial
-"""What a step asks its caller to do, in this order."""
+"""Any output. The caller carries them out in order."""

@@ -1,4 +1,4 @@
-"""Sends events to the policy; its decisions become entries, notices and facts."""
+"""Sends events to the policy and turns its decisions into entries, notices and facts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,7 @@ from psserver.coordinator import outputs
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member
-from psserver.coordinator.sentences import named
+from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member, named
 from psserver.coordinator.tickets.table import Ticket, TicketError
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import (
@@ -34,72 +33,73 @@ from pswire.decisions import entries
 
 @dataclass(slots=True)
 class PendingTrial:
-    """`update` is recorded when it is finite; `tickets`: of its parts. `behind`: what the policy decided after it.
+    """An update that the shards are asked about.
 
-    `held`: events of the same input that the policy has not been sent yet.
+    `update` is recorded if it is finite. `tickets`: those of its parts. `remaining`: the policy's decisions after the
+    update. `held`: events of the same input that the policy has not received yet.
     """
 
     number: int
     update: entries.Apply
     tickets: list[Ticket]
-    behind: list[Decision]
+    remaining: list[Decision]
     held: list[Event] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Refusals:
-    """Updates that were refused since the last one that was made, and whose contributions were in them, in order."""
+    """Updates refused since the last successful one, and the workers of their contributions, in order."""
 
     count: int = 0
     workers: dict[str, None] = field(default_factory=dict)
 
     def add(self, update: entries.Apply) -> None:
-        """One more."""
+        """Count a refused update."""
         self.count += 1
         self.workers |= {part.worker: None for part in update.parts}
 
     def clear(self) -> None:
-        """An update was made."""
+        """Start again after a successful update."""
         self.count = 0
         self.workers.clear()
 
 
 class PolicyDriver:
-    """Owns the policy and what the shards have of the coming update; moves the job's ledger as the policy decides."""
+    """Owns the policy and the folded part of the coming update; changes the ledger as the policy decides."""
 
     def __init__(self, policy: Policy, ledger: Ledger, assurance: Assurance) -> None:
         self.policy = policy
         self._ledger = ledger
         self._assurance = assurance
-        # While the shards are asked about an update, nothing is decided.
+        # During a trial the policy receives no events.
         self.trial: PendingTrial | None = None
         self.refusals = Refusals()
         self._trials = 0
-        # Asked once: a policy's declaration is constant.
+        # Read once: a policy's declarations are constant.
         self._tensors, self._lists = policy.tensors, policy.tensors.lists
-        # Whether the policy knows what to make of a Ready from a worker that holds a ticket.
+        # Whether the policy accepts a Ready from a worker that holds a ticket.
         self.ahead = policy.ahead
-        # Of a ticket.
+        # The largest number of batches of one ticket.
         self.batches = policy.local_rule.batches
         # Whether a worker's contributions depend on its earlier ones.
         self.rule_remembers = policy.local_rule.remembers
-        # What is in the shards' open sum, in order.
+        # The parts in the shards' open sum, in order.
         self.folded: dict[int, Part] = {}
 
     # Events
 
     def introduce(self, member: Member, now: float) -> None:
-        """The policy learns of a member, once."""
+        """Send the policy a member's Join, once."""
         member.known_to_policy = True
         self.decide(Join(member.worker, member.rank), now)
 
     @property
     def aggregator(self) -> str:
-        """What makes one gradient of an update's contributions."""
+        """The name of the policy's aggregator."""
         return self._tensors.aggregator
 
     def request(self, member: Member, now: float) -> None:
-        """Bring a member's request before the policy."""
+        """Send the policy a member's request."""
         if not member.known_to_policy:
             self.introduce(member, now)
         if member.requested is not None and self._ledger.stopped is None:
@@ -108,8 +108,8 @@ class PolicyDriver:
     def decide(self, event: Event, now: float) -> None:
         """Send the policy one event and carry out what it decides.
 
-        A policy may be anybody's code: whatever it raises, and any decision
-        that breaks the contract, ends the job with a sentence that says so.
+        A policy may be a user's code: any exception, and any decision that breaks the contract, ends the job with a
+        reason that names it.
         """
         if self._ledger.stopped is not None:
             return
@@ -124,7 +124,7 @@ class PolicyDriver:
                 )
             self._carry_out(decisions, now)
         except (Exception, SystemExit) as error:  # a policy must not end the server silently
-            # Those errors say what the policy did; others are its own.
+            # PolicyError and TicketError explain a broken contract; any other is the policy's own.
             self._failed(f"on {event}", error, now)
 
     def _failed(self, where: str, error: BaseException, now: float) -> None:
@@ -133,17 +133,17 @@ class PolicyDriver:
         self._ledger.stop(reason, now, success=False, cause="policy")
 
     def _carry_out(self, decisions: Sequence[Decision], now: float) -> None:
-        """One after the other; behind an update of which nobody knows whether it is finite, later."""
+        """Execute decisions in order. Those after an update under trial remain for later."""
         for number, decision in enumerate(decisions, start=1):
             self._execute(decision, now)
             if self.trial is not None:
-                self.trial.behind = list(decisions[number:])
+                self.trial.remaining = list(decisions[number:])
                 return
 
-    # Updates of which the shards are asked
+    # Trials
 
     def settle_trial(self, finite: bool, largest: float, now: float) -> None:
-        """The shards have answered: the update is made, or refused as a whole; then what waited for that goes on."""
+        """Make or refuse the update as the shards answered, then continue with the decisions and events that waited."""
         trial, self.trial = self.trial, None
         self._ledger.trying = False
         assert trial is not None
@@ -151,9 +151,9 @@ class PolicyDriver:
             self._make(trial.update, trial.tickets, now)
             self._assurance.measured(largest)
             try:
-                self._carry_out(trial.behind, now)
+                self._carry_out(trial.remaining, now)
             except (Exception, SystemExit) as error:
-                self._failed(f"behind version {trial.update.version}", error, now)
+                self._failed(f"after version {trial.update.version}", error, now)
         else:
             self._refuse(trial, now)
         for number, event in enumerate(trial.held):
@@ -163,7 +163,7 @@ class PolicyDriver:
             self.decide(event, now)
 
     def drop_trial(self) -> None:
-        """The job stops: nobody waits for the answer any more."""
+        """Forget the trial, because the job stops."""
         self.trial = None
         self._ledger.trying = False
 
@@ -194,10 +194,10 @@ class PolicyDriver:
             "what it should not"
         )
 
-    def watch(self, now: float) -> None:
-        """The policy has failed if everybody waits and nobody can end it."""
+    def check_deadlock(self, now: float) -> None:
+        """Stop the job if all workers wait for the policy and no event can release them."""
         ledger = self._ledger
-        # A worker that holds a ticket does not wait. This spares a look at everybody at each message.
+        # A worker that holds a ticket does not wait. This avoids a scan of all members at each message.
         if (
             ledger.tickets.opened
             or ledger.stopped is not None
@@ -214,7 +214,7 @@ class PolicyDriver:
             ledger.stop(reason, now, success=False, cause="policy")
 
     def check_succession(self, policy: Policy) -> None:
-        """Raises PolicyError when `policy` cannot go on where the present one is."""
+        """Raise PolicyError if `policy` cannot continue from the present one's state."""
         former = self.policy
         if not (isinstance(former, ComposedPolicy) and isinstance(policy, ComposedPolicy)):
             raise PolicyError("a policy can take over from another only if both are compositions of parts")
@@ -230,7 +230,7 @@ class PolicyDriver:
                 )
 
     def succeed(self, policy: Policy, now: float) -> None:
-        """`policy` decides from now on, and at once about those who wait. Raises PolicyError, with nothing changed."""
+        """Let `policy` decide from now on, at once for waiting workers. Raises PolicyError, with nothing changed."""
         self.check_succession(policy)
         assert isinstance(policy, ComposedPolicy) and isinstance(self.policy, ComposedPolicy)
         policy.succeed(self.policy)
@@ -247,7 +247,7 @@ class PolicyDriver:
             return
         match decision:
             case Grant() | Cancel() if not ledger.started and decision.ticket not in ledger.tickets.live:
-                # Everybody leaves, for the job goes on in new processes: the policy is told next that this one has.
+                # The job resumes in new processes and all members leave; the policy receives this one's Leave next.
                 pass
             case Grant():
                 check_grant(decision)
@@ -272,7 +272,7 @@ class PolicyDriver:
                 raise PolicyError(f"expected Grant, Fold, Apply, Drop, Cancel or Stop, got {decision!r}")
 
     def _at_work(self, work: WorkQueue) -> list[str]:
-        """Workers that will need a work unit, by rank: also those who stand by for the next epoch, as it begins."""
+        """Return the workers that will need a work unit, by rank, with those on standby when an epoch begins."""
         due = work.standby if work.between_epochs else ()
         present = self._ledger.roster.by_rank()
         return [m.worker for m in present if m.ever_connected and (m.state != "done" or m.worker in due)]
@@ -310,8 +310,8 @@ class PolicyDriver:
         part = Part(number, fold.factor, fold.compensation)
         check_fold(part, self.folded, self._tensors)
         if self._tensors.compensator is not None:
-            # What a compensator remembers must not have moved when the update is refused: it comes with the apply,
-            # to the same bits.
+            # A compensator's memory must not change if the update is refused: it folds with the apply, to the same
+            # bits.
             return
         self._ledger.record(entries.Fold(number, fold.factor, fold.compensation), now)
         self.folded[number] = part
@@ -323,7 +323,7 @@ class PolicyDriver:
         if self._lists:
             check_list(tickets, self._tensors)
         version, scale = ledger.version, apply.scale
-        # A list first: it is quicker than a generator, and an update of async has one part.
+        # A list is faster than a generator, and an update of async has one part.
         listed = [
             entries.Part(
                 ticket.number,
@@ -348,10 +348,10 @@ class PolicyDriver:
         ledger.ask(outputs.Trial(self._trials, update))
 
     def _make(self, update: entries.Apply, tickets: Sequence[Ticket], now: float) -> None:
-        """The update makes the next version."""
+        """Record the update, which makes the next version."""
         ledger, version = self._ledger, update.version
         ledger.record(update, now)
-        # Once it is recorded: there is no version that is not in the log.
+        # Only after it is recorded: every version is in the log.
         self.folded.clear()
         if self.refusals.count:
             self.refusals.clear()
@@ -360,7 +360,7 @@ class PolicyDriver:
             tally = ledger.roster.tally(applied.worker)
             tally.applied += 1
             counts = tally.staleness
-            # With many workers hardly any staleness comes twice: get is quicker than Counter's way with new keys.
+            # With many workers most keys are new, for which get is faster than Counter's own way.
             times = counts.get(applied.staleness, 0)
             counts[applied.staleness] = times + 1
             if not times:

@@ -1,16 +1,15 @@
-"""What the cluster is doing, and what each waiting worker waits for."""
+"""Status of the job: what each worker does, and what each waiting worker waits for."""
 
 from dataclasses import dataclass, field
 from itertools import islice
 
 from psserver.coordinator.coordinator import Coordinator
-from psserver.coordinator.members.roster import Member
-from psserver.coordinator.sentences import MOST_NAMED, named
+from psserver.coordinator.members.roster import NAMED_LIMIT, Member, named
 from psserver.policies import Waiting
 
-# Workers with a line of their own; the others are counted. A status is asked for four times a second, and its size
-# and time must not grow with whoever joined.
-MOST_LISTED = 128
+# Limit of workers with a line of their own; the others are counted. A status is read four times a second, so its size
+# and time must not grow with the number of workers.
+LISTED_LIMIT = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class JobReport:
     max_staleness: int
     note: str
     workers: list[WorkerReport] = field(default_factory=list)
-    # How many more there are, present and gone.
+    # The number of workers without a line, present and departed.
     unlisted: int = 0
 
     @property
@@ -54,12 +53,12 @@ class JobReport:
 
 
 def report(coordinator: Coordinator, now: float) -> JobReport:
-    """A consistent picture of the whole job."""
+    """Return a consistent picture of the whole job."""
     roster = coordinator.roster
-    workers = [_worker(coordinator, member, now) for member in roster.by_rank()[:MOST_LISTED]]
-    gone = (name for name in reversed(roster.tallies) if name not in roster.present)
-    newest = list(islice(gone, MOST_LISTED - len(workers)))
-    workers += [_gone(coordinator, name, now) for name in reversed(newest)]
+    workers = [_worker(coordinator, member, now) for member in roster.by_rank()[:LISTED_LIMIT]]
+    departed = (name for name in reversed(roster.tallies) if name not in roster.present)
+    newest = list(islice(departed, LISTED_LIMIT - len(workers)))
+    workers += [_departed(coordinator, name, now) for name in reversed(newest)]
     tallies = roster.tallies.values()
     histogram = [(s, count) for t in tallies for s, count in t.staleness.items()]
     applied = sum(count for _, count in histogram)
@@ -92,7 +91,7 @@ def phase(coordinator: Coordinator) -> str:
 
 
 def holdup(coordinator: Coordinator, now: float) -> tuple[float, str] | None:
-    """The longest current wait: its seconds, and the sentence that explains it."""
+    """Return the longest current wait in seconds, and the sentence that explains it; None if no worker waits."""
     waiting = [m for m in coordinator.roster.by_rank() if m.state == "waiting"]
     if not waiting or coordinator.stopped is not None:
         return None
@@ -102,20 +101,19 @@ def holdup(coordinator: Coordinator, now: float) -> tuple[float, str] | None:
 
 
 def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, tuple[str, ...]]:
-    """What would release a waiting member, and whose move it is.
+    """Return what a waiting member waits for, and the workers that can release it.
 
-    The sentence completes "it waits for ..."; it says of each releaser what it
-    is doing and since when.
+    The sentence completes "it waits for ..." and says of each releaser what it is doing and since when.
     """
     event, releasers = waited_for(coordinator, member)
-    said = [_doing(coordinator, name, now) for name in releasers[:MOST_NAMED]]
-    if len(releasers) > MOST_NAMED:
-        said.append(f"and {len(releasers) - MOST_NAMED} more")
-    return (f"{event} ({'; '.join(said)})" if said else event), releasers[:MOST_NAMED]
+    said = [_doing(coordinator, name, now) for name in releasers[:NAMED_LIMIT]]
+    if len(releasers) > NAMED_LIMIT:
+        said.append(f"and {len(releasers) - NAMED_LIMIT} more")
+    return (f"{event} ({'; '.join(said)})" if said else event), releasers[:NAMED_LIMIT]
 
 
 def waited_for(coordinator: Coordinator, member: Member) -> tuple[str, tuple[str, ...]]:
-    """Return what a waiting member waits for ("it waits for ..."), and whose move it is."""
+    """Return what a waiting member waits for ("it waits for ..."), and the workers that can release it."""
     if not coordinator.initialised:
         holders = [t.worker for t in coordinator.tickets.in_state("open") if t.initialise]
         return "the initial values of the variables", tuple(holders)
@@ -128,7 +126,7 @@ def waited_for(coordinator: Coordinator, member: Member) -> tuple[str, tuple[str
         return f"{coordinator.missing} more of {wanted} workers to be ready", releasers
     try:
         waiting = coordinator.policy.explain(member.worker)
-    # What somebody else's explain does must not end the server, which asks for it at every tick.
+    # A user's explain must not end the server, which calls it at every tick.
     except (Exception, SystemExit) as error:
         return f"the policy, whose explain failed with {type(error).__name__}: {error}", ()
     if waiting is None:
@@ -163,21 +161,21 @@ def _doing(coordinator: Coordinator, name: str, now: float) -> str:
     return f"{name} has been {member.state} for {now - member.since:.1f} s"
 
 
-# How many are named; the rest is counted.
-NAMED = 3
+# Limit of waits in a note; the others are counted.
+NOTED_LIMIT = 3
 
 
 def _note(coordinator: Coordinator, now: float) -> str:
     held = [wait.sentence(now) for wait in coordinator.waits(now)]
     if coordinator.stopped is not None:
-        more = [f"and for {len(held) - NAMED} more"] if len(held) > NAMED else []
-        return "; ".join([coordinator.stopped.reason, *held[:NAMED], *more])
+        more = [f"and for {len(held) - NOTED_LIMIT} more"] if len(held) > NOTED_LIMIT else []
+        return "; ".join([coordinator.stopped.reason, *held[:NOTED_LIMIT], *more])
     if coordinator.resting:
         here = coordinator.roster.expected()
         begun = sum(member.state != "done" for member in here)
-        more = [f"and for {len(held) - NAMED} more"] if len(held) > NAMED else []
+        more = [f"and for {len(held) - NOTED_LIMIT} more"] if len(held) > NOTED_LIMIT else []
         return "; ".join(
-            [f"a phase is over, and {begun} of {len(here)} workers begin another", *held[:NAMED], *more]
+            [f"a phase is over, and {begun} of {len(here)} workers begin another", *held[:NOTED_LIMIT], *more]
         )
     to_join = coordinator.terms.quorum - coordinator.roster.arrived
     if not coordinator.started and to_join > 0:
@@ -221,7 +219,7 @@ def _worker(coordinator: Coordinator, member: Member, now: float) -> WorkerRepor
     )
 
 
-def _gone(coordinator: Coordinator, name: str, now: float) -> WorkerReport:
+def _departed(coordinator: Coordinator, name: str, now: float) -> WorkerReport:
     tally = coordinator.roster.tallies[name]
     left = coordinator.roster.unfinished.get(name)
     state = "done" if left is None and tally.arrived else "left"

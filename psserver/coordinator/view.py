@@ -1,4 +1,4 @@
-"""What a coordinator is asked between two inputs; nothing changes by it."""
+"""The read-only interface of a coordinator."""
 
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
@@ -12,7 +12,7 @@ from psserver.coordinator.work.queue import WorkQueue
 
 
 class CoordinatorView:
-    """Reads what its parts know."""
+    """Reads the coordinator's parts, between two inputs."""
 
     def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle) -> None:
         self._ledger = ledger
@@ -21,12 +21,12 @@ class CoordinatorView:
 
     @property
     def roster(self) -> Roster:
-        """Members, and the tallies of all that ever were. To be read only."""
+        """Members, and the tallies of all that ever joined. Read only."""
         return self._ledger.roster
 
     @property
     def tickets(self) -> TicketTable:
-        """Open, pending and recently settled tickets. To be read only."""
+        """Open, pending and recently settled tickets. Read only."""
         return self._ledger.tickets
 
     @property
@@ -46,18 +46,18 @@ class CoordinatorView:
 
     @property
     def settable_rate(self) -> float | None:
-        """The present learning rate, where a commit may set another; else None."""
+        """The present learning rate if a commit may change it; else None."""
         ledger = self._ledger
         return present_rate(ledger.terms.optimizer, ledger.lr_scale, self._driver.aggregator)
 
     @property
     def rate_was_set(self) -> bool:
-        """The learning rate is not the one that the job began with."""
+        """Whether the learning rate differs from the initial one."""
         return self._ledger.lr_scale != 1.0
 
     @property
     def folded(self) -> tuple[int, ...]:
-        """Tickets that are in the shards' open sum, in order."""
+        """Tickets in the shards' open sum, in order."""
         return tuple(self._driver.folded)
 
     @property
@@ -67,59 +67,59 @@ class CoordinatorView:
 
     @property
     def rejoin_limit(self) -> float:
-        """Seconds that a worker which was lost before its data ended has to come back at the end."""
+        """Seconds that a lost worker with data left has to come back at the end of the job."""
         return self._ledger.rejoin_limit
 
     @property
     def started(self) -> bool:
-        """The policy decides."""
+        """Whether the policy is deciding."""
         return self._ledger.started
 
     @property
     def resting(self) -> bool:
-        """A phase is over: the job waits for its members to begin another one, or to leave."""
+        """Whether a phase is over and the job waits for its members to begin another one, or to leave."""
         return self._ledger.resting
 
     @property
     def phase(self) -> int:
-        """How many phases are over."""
+        """The number of finished phases."""
         return self._ledger.phase
 
     @property
     def undeclared(self) -> bool:
-        """A phase is over, and nobody has said yet which work units the next one deals, if any."""
+        """Whether a phase is over and the next one's work units are not declared yet."""
         return self._ledger.undeclared
 
     @property
     def missing(self) -> int:
-        """How many workers the start still waits for."""
+        """The number of workers that the start still waits for."""
         return self._lifecycle.missing
 
     @property
     def trying(self) -> bool:
-        """The shards are asked whether an update is finite. Nobody can join meanwhile."""
+        """Whether a trial of an update is under way. No worker can join meanwhile."""
         return self._driver.trial is not None
 
     @property
     def stopped(self) -> Stopped | None:
-        """How the job ended; None while it goes on."""
+        """How the job ended; None while it runs."""
         return self._ledger.stopped
 
     @property
     def over(self) -> bool:
-        """The job has stopped and every worker has left."""
+        """Whether the job has stopped and every worker has left."""
         return self._ledger.stopped is not None and not self._ledger.roster.present
 
     @property
     def work(self) -> WorkQueue | None:
-        """The work units that the job deals; None where it deals none. To be read only."""
+        """The work units that the job deals; None if it deals none. Read only."""
         return self._ledger.work
 
     @property
     def evaluator(self) -> str | None:
-        """The worker that is asked to evaluate the last version; None before the stop, and where nobody is."""
+        """The worker that evaluates the last version; None before the stop, or if no worker does."""
         return self._ledger.evaluator
 
     def waits(self, now: float) -> list[Wait]:
-        """What a member that lives is waited for, and for how long at most."""
+        """Return what the job waits for live members to do, and for how long at most."""
         return list(waits(self._ledger, self._driver, now))

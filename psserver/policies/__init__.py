@@ -1,22 +1,19 @@
-"""Who may start, which contributions form an update, and what becomes of a stale one.
+"""Policies: which worker may start, which contributions form an update, and how a stale one is treated.
 
-Rules of this package: standard library and what `pswire` has for knobs and
-saved records only; no clock, no randomness, no I/O, no threads; a policy
-receives events and answers with decisions; it sees tickets and never tensors. The same events give the same
-decisions, always.
+Rules of this package: import only the standard library and pswire's knobs and records; no clock, no randomness,
+no I/O, no threads. A policy receives events and answers with decisions. It sees tickets, never tensors. The same
+events always give the same decisions.
 
-A policy of one's own derives from `Policy` and answers each event itself, or
-from `ComposedPolicy` with a `Composition` (a gate, a trigger, a staleness rule,
-and more), or from `PolicySpec`, which adds knobs with ranges and
-what is to be known about them. All that it needs is exported here.
+Your own policy derives from one of three classes: `Policy`, and answers each event itself; `ComposedPolicy`, with a
+`Composition` of a gate, a trigger, a staleness rule and further parts; or `PolicySpec`, which adds knobs with ranges
+and a description. This module exports everything that such a class needs.
 """
 
 from psserver.policies.builtin import Cost, Facts, PolicySpec
 from psserver.policies.builtin.spec import WORKERS
 from psserver.policies.composed import ComposedPolicy, Composition
-from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part, Stop
+from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part, PolicyError, Stop
 from psserver.policies.declarations import LocalRule, TensorParts
-from psserver.policies.errors import PolicyError
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready, Refused
 from psserver.policies.loading import advice, build, check_trusted, describe, facts, names
 from psserver.policies.parts.dssp import DynamicSlack

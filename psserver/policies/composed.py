@@ -1,15 +1,14 @@
-"""One small state machine that is composed of parts: gate, trigger, staleness rule, and what else a `Composition` has.
+"""A policy as one state machine over the parts of a `Composition`: gate, trigger, staleness rule and others.
 
-Each built-in policy is a `Composition` (see `builtin`).
+Every built-in policy is a `Composition` (see `builtin`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part
+from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part, PolicyError
 from psserver.policies.declarations import BARE, PLAIN, LocalRule, TensorParts
-from psserver.policies.errors import PolicyError
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready, Refused
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
 from psserver.policies.parts.saved import restored, save
@@ -20,32 +19,31 @@ from psserver.policies.parts.weights import Weight
 from psserver.policies.policy import Policy, Waiting
 from pswire.records import from_plain
 
-# Why contributions are dropped that are too few for the aggregator of their update.
+# Reason of a drop: fewer contributions than the aggregator needs.
 TOO_FEW = "too few"
-# Why contributions are dropped that would make an update of nothing, where they count by their samples.
+# Reason of a drop: contributions count by their samples, and these have none.
 NO_SAMPLES = "no samples"
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What a policy is composed of.
+    """The parts of a policy.
 
-    `gate`: who may start. `trigger`: which contributions make an update. `staleness`: what becomes of an old one.
-    `weight`: what a contribution counts by its staleness, on top of the
-    staleness rule's factor; None: 1. `norm`: "mean" scales an update by 1/K for
-    its K contributions (not by the sum of their weights), "sum" by 1.
-    `most_samples`: above 0 the mean is over samples: a contribution counts by
-    how many it was made of, up to that number.
-    `lr_scale`: what the learning rate is multiplied by, by the staleness of the
-    stalest part; None: 1. It and `weight` differ for momentum and Adam.
-    `cancel`: which open tickets an update makes void; None: none.
-    `order`: "rank" sums a round's contributions by worker rank whatever order
-    they come in, so that two runs agree to the bit; "commit" sums as they come.
-    `tensors`: the parts that see tensors, by name. An aggregator that lists an
-    update's contributions does their scaling itself, whatever `norm` says.
+    `gate`: which workers may start. `trigger`: which contributions make an update. `staleness`: how an old
+    contribution is treated.
+    `weight`: factor of a contribution by its staleness, on top of the staleness rule's factor; None: 1.
+    `norm`: "mean" scales an update of K contributions by 1/K (not by the sum of their weights), "sum" by 1.
+    `most_samples`: 0, or the mean is over samples: a contribution is weighted by its number of samples, up to this.
+    `lr_scale`: factor of the learning rate by the staleness of the update's stalest contribution; None: 1. It
+    differs from `weight` for momentum and Adam.
+    `cancel`: which open tickets an update cancels; None: none.
+    `order`: "rank" sums the contributions of a round by worker rank, so that two runs agree to the bit; "commit"
+    sums them in order of arrival.
+    `tensors`: the parts that see tensors, by name. An aggregator that needs the list of contributions scales them
+    itself, whatever `norm` says.
     `local`: what workers do between pull and push.
 
-    Raises PolicyError for choices that do not go together.
+    Raises PolicyError for parts that do not go together.
     """
 
     gate: Gate
@@ -92,7 +90,7 @@ class Composition:
             )
 
 
-# What each choice is asked for: a part that lacks it is found when it is chosen, not in the middle of a job.
+# Methods that each part must have. Checked at construction, so that a job does not fail in the middle.
 _METHODS = {
     "gate": ("completed", "admits", "hold", "stamp", "ahead", "state", "restore"),
     "trigger": ("fires",),
@@ -118,14 +116,14 @@ def _check_part(name: str, part: object, methods: Sequence[str], *, optional: bo
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """What `ComposedPolicy.state` is made of."""
+    """The saved form of a `ComposedPolicy`."""
 
     view: dict[str, object]
     gate: dict[str, object]
 
 
 class ComposedPolicy(Policy):
-    """A policy made of a `Composition`. `name` and `knobs`: see `Policy`; left out, `build` sets them."""
+    """A policy made of a `Composition`. `name` and `knobs` are those of `Policy`; `build` sets them if omitted."""
 
     retracts = True
 
@@ -142,25 +140,25 @@ class ComposedPolicy(Policy):
         self.cancels = composition.cancel is not None
         self._rules = composition
         self._view = View()
-        # Payloads are summed as their turns come. A list of them has no turns: shards let all of them in.
+        # Shards admit payloads of a running sum by turn. A list has no turns: they admit all of its payloads.
         self.by_rank = composition.order == "rank"
         self._turns = self.by_rank and not composition.tensors.lists
         self._lists, self._fewest = composition.tensors.lists, composition.tensors.fewest
-        # The gate's stamp when everybody who waits was last looked at; None: look again.
-        self._looked: tuple[object] | None = None
-        # The last step with an update: what was decided from there on, and the tickets that it cancelled.
+        # The gate's stamp when all waiting workers were last examined; None: examine them again.
+        self._examined_at: tuple[object] | None = None
+        # The last update: the decisions of its step, and the tickets that it cancelled.
         self._since_update: tuple[list[Decision], list[Open]] = ([], [])
 
     @property
     def composed(self) -> bool:
-        """It has its composition; a subclass whose __init__ forgets to call this one's has none."""
+        """Whether __init__ ran. A subclass may have forgotten to call it."""
         return hasattr(self, "_rules")
 
     def step(self, event: Event) -> list[Decision]:
         decisions: list[Decision] = []
         view = self._view
         asking: str | None = None
-        # Patterns with parts take apart what they match, at some cost: the two frequent ones have none.
+        # The two most frequent events come first and without sub-patterns, which would cost time.
         match event:
             case Ready():
                 asking = event.worker
@@ -187,19 +185,19 @@ class ComposedPolicy(Policy):
         return self._hold(self._view.members[worker])
 
     def state(self) -> dict[str, object]:
-        """The view and what the gate remembers. Triggers, staleness rules, weights and cancels remember nothing."""
+        """Save the view and the gate's memory. All other parts are stateless."""
         return {"view": save(self._view), "gate": self._rules.gate.state(self._view)}
 
     def restore(self, state: Mapping[str, object]) -> None:
         saved = from_plain(PolicyState, state, f"policy {self.name}")
         view = restored(saved.view)
         self._rules.gate.restore(view, saved.gate)
-        # Those who wait are all looked at next time: nobody may start who might not have before.
-        self._view, self._looked = view, None
+        # The next step examines all waiting workers; none may start now that might not have started before.
+        self._view, self._examined_at = view, None
 
     def succeed(self, former: "ComposedPolicy") -> None:
-        """Go on from where another composition is, with what it knows of the job. What its gate learned is left."""
-        self._view, self._looked = restored(save(former._view)), None
+        """Take over from another composition, with its view of the job but without its gate's memory."""
+        self._view, self._examined_at = restored(save(former._view)), None
 
     # Events
 
@@ -241,19 +239,22 @@ class ComposedPolicy(Policy):
             self._fold(decisions)
 
     def _unit(self) -> float:
-        """What the factors of the coming update are relative to. Weighted by samples: the first one that is not 0, so
-        that contributions of equally many samples have the factor 1, and the sum the bits of an unweighted one."""
+        """Return the number by which the factors of the coming update are divided.
+
+        With weights by samples it is the first factor other than 0. Contributions of equal size then have the factor 1,
+        and their sum has the same bits as an unweighted one.
+        """
         if not self._rules.most_samples:
             return 1.0
         return next((c.factor for c in self._view.buffer if c.factor), 0.0)
 
     def _give_up(self, reason: str, decisions: list[Decision]) -> None:
-        """Nobody else will come, and what is there is too little for an update."""
+        """Drop the buffer: no more contributions can come, and these are too few for an update."""
         view = self._view
         decisions.extend(Drop(c.ticket, reason) for c in view.buffer)
         view.discard()
-        # Workers that waited for this update wait for the next one instead.
-        self._looked = None
+        # Workers that waited for this update now wait for the next one.
+        self._examined_at = None
 
     def _apply(self, decisions: list[Decision]) -> None:
         view, rules = self._view, self._rules
@@ -265,7 +266,7 @@ class ComposedPolicy(Policy):
             scale = unit / sum(c.factor for c in view.buffer)
         rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
         decisions.append(Apply(parts, scale, rate))
-        view.renew()
+        view.next_version()
         cancelled: list[Open] = []
         self._since_update = (decisions, cancelled)
         if rules.cancel is not None:
@@ -276,7 +277,7 @@ class ComposedPolicy(Policy):
                     cancelled.append(opened)
 
     def _retract(self) -> None:
-        """The last update is not made: everything is as before it, but for its contributions, which are dropped."""
+        """Undo the last update, which the shards refused; its contributions stay dropped."""
         view, (decisions, cancelled) = self._view, self._since_update
         self._since_update = ([], [])
         for decision in reversed(decisions):
@@ -285,12 +286,12 @@ class ComposedPolicy(Policy):
         for opened in cancelled:
             view.reopen(opened)
         view.version -= 1
-        self._looked = None
+        self._examined_at = None
 
     def _fold(self, decisions: list[Decision]) -> None:
-        """Have the shards sum what has its final place in the order of summation."""
+        """Have the shards sum every contribution whose place in the order of summation is final."""
         view, by_rank, unit = self._view, self.by_rank, self._unit()
-        # What has no samples is folded only beside something that has: alone it makes no update.
+        # Without samples a contribution makes no update alone: fold it only beside one that has some.
         while unit and view.folded < len(view.buffer):
             contribution = view.buffer[view.folded]
             if by_rank and view.expects_below(contribution.rank):
@@ -302,17 +303,17 @@ class ComposedPolicy(Policy):
     # Grants
 
     def _grant(self, asking: str | None, decisions: list[Decision]) -> None:
-        """Let start who may, by rank: everybody who waits is looked at when the gate's stamp has changed."""
+        """Grant tickets by rank. All waiting workers are examined only after the gate's stamp has changed."""
         view = self._view
         if not view.waiting:
             return
         if self._update_waits():
-            self._looked = None
+            self._examined_at = None
             return
         gate = self._rules.gate
         stamp = (gate.stamp(view),)
-        if stamp != self._looked:
-            self._looked = stamp
+        if stamp != self._examined_at:
+            self._examined_at = stamp
             candidates = sorted(view.waiting, key=lambda worker: view.members[worker].rank)
         else:
             candidates = [asking] if asking in view.waiting else []
@@ -323,7 +324,7 @@ class ComposedPolicy(Policy):
                 decisions.append(Grant(worker, ticket, member.rank if self._turns else None))
 
     def _update_waits(self) -> bool:
-        """An update waits, and a worker that started now would delay it."""
+        """Whether an update is held up and a worker that started now would delay it further."""
         view, staleness = self._view, self._rules.staleness
         return (
             bool(view.buffer)

@@ -1,6 +1,13 @@
-"""What a policy may decide. The coordinator numbers decisions, the shards execute them in order."""
+"""Decisions of a policy, which the coordinator numbers and the shards execute in order; and its one exception."""
 
 from pswire.values import value
+
+
+class PolicyError(ValueError):
+    """A policy, one of its knobs or one of its decisions is not acceptable.
+
+    The text says what was expected, what was found and, where that is not obvious, what to do.
+    """
 
 
 @value
@@ -18,7 +25,7 @@ class Grant:
 
 @value
 class Fold:
-    """The weight of a committed ticket is final but for the round's common scale: sum it now.
+    """Sum a committed ticket now: its weight is final except for the scale that the round has in common.
 
     The shards compute ``sum += factor * g`` in the order of these decisions.
     `compensation` is the strength by which the policy's compensator corrects g
@@ -77,4 +84,4 @@ class Stop:
 
 
 Decision = Grant | Fold | Apply | Drop | Cancel | Stop
-"""What a policy may answer."""
+"""Any decision."""

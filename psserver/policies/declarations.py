@@ -1,17 +1,17 @@
-"""What a policy declares beside its decisions: which parts see tensors, and what its workers do between pull and push.
+"""Declarations of a policy: which parts see tensors, and what its workers do between pull and push.
 
-A declaration has names and numbers, never an array. The tensor parts themselves are psserver.shard's, the local
-rules psworker.local's. A declaration travels to every shard as JSON and stands in the decision log's first entry,
-so that a log alone is enough to execute it again.
+A declaration has names and numbers, never an array. psserver.shard has the tensor parts themselves, psworker.local the
+local rules. Every shard receives the declaration as JSON. It is also in the first entry of the decision log, so that
+the log alone suffices for a replay.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from psserver.policies.errors import PolicyError
+from psserver.policies.decisions import PolicyError
 from pswire.domains import LARGEST_DOUBLE
 
-# Knobs by the name of the part. psserver.shard builds a part for each of them.
+# Name of a part -> its knobs. psserver.shard builds the parts.
 COMPENSATORS: Mapping[str, tuple[str, ...]] = {
     "taylor": (),
     "adaptive-taylor": ("decay", "epsilon"),
@@ -23,7 +23,7 @@ AGGREGATORS: Mapping[str, tuple[str, ...]] = {
     "trimmed-mean": ("trim",),
     "krum": ("byzantine", "select"),
 }
-# Aggregators that look at whole vectors, not at one coordinate after the other.
+# Aggregators that compare whole vectors and so cannot work coordinate by coordinate.
 UNDIVIDED = ("krum",)
 
 
@@ -73,17 +73,17 @@ class TensorParts:
 
     @property
     def keep_bases(self) -> bool:
-        """An update reads the versions that its contributions started from."""
+        """Whether an update reads the versions that its contributions started from."""
         return self.compensator is not None
 
     @property
     def lists(self) -> bool:
-        """The aggregator needs the list of an update's contributions; a sum that grows will not do."""
+        """Whether the aggregator needs the list of an update's contributions, not just a running sum."""
         return self.aggregator != "mean"
 
     @property
     def fewest(self) -> int:
-        """Contributions without which the aggregator cannot do what it promises."""
+        """The number of contributions below which the aggregator cannot keep its promise."""
         match self.aggregator:
             case "median":
                 return int(self.knobs["fewest"])
@@ -94,7 +94,7 @@ class TensorParts:
         return 1
 
     def tolerated(self, members: int) -> int:
-        """How many of so many members may be dishonest without deciding an update alone."""
+        """Return how many of `members` workers may be dishonest without deciding an update alone."""
         match self.aggregator:
             case "median":
                 return (members - 1) // 2
@@ -121,12 +121,12 @@ class TensorParts:
         return {"compensator": self.compensator, "aggregator": self.aggregator, "knobs": dict(self.knobs)}
 
 
-# No compensator, and the mean.
+# The default: no compensator, and the mean.
 BARE = TensorParts()
 
 
 def from_config(config: Mapping[str, object]) -> TensorParts:
-    """Raises PolicyError when it is no declaration of this release."""
+    """Read `TensorParts.config` back. Raises PolicyError for anything else."""
     try:
         parts = TensorParts(**config)  # type: ignore[arg-type]
         return TensorParts(
@@ -142,14 +142,14 @@ def from_config(config: Mapping[str, object]) -> TensorParts:
 
 @dataclass(frozen=True, slots=True)
 class LocalRule:
-    """What workers do between pull and push: a name that they know (`psworker.local`), and every knob it has.
+    """What workers do between pull and push: the name of a rule in `psworker.local`, and all of its knobs.
 
     `remembers`: a contribution depends on those that the worker committed
-    before. Such a rule must not meet cancelling: a worker takes a commit that a
-    cancel crosses on its way for one that counts.
+    before. Such a rule cannot be combined with cancelling: when a cancel crosses a commit on its way, the worker
+    believes that the commit counted.
 
-    Raises PolicyError for a knob that is no finite number. Whether the name is one that they know, and its knobs
-    are all there, the workers say when they join.
+    Raises PolicyError for a knob that is not a finite number. Workers check the name and the set of knobs when they
+    join.
     """
 
     name: str
@@ -167,14 +167,14 @@ class LocalRule:
 
     @property
     def batches(self) -> int:
-        """Batches of a ticket, at most."""
+        """The largest number of batches of one ticket."""
         return max(1, int(self.knobs.get("steps", 1)))
 
     @property
     def plain(self) -> bool:
-        """One batch, one gradient."""
+        """Whether a ticket is one batch and one gradient."""
         return self.name == "gradient"
 
 
-# One batch, one gradient.
+# The default: one batch, one gradient.
 PLAIN = LocalRule("gradient")

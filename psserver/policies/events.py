@@ -1,11 +1,11 @@
-"""Events that a policy receives: frozen, in order, without tensors. Time is a number in an event."""
+"""Events of a policy: frozen values in order, without tensors. Time is a field of an event."""
 
 from pswire.values import value
 
 
 @value
 class Join:
-    """A worker takes part from now on. `rank` orders workers; it is unique among the present."""
+    """A worker takes part from now on. `rank` orders workers; no two present workers share one."""
 
     worker: str
     rank: int
@@ -13,7 +13,7 @@ class Join:
 
 @value
 class Leave:
-    """A worker is gone without finishing. Its open tickets are closed by the coordinator."""
+    """A worker left before its data ended. The coordinator closes its open tickets."""
 
     worker: str
     reason: str
@@ -38,8 +38,8 @@ class Ready:
 class Commit:
     """The contribution of a granted ticket exists on every shard. At most one per ticket.
 
-    `t`: seconds since the job began, in whole microseconds, as the decision
-    log has it: so that events read from a log equal those that the policy received.
+    `t`: seconds since the job began, rounded to whole microseconds as in the decision log, so that a replayed event
+    equals the one that the policy received.
     """
 
     worker: str
@@ -61,14 +61,14 @@ class Abandon:
 
 @value
 class Refused:
-    """The update that the last step decided is not made: its result would not be finite.
+    """The shards refused the update of the last step: its result would not be finite.
 
-    Its contributions, `tickets`, are dropped, and what the policy decided behind the update is not carried out.
-    No other event came in between. Only a policy that says `retracts` receives it.
+    Its contributions, `tickets`, are dropped, and the decisions after the update are not carried out. No other event
+    came in between. Only a policy with `retracts` receives this event.
     """
 
     tickets: tuple[int, ...]
 
 
 Event = Join | Leave | Done | Ready | Commit | Abandon | Refused
-"""What a policy receives."""
+"""Any event."""

@@ -1,4 +1,4 @@
-"""From a name and knobs, as they stand in an experiment file, to a policy."""
+"""Build a policy from its name and knobs, as an experiment file has them."""
 
 import importlib
 import inspect
@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from psserver.policies.builtin import BUILTIN, Facts, PolicySpec
 from psserver.policies.composed import ComposedPolicy, Composition
+from psserver.policies.decisions import PolicyError
 from psserver.policies.declarations import LocalRule, TensorParts
-from psserver.policies.errors import PolicyError
 from psserver.policies.policy import Policy
 from pswire.knobs import KnobError, knobs_of, read, settings
 from pswire.nearest import did_you_mean, nearest
@@ -24,14 +24,13 @@ WHAT_TO_DO = "derive it from psserver.policies.Policy, or give a PolicySpec"
 
 
 def names() -> tuple[str, ...]:
-    """The built-in policies."""
+    """Return the names of the built-in policies."""
     return tuple(BUILTIN)
 
 
 def spec_of(name: str) -> type[PolicySpec]:
-    """What is known of a built-in policy. Raises PolicyError with the nearest name."""
+    """Return the class of a built-in policy. Raises PolicyError, which suggests the nearest name."""
     if name not in BUILTIN:
-        # The list of all is long: it helps only when nothing is near.
         raise PolicyError(
             f"unknown policy {name!r}{did_you_mean(name, BUILTIN)}, or module:Class of your own"
         )
@@ -39,7 +38,7 @@ def spec_of(name: str) -> type[PolicySpec]:
 
 
 def describe(name: str) -> str:
-    """Rule, guarantee, source, cost and knobs of a built-in policy, as a paragraph."""
+    """Return rule, guarantee, source, cost and knobs of a built-in policy, as text."""
     spec = spec_of(name)
     lines = [
         f"{name}: {inspect.getdoc(spec)}",
@@ -56,7 +55,7 @@ def describe(name: str) -> str:
 
 
 def advice(name: str, optimizer: Mapping[str, object]) -> str | None:
-    """A sentence when the policy is meant for another [optimizer] than this one; None when all is well."""
+    """Return a warning if the policy is meant for another [optimizer] than this one; None if not."""
     meant = BUILTIN[name].optimizer if name in BUILTIN else {}
     other = {key: optimizer.get(key) for key, value in meant.items() if optimizer.get(key) != value}
     if not other:
@@ -65,9 +64,9 @@ def advice(name: str, optimizer: Mapping[str, object]) -> str | None:
 
 
 def facts(name: str, knobs: Mapping[str, object], workers: int) -> Facts | None:
-    """What a built-in policy with these knobs is held to; None for a policy of one's own.
+    """Return what a built-in policy promises with these knobs; None for your own policy.
 
-    Raises PolicyError when a knob is not acceptable.
+    Raises PolicyError for a knob out of range.
     """
     return _chosen(name, BUILTIN[name], knobs, workers).facts(workers) if name in BUILTIN else None
 
@@ -77,7 +76,7 @@ def _listed(keys: Mapping[str, object]) -> str:
 
 
 def check_trusted(name: str, trusted: bool) -> None:
-    """Raise PolicyError for code that somebody else's run folder names, unless its reader trusts that folder."""
+    """Raise PolicyError if a run folder names a policy in code of its own and the folder is not trusted."""
     if ":" in name and not trusted:
         raise PolicyError(
             f"policy {name} is code, and the run folder names it: expected a built-in policy, or --trust if you "
@@ -86,13 +85,13 @@ def check_trusted(name: str, trusted: bool) -> None:
 
 
 def build(name: str, knobs: Mapping[str, object], workers: int, servers: int = 1) -> Policy:
-    """The policy `name` for a job that starts with `workers` workers and has `servers` servers.
+    """Build the policy `name` for a job that starts with `workers` workers and has `servers` servers.
 
-    `name` is built in, or "module:Class" for a class of one's own, of this
-    folder or installed: a `Policy`, which is made as ``Class(workers=workers, **knobs)``, or a `PolicySpec`. A
-    policy without a name or knobs of its own gets those with which it was made.
-    Raises PolicyError when the name, a knob or a value is not acceptable, when
-    the class is no policy, or when the policy cannot work with that number of servers.
+    `name` is a built-in policy, or "module:Class" for your own class in this folder or in an installed package: a
+    `Policy`, which is made as ``Class(workers=workers, **knobs)``, or a `PolicySpec`. A policy without a name or knobs
+    of its own gets those that were passed here.
+    Raises PolicyError for an unknown name, an unacceptable knob, a class that is not a policy, or a policy that cannot
+    work with that number of servers.
     """
     policy = _custom(name, knobs, workers) if ":" in name else _composed(name, spec_of(name), knobs, workers)
     policy.tensors.check_servers(servers)
@@ -124,7 +123,7 @@ def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
                 f"policy {name!r}: a PolicySpec is a dataclass; put @dataclass(frozen=True) above it"
             )
         return _guarded(name, "compose(workers)", lambda: _composed(name, made, knobs, workers))
-    # Before it is called: a name may be that of any function.
+    # Checked before the call: the name may be that of any function.
     if not (isinstance(made, type) and issubclass(made, Policy)):
         kind = f"the class {made.__name__} is no Policy" if isinstance(made, type) else f"it is {made!r}"
         raise PolicyError(f"policy {name!r}: {kind}; {WHAT_TO_DO}")
@@ -154,7 +153,7 @@ def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
 def _imported(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     try:
-        # An installed command does not look where it is called; a policy of one's own lives there.
+        # An installed command does not import from the working folder, where your own policy is.
         if (here := os.getcwd()) not in sys.path:
             sys.path.insert(0, here)
         module = importlib.import_module(module_name)
@@ -167,7 +166,7 @@ def _imported(name: str) -> Any:
 
 
 def _alike(name: str, module: ModuleType) -> str:
-    """What may be meant: the nearest name, else the module's policies. A module may have hundreds of other names."""
+    """Suggest the nearest name, else list the policies of the module."""
     public = {known: value for known, value in vars(module).items() if not known.startswith("_")}
     if nearest(name, public):
         return did_you_mean(name, public)
@@ -182,7 +181,7 @@ def _takes(made: Any) -> str:
 
 
 def _guarded(name: str, what: str, make: Callable[[], T]) -> T:
-    """Somebody's code may raise anything; a PolicyError says what is wrong already."""
+    """Call a user's code, and turn whatever it raises into a PolicyError."""
     try:
         return make()
     except PolicyError:
@@ -192,7 +191,7 @@ def _guarded(name: str, what: str, make: Callable[[], T]) -> T:
 
 
 def _knobs_in(arguments: inspect.BoundArguments) -> dict[str, object]:
-    """All arguments but `workers`; those of a ** parameter stand beside the others."""
+    """Return all arguments except `workers`, with those of a ** parameter among the others."""
     found: dict[str, object] = {}
     for name, value in arguments.arguments.items():
         kind = arguments.signature.parameters[name].kind
@@ -205,7 +204,7 @@ def _knobs_in(arguments: inspect.BoundArguments) -> dict[str, object]:
 
 
 def _complete(policy: Policy, name: str, knobs: Mapping[str, object]) -> None:
-    """Name and knobs, where the author gives none."""
+    """Set name and knobs if the author gave none."""
     if policy.name == "" and isinstance(getattr(type(policy), "name", ""), str):
         policy.name = name
     if type(policy).knobs is Policy.knobs and "knobs" not in vars(policy):
@@ -213,7 +212,7 @@ def _complete(policy: Policy, name: str, knobs: Mapping[str, object]) -> None:
 
 
 def _check(policy: Policy, name: str) -> None:
-    """Raises PolicyError for an attribute that is not of its kind."""
+    """Raise PolicyError for an attribute of the wrong type."""
     if isinstance(policy, ComposedPolicy) and not policy.composed:
         raise PolicyError(
             f"policy {name!r}: its __init__ does not call super().__init__(composition) of ComposedPolicy"

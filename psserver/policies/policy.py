@@ -1,4 +1,4 @@
-"""The interface that the coordinator drives, as a base class."""
+"""The base class of policies, which is the interface that the coordinator drives."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from pswire.records import StateError
 class Waiting:
     """Why a worker has no grant.
 
-    `event` completes the sentence "<worker> waits for ...". `releasers` are
-    the workers whose next commit, done or departure can bring it about.
+    `event` completes the sentence "<worker> waits for ...". `releasers` are the workers whose next commit, done or
+    departure can end the wait.
     """
 
     event: str
@@ -26,7 +26,7 @@ class Waiting:
 class Policy(ABC):
     """A deterministic state machine from events to decisions. Derive from it, and write `step` and `explain`.
 
-    A class of one's own is made as ``Class(workers=N, **knobs)``; it need not
+    `build` makes your class as ``Class(workers=N, **knobs)``; it need not
     call ``super().__init__``. The coordinator promises: events of a worker come
     after its Join; a Ready comes only from a worker that holds no open ticket
     (or one, from a worker that asks ahead, if the policy is `ahead`); a Commit
@@ -38,7 +38,7 @@ class Policy(ABC):
 
     All attributes are constant while a job runs:
 
-    `name`: what the decision log calls the policy. "": `build` sets the name by
+    `name`: the policy's name in the decision log. "": `build` sets the name by
     which it was loaded.
     `knobs`: every knob with its value: JSON-able, complete, enough to build the
     policy again. A class that does not set it gets the arguments of its
@@ -46,11 +46,11 @@ class Policy(ABC):
     `tensors`: the parts that see tensors, by name.
     `local_rule`: what workers do between pull and push.
     `ahead`: a worker that holds a ticket may be granted its next one.
-    `by_rank`: an update does not depend on who commits first; work units are then dealt in the order of ranks.
-    `retracts`: it takes the event `Refused`, and goes on as if it had dropped the contributions of the update.
-    Under any other policy the first update that is not finite ends the job.
-    `cancels`: it may close a ticket that a worker holds. Then no codec or local rule of workers may remember anything.
-    `by_samples`: a contribution counts by its samples, so one without any counts for nothing.
+    `by_rank`: an update does not depend on the order of commits; work units are then dealt by rank.
+    `retracts`: it handles the event `Refused` as if it had dropped the contributions of the update. Under any other
+    policy the first update that is not finite ends the job.
+    `cancels`: it may cancel open tickets. Codecs and local rules of its workers must then be stateless.
+    `by_samples`: a contribution is weighted by its number of samples, so one without samples has no weight.
     """
 
     name: str = ""
@@ -69,20 +69,21 @@ class Policy(ABC):
 
     @abstractmethod
     def explain(self, worker: str) -> Waiting | None:
-        """What would release a waiting worker; None when it does not wait."""
+        """Return what would release a waiting worker; None if it does not wait."""
 
     def state(self) -> Mapping[str, object]:
-        """All that it has learned from its events, JSON-able; asked between two events.
+        """Return everything that the policy remembers, JSON-able. Called between two events.
 
-        Optional: without it and `restore`, a job of the policy cannot be taken up from a saved state.
+        Optional: without `state` and `restore` the policy's jobs cannot be saved and resumed.
         """
         raise StateError(
             f"policy {self.name} has no state(): a job of it cannot be saved; write state() and restore()"
         )
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Take up what `state` gave, in a policy just made with the same knobs: the same events lead to the
-        same decisions then. Raises for anything else, with nothing changed.
+        """Restore what `state` returned, in a policy just made with the same knobs.
+
+        The same events must then give the same decisions. Raises for anything else, with nothing changed.
         """
         raise StateError(
             f"policy {self.name} has no restore(): a job of it cannot be taken up; write state() and restore()"

@@ -6,9 +6,9 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator.epochs import (
-    MOST_LAYOUTS,
-    MOST_ROUNDS,
-    MOST_SUMS,
+    MAX_LAYOUTS,
+    MAX_ROUNDS,
+    MAX_SUMS,
     EpochError,
     EpochSums,
     Report,
@@ -124,14 +124,14 @@ def test_a_newcomer_takes_part_in_the_round_that_waits() -> None:
 
 def test_what_is_long_past_is_ones_own() -> None:
     epochs = Epochs(2, "async")
-    for number in range(MOST_ROUNDS + 1):
+    for number in range(MAX_ROUNDS + 1):
         epochs.report("w0", number)
         epochs.report("w1", number)
     old = epochs.report("w0", 0, 3.0, 4.0)
     assert old.complete and old.sums == [3.0, 4.0] and old.workers == {"w0"}
     # It was in no round: the next is whole.
-    assert not epochs.report("w0", MOST_ROUNDS + 1).complete
-    assert epochs.report("w1", MOST_ROUNDS + 1).workers == {"w0", "w1"}
+    assert not epochs.report("w0", MAX_ROUNDS + 1).complete
+    assert epochs.report("w1", MAX_ROUNDS + 1).workers == {"w0", "w1"}
 
 
 def test_a_silent_member_is_named_and_waited_for_once(sentences: Recorder) -> None:
@@ -229,7 +229,7 @@ def test_who_is_late_finds_the_round_of_many_whoever_ran_ahead_since() -> None:
     assert epochs.report("w1", 0).complete
     epochs.harness.commits("w1")
     epochs.harness.ready("w1")
-    for number in range(1, 2 * MOST_ROUNDS):
+    for number in range(1, 2 * MAX_ROUNDS):
         assert epochs.report("w0", number).workers == {"w0"}
     epochs.harness.commits("w0")
     assert epochs.report("w2", 0).workers == {"w0", "w1", "w2"}
@@ -261,13 +261,13 @@ def test_other_metrics_are_added_up_apart_and_end_nobody() -> None:
 
 
 def test_there_is_room_for_few_kinds_of_metrics() -> None:
-    epochs = Epochs(MOST_LAYOUTS + 2)
-    for number in range(MOST_LAYOUTS + 1):
+    epochs = Epochs(MAX_LAYOUTS + 2)
+    for number in range(MAX_LAYOUTS + 1):
         epochs.report(f"w{number}", 0, 1.0, layout=str(number))
-    last = epochs.report(f"w{MOST_LAYOUTS}", 0, 3.0, layout=str(MOST_LAYOUTS))
+    last = epochs.report(f"w{MAX_LAYOUTS}", 0, 3.0, layout=str(MAX_LAYOUTS))
     assert last.complete and last.sums == [3.0]
     assert not epochs.report("w0", 0, 1.0, layout="0").complete
-    assert epochs.report(f"w{MOST_LAYOUTS + 1}", 0, 1.0, layout="0").sums == [2.0]
+    assert epochs.report(f"w{MAX_LAYOUTS + 1}", 0, 1.0, layout="0").sums == [2.0]
     # Another kind at the second asking changes nothing.
     assert epochs.report("w1", 0, 1.0, layout="0").workers == {"w1"}
     assert epochs.report("w0", 0, 1.0, layout="0").sums == [2.0]
@@ -277,7 +277,7 @@ def test_too_many_sums_are_refused_with_nothing_counted(sentences: Recorder) -> 
     epochs = Epochs(2)
     epochs.report("w0", 0, 1.0, 2.0)
     with pytest.raises(EpochError) as refused:
-        epochs.report("w1", 0, *([0.0] * (MOST_SUMS + 1)))
+        epochs.report("w1", 0, *([0.0] * (MAX_SUMS + 1)))
     sentences.check(refused)
     assert epochs.report("w1", 0, 5.0, 5.0).sums == [6.0, 7.0]
 

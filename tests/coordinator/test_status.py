@@ -3,8 +3,8 @@
 import re
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator.sentences import MOST_NAMED, named
-from psserver.coordinator.status import MOST_LISTED, explain, holdup, report
+from psserver.coordinator.members.roster import NAMED_LIMIT, named
+from psserver.coordinator.status import LISTED_LIMIT, explain, holdup, report
 from tests.sentences import Recorder
 
 
@@ -182,16 +182,16 @@ def test_its_size_does_not_grow_with_whoever_joined() -> None:
     harness.ready(*names[:50])
     harness.commits("w0")
     found = report(harness.coordinator, harness.now)
-    assert len(found.workers) == MOST_LISTED and found.unlisted == 2900 - MOST_LISTED
+    assert len(found.workers) == LISTED_LIMIT and found.unlisted == 2900 - LISTED_LIMIT
     waiting = [worker for worker in found.workers if worker.waiting_for]
-    assert waiting and all(len(worker.releasers) <= MOST_NAMED for worker in waiting)
+    assert waiting and all(len(worker.releasers) <= NAMED_LIMIT for worker in waiting)
     assert all(len(worker.waiting_for) < 1000 for worker in waiting)
     assert re.search(r"; and \d+ more\)", waiting[-1].waiting_for)
 
 
 def test_of_those_who_left_the_newest_have_a_line() -> None:
     harness = CoordinatorHarness(workers=1)
-    names = [f"w{number}" for number in range(MOST_LISTED + 20)]
+    names = [f"w{number}" for number in range(LISTED_LIMIT + 20)]
     for name in names:
         harness.gathers(name)
         harness.leaves(name)

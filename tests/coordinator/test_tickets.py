@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
-from psserver.coordinator.tickets.table import REMEMBERED
+from psserver.coordinator.members.roster import REMEMBERED_TICKETS
 from pswire import protocol
 from pswire.decisions import entries
 from tests.sentences import Recorder
@@ -91,7 +91,7 @@ def test_a_ticket_of_a_former_incarnation_is_void() -> None:
 def test_settled_tickets_are_remembered_for_a_while() -> None:
     harness = CoordinatorHarness(workers=1).starts()
     first = harness.holds("w0")
-    for _ in range(REMEMBERED):
+    for _ in range(REMEMBERED_TICKETS):
         harness.commits("w0")
     assert notices(harness.commits("w0", first, ready=False), protocol.Disposition)[0].version == 1
     harness.commits("w0")

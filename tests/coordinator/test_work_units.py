@@ -8,8 +8,8 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices
 from psserver.coordinator import Coordinator, CoordinatorState
-from psserver.coordinator.work.queue import MOST_KEPT
-from psserver.coordinator.work.units import MOST_LOSSES, UnitPart, WorkError, WorkTerms
+from psserver.coordinator.work.queue import MAX_RETURNED
+from psserver.coordinator.work.units import MAX_LOSSES, UnitPart, WorkError, WorkTerms
 from psserver.policies import build
 from pswire import protocol
 from pswire.decisions import entries
@@ -175,7 +175,7 @@ class Play:
         queue = self.harness.coordinator.work
         assert queue is not None and not self.harness.stopped.startswith("policy")
         assert (queue.counted, queue.skipped) == (applied.total(), len(skipped))
-        assert len(queue.lost) <= MOST_KEPT + 3 * len(self.harness.coordinator.roster.tallies)
+        assert len(queue.lost) <= MAX_RETURNED + 3 * len(self.harness.coordinator.roster.tallies)
 
     def finish(self) -> None:
         """Nobody dies any more: all that is left is trained, and nobody is left waiting."""
@@ -357,7 +357,7 @@ def test_what_is_given_up_again_and_again_is_skipped(sentences: Recorder) -> Non
             given_up += 1
         else:
             harness.commits("w0")
-    assert given_up == MOST_LOSSES
+    assert given_up == MAX_LOSSES
     assert [entry.skipped for entry in harness.entries(entries.Abandon)] == [False, False, True]
     # Between two attempts others are tried: ten of them in a row would end the worker.
     assert [place[2] for place in dealt(harness)] == [0, 1, 2, 0, 0]
@@ -371,7 +371,7 @@ def test_what_is_dropped_for_its_age_is_dealt_again_as_often_as_it_takes() -> No
     for _ in range(10):
         harness.commits("w0")
         harness.commits("w1")
-    assert len(harness.entries(entries.Drop)) == 10 > MOST_LOSSES
+    assert len(harness.entries(entries.Drop)) == 10 > MAX_LOSSES
     assert not any(drop.skipped for drop in harness.entries(entries.Drop))
 
 
@@ -470,11 +470,11 @@ def test_a_unit_that_ends_behind_a_part_that_was_granted_ahead(sentences: Record
 def test_memory_does_not_grow_with_the_data() -> None:
     """A worker that gives up all that it is dealt, from a million million units."""
     harness = started(workers=1, units=2**40, epochs=2**20)
-    for _ in range(4 * MOST_KEPT):
+    for _ in range(4 * MAX_RETURNED):
         harness.abandons("w0")
         harness.ready("w0")
     assert harness.coordinator.work is not None
-    assert len(harness.coordinator.work.lost) <= MOST_KEPT + 2
+    assert len(harness.coordinator.work.lost) <= MAX_RETURNED + 2
 
 
 @pytest.mark.parametrize(

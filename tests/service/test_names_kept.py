@@ -5,7 +5,7 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import Coordinator
-from psserver.coordinator.members.roster import MOST_NAME_BYTES, REMEMBERED_SESSIONS, Tally
+from psserver.coordinator.members.roster import MAX_NAME_BYTES, REMEMBERED_SESSIONS, Tally
 from psserver.policies import build
 from psserver.service.guard import room
 from psserver.service.guard.ledger import MIB
@@ -30,7 +30,7 @@ def test_the_sum_is_that_of_all_names_whatever_happens() -> None:
         harness.coordinator.join("again", f"session-{number:056}", 9, harness.now)
         assert roster.nbytes == weighed(harness)
     kept = roster.tally("again").nbytes + len("again")
-    assert kept <= MOST_NAME_BYTES
+    assert kept <= MAX_NAME_BYTES
     assert kept - Tally().nbytes >= REMEMBERED_SESSIONS * 64, "more processes are remembered, and counted"
 
 
@@ -51,7 +51,7 @@ def test_names_without_end_are_refused_with_the_numbers_and_members_go_on(
         memory = cluster.servers[0].probe.host.memory
         # Room for the two names that are to come, and no third.
         kept = cluster.servers[0].probe.job.coordinator.roster.nbytes
-        most = kept + 2 * MOST_NAME_BYTES
+        most = kept + 2 * MAX_NAME_BYTES
         monkeypatch.setattr(room, "NAMES_SHARE", Limit(most / memory.ledger.limit, "for this test"))
         came = 0
         with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for one more name", "--max-workers"):

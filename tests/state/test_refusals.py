@@ -79,7 +79,7 @@ def test_a_state_that_fits() -> None:
             lambda s: s.update(policy_state={}),
             "policy sync cannot take up its state: StateError: policy sync",
         ),
-        (lambda s: s["policy_state"]["view"].update(folded=7), "more is folded than is in the buffer"),
+        (lambda s: s["policy_state"]["view"].update(folded=7), "folded than are in the buffer"),
         (lambda s: s["policy_state"]["view"].update(members=[]), "is held by no member"),
         (lambda s: s["policy_state"].update(gate={"paces": []}), "the gate WaitForUpdate remembers nothing"),
     ],

@@ -1,4 +1,4 @@
-"""Who comes, who goes, and whose connection stands."""
+"""Membership: joins, connections and departures."""
 
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
@@ -12,7 +12,7 @@ from pswire.decisions import entries
 
 
 class Membership:
-    """Admits members, follows their connections, and lets them depart."""
+    """Admits members, tracks their connections, and removes them."""
 
     def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle) -> None:
         self._ledger = ledger
@@ -29,7 +29,7 @@ class Membership:
         stays: bool = False,
         used: int = 0,
     ) -> Member:
-        """As `Coordinator.join`, whose outputs are in the ledger."""
+        """Do what `Coordinator.join` says; the outputs are in the ledger."""
         ledger, roster = self._ledger, self._ledger.roster
         known = roster.present.get(worker) if worker else None
         if known is None and not worker and rank is not None:
@@ -54,11 +54,11 @@ class Membership:
                 raise JoinRefused(f"another process joined as {worker!r} while this one was away")
             ledger.notify(known, protocol.Refusal(f"another process joined as {worker!r}", fatal=True))
             self.depart(known, "superseded by a newer incarnation", now, replaced=True)
-        # Behind a rollback: a process that was in the phase that is over.
+        # After a rollback: a process that took part in the finished phase.
         rests = ledger.resting and session in roster.tally(worker).sessions
         member = self._admit(worker, session, rank, now, remembers)
         member.stays, member.used = stays, used
-        # Tickets of a generation before are not counted any more, and it has used them.
+        # The tally has lost the tickets of former generations, whose batches the worker has used.
         tally = roster.tally(worker)
         tally.granted = max(tally.granted, used)
         if rests:
@@ -66,7 +66,7 @@ class Membership:
         return member
 
     def _check_limits(self, worker: str) -> None:
-        """Raises JoinRefused for a name that the job has no place for."""
+        """Raise JoinRefused for a name that is not allowed or beyond the limit."""
         terms, roster = self._ledger.terms, self._ledger.roster
         if terms.allowed and worker not in terms.allowed:
             raise JoinRefused(
@@ -74,7 +74,7 @@ class Membership:
             )
         if not terms.max_workers:
             return
-        # A stray Join that has gone takes up no place.
+        # A Join that never had a session, and has left, does not count.
         known = {name for name, tally in roster.tallies.items() if tally.arrived or name in roster.present}
         if worker not in known and len(known) >= terms.max_workers:
             raise JoinRefused(
@@ -83,7 +83,7 @@ class Membership:
             )
 
     def _name(self, rank: int) -> str:
-        """The name of a worker that brought none. Nobody is superseded by it."""
+        """Name a worker that gave no name. It never supersedes another worker."""
         name = f"w{rank}"
         namesake = self._ledger.roster.present.get(name)
         if namesake is not None:
@@ -106,14 +106,14 @@ class Membership:
         return member
 
     def _forgotten(self, committed: int, codec: bool) -> tuple[str, ...]:
-        """What is lost with every incarnation of a worker, for it alone has it. The log may not keep silent on it."""
+        """Return which of a former incarnation's memories are lost, which the log must record."""
         if not committed:
             return ()
         rule = (entries.LOCAL_RULE,) if self._driver.rule_remembers else ()
         return (*rule, entries.CODEC) if codec else rule
 
     def connect(self, member: Member, now: float) -> None:
-        """The worker's session stream stands (again): repeat what it may have missed."""
+        """Note that the session stream is up (again), and repeat what the worker may have missed."""
         ledger = self._ledger
         if member.ever_connected and member.absent_since is not None:
             ledger.record(entries.Back(member.worker), now)
@@ -132,14 +132,14 @@ class Membership:
             ledger.notify(member, ledger.phase_notice())
 
     def disconnect(self, member: Member, now: float) -> None:
-        """The stream broke. Also after the stop: the worker may not know of it."""
+        """Note that the stream broke. Also after the stop, of which the worker may not know."""
         if member.absent_since is None:
             member.absent_since = now
             self._ledger.record(entries.Lost(member.worker), now)
 
     def expire(self, now: float) -> None:
-        """Give up on members whose connection has been broken for longer than the grace period, and on those that
-        live and do not do what the job waits for (`psserver.coordinator.members.waits`)."""
+        """Evict members whose connection has been broken for longer than the grace period, and live ones that do not
+        do what the job waits for (`psserver.coordinator.members.waits`)."""
         for wait in list(waits(self._ledger, self._driver, now)):
             if now - wait.since >= wait.limit and wait.member.worker in self._ledger.roster.present:
                 self.depart(wait.member, f"did not {wait.what} within {wait.limit:g} s", now)
@@ -149,7 +149,7 @@ class Membership:
                 self.depart(member, f"connection lost for {seconds:.1f} s", now)
 
     def dismiss_absent(self, reason: str, now: float) -> bool:
-        """Everybody departs, if nobody's connection stands; else nothing changes, and the answer is False."""
+        """Remove all members if no connection is up; else change nothing and return False."""
         members = self._ledger.roster.by_rank()
         if any(member.absent_since is None for member in members):
             return False
@@ -158,7 +158,7 @@ class Membership:
         return True
 
     def resume(self, rolled_back: int, now: float) -> None:
-        """Processes of before are gone, and expected back: what the servers keep for each worker stays."""
+        """Remove the members of former processes, which may come back: their tallies stay."""
         ledger = self._ledger
         terms = ledger.terms
         ledger.record(entries.Restore(terms.job, ledger.version, terms.servers, rolled_back), now)
@@ -170,7 +170,8 @@ class Membership:
     def depart(
         self, member: Member, reason: str, now: float, *, kept: bool = False, replaced: bool = False
     ) -> None:
-        """The member is gone, and what it holds is void. `replaced`: another process takes its name at once."""
+        """Remove a member and cancel its tickets. `kept`: its work units stay reserved; `replaced`: another process
+        takes its name at once."""
         ledger = self._ledger
         ledger.roster.remove(member, now, started=ledger.started, resting=ledger.resting)
         opened = ledger.tickets.open_of(member.worker)
@@ -192,4 +193,4 @@ class Membership:
         self._lifecycle.offer_initialisation(now)
         if not replaced:
             self._lifecycle.finish_when_done(now)
-        self._driver.watch(now)
+        self._driver.check_deadlock(now)

@@ -1,23 +1,34 @@
-"""Who belongs to the job, in which state, and what came of their work."""
+"""Members of the job, their states, and the tallies of their work."""
 
 from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import islice
+from typing import Final, Literal
 
 State = Literal["joined", "waiting", "computing", "done"]
 
+# Limit of names in a sentence.
+NAMED_LIMIT: Final = 8
 
-# Tickets' worth of batches that a worker may use without a ticket: what a lost connection took from it, say.
+# Limit, in tickets, of the batches that a worker may use without a ticket, such as those of a lost connection.
 BATCHES_AHEAD = 16
 
-# Processes of one name that are remembered: an older one that comes back counts as a new one.
+# Limit of remembered processes per name. An older one that comes back counts as new.
 REMEMBERED_SESSIONS = 32
 
-# Bytes, about: a name with its tally, a session beside its text, a staleness, a settled ticket that is remembered.
+# Approximate bytes of a name with its tally, a session without its text, a staleness, a remembered settled ticket.
 NAME_BYTES, SESSION_BYTES, STALENESS_BYTES, TICKET_BYTES = 1600, 60, 110, 600
+# Limit of remembered settled tickets per worker: enough for any worker that resends its last commits.
 REMEMBERED_TICKETS = 16
-# What one name can take before it was granted anything; it has 64 characters, and so has each session.
-MOST_NAME_BYTES = NAME_BYTES + 256 + REMEMBERED_SESSIONS * (SESSION_BYTES + 256)
+# Limit of bytes of a name before its first grant; a name has 64 characters, and so has each session.
+MAX_NAME_BYTES = NAME_BYTES + 256 + REMEMBERED_SESSIONS * (SESSION_BYTES + 256)
+
+
+def named(names: Collection[str]) -> str:
+    """Return up to `NAMED_LIMIT` names for a sentence, and how many more there are."""
+    some = ", ".join(islice(names, NAMED_LIMIT))
+    return some if len(names) <= NAMED_LIMIT else f"{some} and {len(names) - NAMED_LIMIT} more"
 
 
 @dataclass(slots=True)
@@ -29,32 +40,29 @@ class Tally:
     dropped: int = 0
     samples: int = 0
     staleness: Counter[int] = field(default_factory=Counter)
-    # First batch of its data that was never committed.
+    # Its first batch that was never committed.
     next_batch: int = 0
-    # Its first one of the present phase.
+    # Its first batch of the present phase.
     phase_batch: int = 0
     incarnations: int = 0
-    # A session of its stood, once.
+    # Whether it ever had a session.
     arrived: bool = False
-    # Of its latest processes, the newest last: an older one never takes the name back from a newer one.
+    # Sessions of its latest processes, the newest last: an older one never takes the name back from a newer one.
     sessions: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED_SESSIONS))
     # When it was last granted a ticket.
     granted_at: float | None = None
-
-    # Tickets that it was granted.
+    # The number of its grants.
     granted: int = 0
-    # Its commits when it left without being done, and since when it has not committed more: restarts do not count.
+    # Number of its commits when it left before it was done, and the time of its first such departure at that number.
     lost: tuple[int, float] | None = None
-
-    # Batches that do not count and are not worked on again, because a server or the connection was lost.
+    # Batches that are lost for training, because a server or the connection was lost.
     missed: int = 0
-
-    # What was last counted for it; see `Roster.weigh`.
+    # Bytes that `Roster.weigh` last counted for it.
     weighed: int = 0
 
     @property
     def nbytes(self) -> int:
-        """Of memory, about."""
+        """Approximate memory."""
         sessions = sum(map(len, self.sessions)) + SESSION_BYTES * len(self.sessions)
         tickets = TICKET_BYTES * min(self.granted, REMEMBERED_TICKETS)
         return NAME_BYTES + sessions + tickets + STALENESS_BYTES * len(self.staleness)
@@ -64,7 +72,7 @@ class Tally:
         return self.committed - self.applied - self.dropped
 
     def joined(self, session: str) -> None:
-        """A process took the name."""
+        """Note that a process took the name."""
         if session in self.sessions:
             self.sessions.remove(session)
         self.sessions.append(session)
@@ -76,7 +84,7 @@ class Tally:
         self.next_batch = max(self.next_batch, min(batch + 1, most))
 
     def miss(self, upto: int) -> None:
-        """It goes on at that batch, and leaves out those before it that are not committed."""
+        """Continue at batch `upto`; uncommitted batches before it are missed."""
         self.missed += max(0, upto - self.next_batch)
 
 
@@ -87,22 +95,22 @@ class Member:
     worker: str
     incarnation: int
     rank: int
-    # Random value of the process; tells a reconnection from a restart.
+    # Random value of the process, which distinguishes a reconnection from a restart.
     session: str
     state: State
     since: float
-    # When the connection broke (or was awaited first); None while it stands.
+    # When the connection broke, or when the member joined without one; None while it is up.
     absent_since: float | None
     ever_connected: bool = False
-    # The policy was sent its Join.
+    # Whether the policy has received its Join.
     known_to_policy: bool = False
-    # The ticket id it asked for with its last Ready, while not granted.
+    # The ticket that it asked for, until it is granted.
     requested: int | None = None
-    # Why the job is to end for all, if it has said so.
+    # Its reason to end the job for all, if it gave one.
     ends: str = ""
-    # Its process may take part in another phase of the job.
+    # Whether its process may take part in another phase of the job.
     stays: bool = False
-    # Until its first commit: behind the last batch that its session committed before; 0 where it goes back.
+    # Until its first commit: one past the last batch that its session committed before; 0 if it goes back.
     used: int = 0
 
     def enter(self, state: State, now: float) -> None:
@@ -111,24 +119,24 @@ class Member:
 
 
 class Roster:
-    """Present members by name, and the tallies of everyone who ever was here.
+    """Present members by name, and the tallies of all that ever joined.
 
-    `present` changes through `add` and `remove` only: ranks are indexed beside it.
+    `present` changes only through `add` and `remove`, which maintain the index of ranks.
     """
 
     def __init__(self, now: float) -> None:
         self.present: dict[str, Member] = {}
-        # Until the start: who asked for a ticket that it was not granted, or is done.
+        # Until the start: workers that wait for a ticket or are done.
         self.prepared: set[str] = set()
         self._holders: dict[int, Member] = {}
-        # Every rank below it is taken.
+        # Every lower rank is taken.
         self._lowest_free = 0
         self.tallies: dict[str, Tally] = {}
-        # Bytes, about, of all that is kept for every name that ever was here.
+        # Approximate bytes of the tallies of all names.
         self.nbytes = 0
-        # Left without being done: they may come back and finish.
+        # Worker -> when it left before it was done. It may come back and finish.
         self.unfinished: dict[str, float] = {}
-        # None while somebody is present whose session stood: a Join alone holds up no end.
+        # Since when no present member has had a session; None if one has. A Join alone does not count.
         self.empty_since: float | None = now
 
     def add(self, member: Member) -> None:
@@ -138,7 +146,7 @@ class Roster:
             self.connected(member)
 
     def connected(self, member: Member) -> None:
-        """Its session stands, or stood."""
+        """Note that the member has or had a session."""
         member.ever_connected = True
         self.tally(member.worker).arrived = True
         self.unfinished.pop(member.worker, None)
@@ -146,21 +154,23 @@ class Roster:
 
     @property
     def arrived(self) -> int:
-        """How many names had a session, ever."""
+        """The number of names that ever had a session."""
         return sum(tally.arrived for tally in self.tallies.values())
 
     def here(self) -> list[Member]:
-        """Present members that had a session. What only joined is waited for by nobody."""
+        """Return the present members that had a session. The job waits for no others."""
         return [member for member in self.present.values() if member.ever_connected]
 
     def expected(self) -> list[Member]:
-        """Before a phase begins: who is here, and who of those that were is about to come again."""
+        """Return the members that the start of a phase waits for: those with a session, now or before."""
         return [m for m in self.present.values() if m.ever_connected or self.tallies[m.worker].arrived]
 
     def remove(self, member: Member, now: float, *, started: bool, resting: bool = False) -> None:
-        """It is gone. Unless it is done, it may come back and finish; once the job has `started`, in the time that
-        began with its first death since it committed. While the job is `resting`, who has not asked for work of the
-        next phase leaves nothing undone."""
+        """Remove a member. Unless it is done, it may come back and finish.
+
+        Once the job has `started`, its time to come back counts from its first departure since its last commit. While
+        the job is `resting`, a member that has not asked for work of the next phase leaves nothing unfinished.
+        """
         del self.present[member.worker]
         unfinished = member.worker in self.prepared or not resting
         if member.state != "done" and member.ever_connected and unfinished:
@@ -186,7 +196,7 @@ class Roster:
         return self._holders.get(rank)
 
     def weigh(self, worker: str) -> None:
-        """What is kept for the name has grown: count it anew."""
+        """Update the count of bytes after the name's tally has grown."""
         tally = self.tallies[worker]
         nbytes = len(worker) + tally.nbytes
         self.nbytes, tally.weighed = self.nbytes + nbytes - tally.weighed, nbytes

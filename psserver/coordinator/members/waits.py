@@ -1,4 +1,4 @@
-"""What a job waits for a member to do, and for how long at most: so that a run ends whatever a member does not do."""
+"""Time limits for what the job waits for its members to do, so that no idle member blocks it for ever."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from psserver.coordinator.members.roster import Member
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.policies import Waiting
 
-# Usual steps that a ticket may take while others wait for it, where no limit was said.
+# Default limit of a ticket that others wait for, in usual steps.
 USUAL_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The job waits for `member` to do `what`, since `since`, for `limit` seconds at most."""
+    """The job has waited for `member` to do `what` since `since`; it waits at most `limit` seconds."""
 
     member: Member
     what: str
@@ -22,17 +22,18 @@ class Wait:
     limit: float
 
     def sentence(self, now: float) -> str:
+        """Return the wait as a sentence."""
         since = now - self.since
         times = f"since {since:.1f} s, at most {round(self.limit, 1):g} s"
         return f"waiting for {self.member.worker} to {self.what} ({times})"
 
 
 def waits(ledger: Ledger, driver: PolicyDriver, now: float) -> Iterator[Wait]:
-    """All that have a limit, in the order of ranks."""
+    """Yield all waits with a limit, by rank."""
     if ledger.stopped is not None:
         yield from _leaving(ledger)
         return
-    # Asked for once, and only if a ticket is so old that it matters.
+    # Computed once, and only if a ticket is old enough to matter.
     blockers: set[str] | None = None
     for member in ledger.roster.by_rank():
         for ticket in ledger.tickets.open_of(member.worker)[:1]:
@@ -57,7 +58,7 @@ def _leaving(ledger: Ledger) -> Iterator[Wait]:
     assert ledger.stopped is not None
     for member in ledger.roster.by_rank():
         if member.absent_since is not None:
-            continue  # it has the grace period, as ever
+            continue  # it has the usual grace period
         if member.worker == ledger.evaluator:
             what, limit = "evaluate the last version and leave", ledger.terms.report_limit
         else:
@@ -66,7 +67,7 @@ def _leaving(ledger: Ledger) -> Iterator[Wait]:
 
 
 def _ticket_limit(ledger: Ledger) -> tuple[float | None, bool]:
-    """Seconds, if there is a limit; whether somebody asked for it."""
+    """Return the limit in seconds, if any, and whether it was configured."""
     said = ledger.terms.ticket_timeout
     if said is not None:
         return (said or None), True
@@ -76,14 +77,14 @@ def _ticket_limit(ledger: Ledger) -> tuple[float | None, bool]:
 
 
 def _blockers(ledger: Ledger, driver: PolicyDriver) -> set[str]:
-    """Whose move it is, by what the policy says of those that wait: nobody under a policy that lets nobody wait."""
+    """Return the workers that can release a waiting one, according to the policy."""
     found: set[str] = set()
     for member in ledger.roster.present.values():
         if member.state == "waiting" and member.known_to_policy:
             try:
                 waiting = driver.policy.explain(member.worker)
             except Exception:
-                # Anybody's code. Whoever asks for the status is told that it failed.
+                # A user's code may raise anything; the status reports it.
                 waiting = None
             if isinstance(waiting, Waiting):
                 found.update(waiting.releasers)
@@ -91,7 +92,7 @@ def _blockers(ledger: Ledger, driver: PolicyDriver) -> set[str]:
 
 
 def _silent(ledger: Ledger, member: Member) -> bool:
-    """Connected, without work, and asks for none, while the start or the end waits for it."""
+    """Whether the member is connected, has no work and asks for none, while the start or the end waits for it."""
     if member.absent_since is not None or member.requested is not None:
         return False
     if ledger.resting and member.state == "done":

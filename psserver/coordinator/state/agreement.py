@@ -1,4 +1,4 @@
-"""What the parts of a saved state must agree on."""
+"""Consistency checks of a saved state."""
 
 import math
 from collections import Counter
@@ -11,7 +11,7 @@ from pswire.records import StateError
 
 
 def check(state: CoordinatorState) -> None:
-    """What its parts must agree on, each with the sentence for when they do not."""
+    """Raise StateError if parts of the state contradict each other."""
     live = {ticket.number: ticket for ticket in state.tickets}
     present = {member.worker: member for member in state.members}
     known = {tally.worker for tally in state.tallies}
@@ -19,7 +19,7 @@ def check(state: CoordinatorState) -> None:
     requested = [member.requested for member in state.members if member.requested is not None]
     held = Counter(ticket.worker for ticket in state.tickets if ticket.state == "open")
     for holds, what in (
-        (state.entries > 0, "no entry was written: there is nothing to go on from"),
+        (state.entries > 0, "no entry was written: there is nothing to resume from"),
         (len(present) == len(state.members), "two members have one name"),
         (len({m.rank for m in state.members}) == len(state.members), "two members have one rank"),
         (known >= {*present, *(t.worker for t in state.tickets)}, "a worker has no tally"),
@@ -34,7 +34,7 @@ def check(state: CoordinatorState) -> None:
         (held.keys() <= present.keys(), "an open ticket is held by nobody"),
         (
             all(p.ticket in live and live[p.ticket].state == "pending" for p in state.folded),
-            "what is folded is not pending",
+            "a folded ticket is not pending",
         ),
         (
             math.isfinite(state.lr_scale) and state.lr_scale >= 0,
@@ -51,12 +51,12 @@ def check(state: CoordinatorState) -> None:
 
 
 def _work_agrees(state: CoordinatorState, present: Collection[str]) -> list[tuple[bool, str]]:
-    """As in `check`: of the work units, the tickets that take parts of them, and those that wait for one."""
+    """Return the checks of work units, of the tickets that have parts of them, and of workers that wait for one."""
     work, dealt = state.work, [ticket for ticket in state.tickets if ticket.part is not None]
     if work is None:
         return [(not dealt, "a ticket takes a part of a work unit, and the job deals none")]
     waiting = {worker for worker, _ in (*work.promised, *work.standby)}
-    # Until a resumed job starts again, units are kept for workers that have not come back.
+    # Until a resumed job starts again, units stay reserved for workers that have not come back.
     holders = present if state.started else [tally.worker for tally in state.tallies]
     reserved = sum(kept for _, kept in work.promised)
     queue = WorkQueue.restored(work)

@@ -1,4 +1,4 @@
-"""All that a coordinator knows, as plain data between two inputs."""
+"""The saved state of a coordinator, as plain data."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from pswire.records import from_plain, to_plain
 
 @dataclass(frozen=True, slots=True)
 class TallyState:
-    """A `Tally` and whose it is. `staleness`: (staleness, how many) in the order of their first occurrence."""
+    """A `Tally` with its worker's name. `staleness`: (staleness, count) in the order of first occurrence."""
 
     worker: str
     committed: int
@@ -33,16 +33,16 @@ class TallyState:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorState:
-    """Everything but the policy's code and the terms of the process (timeouts, when to stop). JSON-able by `to_json`.
+    """Everything except the policy's code and the terms of the process (timeouts, when to stop).
 
-    `workers`, `servers`, `seed` and `optimizer` are those of the job: a state of another one is refused. To go on
-    with another number of servers, say so: `replace(state, servers=...)`, beside `psserver.shard.reshard`.
-    `entries`: the number that the next entry of the log gets. `began` and all other times are seconds of
-    the clock of the process that saved it. `tickets`: open and pending ones in the order of their grants;
-    `settled`: those that are remembered, each worker's oldest first. `folded`: what the shards have summed,
-    in order. `refused`: updates in a row, the last ones, that were not made, with contributions of `refused_workers`.
-    `policy_state` is the policy's own. Sessions are what a worker's process proves itself by:
-    keep a saved state as private as a key.
+    `workers`, `servers`, `seed` and `optimizer` are those of the job; the state of another job is refused. To resume
+    on another number of servers, use `replace(state, servers=...)` together with `psserver.shard.reshard`.
+    `entries`: number of the next log entry. `began` and all other times are seconds of
+    the clock of the process that saved it. `tickets`: open and pending ones in the order of their grants.
+    `settled`: the remembered ones, each worker's oldest first. `folded`: parts in the shards' open sum,
+    in order. `refused`: the latest run of refused updates, with contributions of `refused_workers`.
+    `policy_state`: the policy's own. Sessions authenticate a worker's process, so keep a saved state as private as a
+    key.
     """
 
     workers: int
@@ -76,9 +76,9 @@ class CoordinatorState:
     prepared: list[str]
     unfinished: list[tuple[str, float]]
     empty_since: float | None
-    # None in a job that deals no work units.
+    # None if the job deals no work units.
     work: QueueState | None = None
-    # When the first session of all stood.
+    # When the first session was up.
     first_session: float | None = None
     resting: bool = False
     phase_ended: str = ""
@@ -86,7 +86,7 @@ class CoordinatorState:
     undeclared: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """As plain data that `json.dumps(..., allow_nan=False)` takes."""
+        """Return plain data for `json.dumps(..., allow_nan=False)`."""
         plain: dict[str, object] = to_plain(self)
         return plain
 

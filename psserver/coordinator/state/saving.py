@@ -1,23 +1,23 @@
-"""A coordinator's state is taken out, and taken up again."""
+"""Save and restore a coordinator's state."""
 
 from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
 
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members.roster import REMEMBERED_SESSIONS, Roster, Tally
+from psserver.coordinator.members.roster import REMEMBERED_SESSIONS, REMEMBERED_TICKETS, Roster, Tally
 from psserver.coordinator.policy_driver import PolicyDriver, Refusals
 from psserver.coordinator.state.agreement import check
 from psserver.coordinator.state.records import CoordinatorState, TallyState
 from psserver.coordinator.terms import JobTerms
-from psserver.coordinator.tickets.table import REMEMBERED, Ticket, TicketTable
+from psserver.coordinator.tickets.table import Ticket, TicketTable
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import Policy
 from pswire.records import StateError, to_plain
 
 
 def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
-    """A copy of all that they know. Raises StateError for a policy that cannot be saved."""
+    """Copy the whole state. Raises StateError for a policy that cannot be saved."""
     roster, tickets, policy = ledger.roster, ledger.tickets, driver.policy
     return CoordinatorState(
         **_job(ledger.terms),
@@ -59,7 +59,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
 
 
 def _job(terms: JobTerms) -> dict[str, Any]:
-    """What makes a job another one."""
+    """Return the terms that identify a job."""
     return {
         "workers": terms.workers,
         "servers": terms.servers,
@@ -88,11 +88,11 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
     )
 
 
-def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift: float) -> None:
-    """Give a new ledger and driver that state; `shift` is added to every time.
+def restore(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift: float) -> None:
+    """Restore the state into a new ledger and driver; `shift` is added to every time.
 
-    Raises StateError, with nothing changed, unless they are new, job and policy are the same with the same knobs
-    and takes up its own state, and the parts of the state agree with each other.
+    Raises StateError, with nothing changed, unless ledger and driver are new, job, policy and knobs are the same, the
+    policy accepts its own state, and the state is consistent.
     """
     policy = driver.policy
     if ledger.entries:
@@ -131,8 +131,10 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
 
 
 def reopened(state: CoordinatorState, policy: Policy) -> CoordinatorState:
-    """Of a job that had stopped, a state that goes on: the policy begins anew, as `policy` is, for it was not told
-    what became of its last tickets. Any other state is as it was."""
+    """Return a stopped job's state as one that can continue; return any other state as it is.
+
+    The policy begins with the state of `policy`, which is new, because it never learned the fate of its last tickets.
+    """
     if state.stopped is None:
         return state
     return replace(
@@ -145,7 +147,7 @@ def reopened(state: CoordinatorState, policy: Policy) -> CoordinatorState:
 
 
 def _policy_state(policy: Policy) -> dict[str, object]:
-    """A policy may be anybody's code: whatever its `state` raises or returns, the answer is a sentence."""
+    """Return the policy's state. Raises StateError for whatever a user's code raises or returns instead."""
     try:
         asked = policy.state()
     except StateError:
@@ -213,7 +215,7 @@ def tickets_from(state: CoordinatorState, shift: float) -> TicketTable:
         else:
             table.live[shifted.number] = shifted
     for ticket in state.settled:
-        recent = table.settled.setdefault(ticket.worker, deque(maxlen=REMEMBERED))
+        recent = table.settled.setdefault(ticket.worker, deque(maxlen=REMEMBERED_TICKETS))
         recent.append(_later(ticket, shift))
     return table
 

@@ -1,1 +1,1 @@
-"""Tickets: their table, what members bring for them, and what workers say of their time."""
+"""Tickets: their table, and the requests and commits of members."""

@@ -1,4 +1,4 @@
-"""What members ask for, and what they bring: the life of their tickets; which times and rates are believed."""
+"""Requests and commits of members, and which of the times and rates in them are accepted."""
 
 import math
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ from pswire.protocol import UNTOLD
 
 Reported = tuple[float | None, float | None, float | None]
 
-# Of numbers that the log has in whole microseconds, and of two machines' clocks: each may be slewed by 500 parts per
-# million while it is set right. `ps-lab check` allows as much.
+# Tolerances: rounding to the log's whole microseconds, and drift of two machines' clocks, each slewed by up to
+# 500 parts per million. `ps-lab check` uses the same.
 ROUNDING: Final = 1e-6
 DRIFT: Final = 1e-3
 
@@ -27,9 +27,9 @@ DRIFT: Final = 1e-3
 def plausible(times: Reported, granted: float, former: float | None, now: float) -> Reported:
     """Return `times`, but no zero before, if they fit between a ticket's grant and its commit, `now`; else `UNTOLD`.
 
-    What came before the grant must fit behind the grant of the worker's ticket before, at `former`; None where
-    there was none. A worker's intervals lie within the coordinator's, so a contribution whose times do not fit
-    is taken, and its times are not: nothing is decided by them.
+    The time before the grant must fit after the grant of the worker's former ticket, at `former`; None if there was
+    none. A worker's intervals lie within the coordinator's. A contribution whose times do not fit still counts, but
+    its times are discarded; no decision depends on them.
     """
     pull, compute, before = times
     if pull is None or compute is None:
@@ -47,9 +47,9 @@ def _most(seconds: float) -> float:
 
 
 def rate_refusal(optimizer: Mapping[str, object], rate: float | None, aggregator: str) -> str | None:
-    """Why a commit that sets this rate is refused; None where it is not, or sets none.
+    """Return why a commit that sets this rate is refused; None if it is accepted or sets none.
 
-    `aggregator`: of the job's policy. One that tolerates bad workers must not let one of them set the rate for all.
+    `aggregator`: that of the policy. If it tolerates bad workers, a single worker must not set the rate for all.
     """
     if rate is None:
         return None
@@ -73,20 +73,20 @@ def rate_refusal(optimizer: Mapping[str, object], rate: float | None, aggregator
 
 
 def present_rate(optimizer: Mapping[str, object], scale: float, aggregator: str) -> float | None:
-    """The job's rate, `scale` times the one that it began with; None where no commit may set another."""
+    """Return the present rate, `scale` times the initial one; None if no commit may change it."""
     refused = rate_refusal(optimizer, 1.0, aggregator) is not None
-    return None if refused else began_with(optimizer) * scale
+    return None if refused else initial_rate(optimizer) * scale
 
 
-def began_with(optimizer: Mapping[str, object]) -> float:
-    """The rate of entry 0 of the log, a number above 0: `rate_refusal` has seen to that."""
+def initial_rate(optimizer: Mapping[str, object]) -> float:
+    """Return the rate of entry 0 of the log, above 0 because `rate_refusal` checked it."""
     began = optimizer["learning_rate"]
     assert isinstance(began, int | float)
     return float(began)
 
 
 class Contributions:
-    """The inputs of `Coordinator` that are about a member's tickets, once it is known to be a member."""
+    """Handles those inputs of `Coordinator` that concern a member's tickets."""
 
     def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle, dealer: Dealer) -> None:
         self._ledger = ledger
@@ -95,18 +95,18 @@ class Contributions:
         self._dealer = dealer
 
     def ready(self, member: Member, holding: int, now: float) -> None:
-        """It asks for a ticket after `holding` (0: it holds none)."""
+        """Handle a request for the ticket after `holding` (0: it holds none)."""
         ledger = self._ledger
         opened = ledger.tickets.open_of(member.worker)
         if ledger.stopped is not None:
             ledger.notify(member, ledger.stop_notice(member))
         elif opened and opened[-1].number > holding:
-            # Said again after a reconnection that the grant did not survive, or crossed it on the way.
+            # A repeated request: the grant was lost with a connection, or crossed this message.
             ledger.notify_grant(member, opened[-1])
         elif opened and not (self._driver.ahead and member.known_to_policy and len(opened) < AHEAD):
             pass
         elif member.state == "done" and self._lifecycle.phase_ends:
-            pass  # it hears of the end soon
+            pass  # the notice of the end follows
         elif member.state == "done" and ledger.resting and member.worker not in ledger.roster.prepared:
             ledger.notify(member, ledger.phase_notice())
         elif member.state == "done":
@@ -130,12 +130,12 @@ class Contributions:
             self._lifecycle.start_when_complete(now)
         else:
             self._driver.request(member, now)
-        self._driver.watch(now)
+        self._driver.check_deadlock(now)
 
     def commit(
         self, member: Member, commit: protocol.Commit, ordinary: bool, norm: float, now: float
     ) -> None:
-        """The payload of a ticket is on every shard."""
+        """Handle a commit: the ticket's payload is on every shard."""
         ledger, number = self._ledger, commit.ticket
         ticket = ledger.own(member, number, "commit")
         if ticket is not None:
@@ -154,7 +154,7 @@ class Contributions:
             if commit.ready and member.requested is None and member.state != "done":
                 self.ready(member, number, now)
                 return
-        self._driver.watch(now)
+        self._driver.check_deadlock(now)
 
     def _contribute(
         self, member: Member, ticket: Ticket, commit: protocol.Commit, norm: float, now: float
@@ -172,7 +172,7 @@ class Contributions:
             self._set_rate(member, commit.learning_rate, now)
         if member.requested is not None:
             ledger.rest(member, now)
-        # The time as the log has it, which is written in whole microseconds.
+        # The log has whole microseconds.
         t = round(now - ledger.began, 6)
         event = Commit(entry.worker, entry.ticket, entry.samples, entry.loss, entry.norm, t)
         self._driver.decide(event, now)
@@ -180,9 +180,9 @@ class Contributions:
             ledger.notify(member, protocol.Disposition(ticket.number, "pending"))
 
     def _set_rate(self, member: Member, rate: float, now: float) -> None:
-        """Before the policy hears of the commit, so that an update which it makes has the rate already."""
+        """Set the rate before the policy receives the commit, so that the resulting update uses it."""
         ledger = self._ledger
-        scale = rate / began_with(ledger.terms.optimizer)
+        scale = rate / initial_rate(ledger.terms.optimizer)
         if scale != ledger.lr_scale:
             ledger.lr_scale = scale
             ledger.record(entries.Rate(member.worker, rate, scale), now)
@@ -190,7 +190,7 @@ class Contributions:
     def _count(self, member: Member, entry: entries.Commit) -> None:
         tally = self._ledger.roster.tally(entry.worker)
         if member.used:
-            # Beside those it had committed, the one that was under way is lost.
+            # Besides the batches that it had committed, the one under way is lost.
             tally.miss(min(entry.batch, member.used + 1) if entry.samples else member.used)
             member.used = 0
         tally.committed += 1
@@ -201,11 +201,11 @@ class Contributions:
             self._ledger.loss = entry.loss if before is None else 0.9 * before + 0.1 * entry.loss
 
     def abandon(self, member: Member, number: int, reason: str, now: float, *, ends: bool = False) -> None:
-        """It will not use the ticket. `ends`: because its work unit had ended before."""
+        """Handle an abandon. `ends`: the worker found that the work unit had already ended."""
         ticket = self._ledger.own(member, number, "abandon")
         if ticket is not None and ticket.state == "open":
             self._give_up(member, ticket, reason, now, ends=ends and ticket.part is not None)
-        self._driver.watch(now)
+        self._driver.check_deadlock(now)
 
     def _give_up(
         self,
@@ -217,7 +217,7 @@ class Contributions:
         ends: bool = False,
         fault: bool = True,
     ) -> None:
-        """`fault`: the ticket's work may be why. Otherwise its worker goes."""
+        """Abandon an open ticket. `fault`: its work may be the cause; otherwise the worker is leaving."""
         ledger = self._ledger
         skipped = False
         if fault:
@@ -233,7 +233,7 @@ class Contributions:
             self._driver.decide(Abandon(member.worker, ticket.number, reason), now)
 
     def _lose(self, queue: WorkQueue, member: Member, ticket: Ticket, ends: bool) -> bool:
-        """What the ticket took of a work unit is dealt again; not if the unit had `ends`. True: it is skipped."""
+        """Return the ticket's part to the queue, unless the unit `ends`. True: the part is skipped instead."""
         part = ticket.part
         if part is None:
             return False
@@ -244,29 +244,29 @@ class Contributions:
         return queue.lose(part, self._ledger.version, dropped=False)
 
     def _vote(self, member: Member, ends: str, now: float) -> None:
-        """End the job for all: rank 0 may, or more members than the aggregator tolerates to be dishonest.
+        """End the job for all if rank 0 asks, or more members than the aggregator tolerates to be dishonest.
 
-        Also when it is the last worker, whose being done would end the job as well.
+        This also applies to the last worker, whose Done would end the job anyway.
         """
         ledger = self._ledger
         if ledger.resting:
-            return  # of a phase that has not begun it ends its own part only
+            return  # before a phase begins, a member can end only its own part
         member.ends = ends
         here = ledger.roster.here()
         votes = sum(bool(other.ends) for other in here)
         if member.rank != 0 and votes <= self._driver.policy.tensors.tolerated(len(here)):
             return
-        said = f"{member.worker} ended the job: {ends}"
+        reason = f"{member.worker} ended the job: {ends}"
         if ledger.version and member.stays:
-            self._lifecycle.end_phase(said, now)
+            self._lifecycle.end_phase(reason, now)
         elif ledger.version:
-            ledger.stop(said, now, success=True, cause="done")
+            ledger.stop(reason, now, success=True, cause="done")
         else:
-            reason = f"{said}; nothing was trained: there is no model"
+            reason = f"{reason}; nothing was trained: there is no model"
             ledger.stop(reason, now, success=False, cause="empty")
 
     def done(self, member: Member, now: float, ends: str = "") -> None:
-        """It has no more data, and gives up what it holds. `ends`: why the job is to end for all, where it is."""
+        """Handle a Done: the worker's data has ended, and it abandons its tickets. `ends`: why to end the job."""
         ledger = self._ledger
         if ledger.work is not None:
             ledger.work.release(member.worker)
@@ -276,7 +276,7 @@ class Contributions:
             ledger.notify(member, ledger.stop_notice(member))
         elif member.state != "done":
             self._retire(member, now, ends)
-        self._driver.watch(now)
+        self._driver.check_deadlock(now)
 
     def _retire(self, member: Member, now: float, ends: str) -> None:
         ledger = self._ledger

@@ -5,21 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from psserver.coordinator.members.roster import REMEMBERED_TICKETS
 from psserver.coordinator.work.units import UnitPart
 from pswire import protocol
 
-# Enough for any worker that resends its last commits; older ones are unknown.
-REMEMBERED = 16
-
-# Open tickets of one worker, at most: what it works on, and the next.
+# Limit of open tickets of one worker: the current one and the next.
 AHEAD = 2
 
 # open: granted; pending: committed; settled: it has its fate.
 TicketState = Literal["open", "pending", "settled"]
-# What happens to a ticket after its grant, by the kind of the log's entry.
+# Events of a ticket after its grant: kinds of log entries.
 TicketEvent = Literal["install", "commit", "fold", "apply", "drop", "cancel", "abandon"]
 
-# All that can happen to a ticket. What is not here is illegal.
+# All legal transitions.
 TRANSITIONS: Final[Mapping[TicketState, Mapping[TicketEvent, TicketState]]] = {
     "open": {"install": "settled", "commit": "pending", "cancel": "settled", "abandon": "settled"},
     "pending": {"fold": "pending", "apply": "settled", "drop": "settled"},
@@ -28,7 +26,7 @@ TRANSITIONS: Final[Mapping[TicketState, Mapping[TicketEvent, TicketState]]] = {
 
 
 class TicketError(ValueError):
-    """An event that a ticket's state does not allow. The text names both, and the state that would."""
+    """An event that a ticket's state does not allow. The text names both, and the states that allow it."""
 
     def __init__(self, event: TicketEvent, number: int, state: str) -> None:
         allowed = " or ".join(known for known, events in TRANSITIONS.items() if event in events)
@@ -37,7 +35,7 @@ class TicketError(ValueError):
 
 @dataclass(slots=True)
 class Ticket:
-    """`base`: the version that it was granted. `index`: number of its grant in the decision log."""
+    """A ticket. `base`: the version that it started from. `index`: number of its grant in the decision log."""
 
     number: int
     worker: str
@@ -50,11 +48,11 @@ class Ticket:
     samples: int = 0
     loss: float = 0.0
     fate: protocol.Disposition | None = None
-    # When the worker was granted its ticket before this one; None for its first.
+    # When the worker was granted its former ticket; None for its first.
     former: float | None = None
-    # Its payload has ordinary numbers, as the shards say that hold it.
+    # Whether its payload is ordinary (see `Assurance`), according to its receipts.
     ordinary: bool = True
-    # What it takes of the job's work units, where it deals them.
+    # Its part of a work unit, if the job deals them.
     part: UnitPart | None = None
 
 
@@ -62,26 +60,26 @@ class Ticket:
 class TicketTable:
     """Open and pending tickets, and each worker's most recent settled ones (bounded).
 
-    Everything that is asked for each message is found by an index, or among the few tickets of its worker.
+    Lookups that run for every message use an index, or scan the few tickets of one worker.
     """
 
     next_number: int = 1
     live: dict[int, Ticket] = field(default_factory=dict)
     settled: dict[str, deque[Ticket]] = field(default_factory=dict)
-    # Worker -> its open tickets, oldest first; nobody without any. A second one only where the policy grants ahead.
+    # Worker -> its open tickets, oldest first; without entry if it has none. Two only under a policy that grants ahead.
     opened: dict[str, tuple[Ticket, ...]] = field(default_factory=dict)
 
     # Questions
 
     def find(self, number: int, worker: str) -> Ticket | None:
-        """The worker's own ticket of that number."""
+        """Return the worker's own ticket of that number; None if it has none."""
         ticket = self.live.get(number)
         if ticket is not None:
             return ticket if ticket.worker == worker else None
         return next((t for t in self.settled.get(worker, ()) if t.number == number), None)
 
     def owner(self, number: int) -> str | None:
-        """Whose ticket it is or was. Looks at all of them: for sentences, not for every message."""
+        """Return whose ticket it is or was. Scans all tickets: for explanations, not for every message."""
         ticket = self.live.get(number)
         if ticket is not None:
             return ticket.worker
@@ -90,7 +88,7 @@ class TicketTable:
         )
 
     def allowing(self, event: TicketEvent, number: int) -> Ticket:
-        """The ticket of that number, whose state allows `event`. Raises TicketError."""
+        """Return the ticket of that number. Raises TicketError if its state does not allow `event`."""
         ticket = self.live.get(number)
         if ticket is None:
             raise TicketError(event, number, "settled or unknown")
@@ -99,17 +97,17 @@ class TicketTable:
         return ticket
 
     def open_of(self, worker: str) -> tuple[Ticket, ...]:
-        """Its open tickets, oldest first."""
+        """Return the worker's open tickets, oldest first."""
         return self.opened.get(worker, ())
 
     def recent_of(self, worker: str) -> list[Ticket]:
-        """Its settled tickets that are remembered, oldest first."""
+        """Return the worker's remembered settled tickets, oldest first."""
         return list(self.settled.get(worker, ()))
 
     def in_state(self, state: TicketState) -> list[Ticket]:
         return [t for t in self.live.values() if t.state == state]
 
-    # Moves
+    # Changes
 
     def allocate(self) -> int:
         number = self.next_number
@@ -117,23 +115,23 @@ class TicketTable:
         return number
 
     def open(self, ticket: Ticket) -> None:
-        """A ticket is granted: it is open."""
+        """Add a granted ticket."""
         self.live[ticket.number] = ticket
         opened = self.opened[ticket.worker] = (*self.open_of(ticket.worker), ticket)
         assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
 
     def commit(self, ticket: Ticket) -> None:
-        """An open ticket's contribution exists; its fate is pending. Raises TicketError."""
+        """Move an open ticket to pending. Raises TicketError."""
         self._move(ticket, "commit")
 
     def settle(self, ticket: Ticket, event: TicketEvent, fate: protocol.Disposition) -> None:
-        """`event` has decided the ticket's fate. Raises TicketError."""
+        """Settle a ticket by `event`, with its fate. Raises TicketError."""
         self._move(ticket, event)
         ticket.fate = fate
         del self.live[ticket.number]
         recent = self.settled.get(ticket.worker)
         if recent is None:
-            recent = self.settled[ticket.worker] = deque(maxlen=REMEMBERED)
+            recent = self.settled[ticket.worker] = deque(maxlen=REMEMBERED_TICKETS)
         recent.append(ticket)
 
     def _move(self, ticket: Ticket, event: TicketEvent) -> None:

@@ -1,4 +1,4 @@
-"""Who gets work units when: requests that find none stand by, and are taken up when something comes back."""
+"""Deals work units: requests that find none stand by until one is returned."""
 
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
@@ -13,9 +13,9 @@ from pswire.decisions import entries
 class Dealer:
     """Stands between members' requests and the policy, in a job that deals work units.
 
-    A member that asks when there is nothing *stands by*: the log says `done`, barriers shrink. When a part comes
-    back, or the next epoch begins, the one that has stood by longest is taken up (by rank: the first): the log says
-    `resume`, and to the policy it is a newcomer.
+    A member that asks when the queue is empty *stands by*: the log says `done`, and barriers shrink. When a part is
+    returned, or the next epoch begins, the member that has stood by longest (under a policy by rank: the first)
+    resumes: the log says `resume`, and the policy sees a newcomer.
     """
 
     def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle) -> None:
@@ -24,7 +24,7 @@ class Dealer:
         self._lifecycle = lifecycle
 
     def declare(self, terms: WorkTerms | None, now: float) -> None:
-        """What the job deals from here on; None: nothing. Before version 0, or between phases."""
+        """Declare what the job deals from now on; None: nothing. Before version 0, or between phases."""
         ledger = self._ledger
         before = None if ledger.work is None else ledger.work.terms
         anew, ledger.undeclared = ledger.undeclared and terms is not None, False
@@ -38,11 +38,11 @@ class Dealer:
         ledger.record(entry, now)
 
     def promise(self, member: Member, now: float) -> bool:
-        """A part is kept for the member's request. If there is none it stands by, unless it holds a ticket."""
+        """Reserve a part for the member's request. False: there is none, so it stands by unless it holds a ticket."""
         queue = self._ledger.work
         if queue is None:
             return True
-        # Who ends an epoch begins the next one with those who stand by for it.
+        # The member that ends an epoch begins the next one together with those on standby.
         meets = queue.between_epochs and bool(queue.standby)
         if not meets and queue.promise(member.worker, self._before(queue, member)):
             return True
@@ -51,7 +51,7 @@ class Dealer:
         return False
 
     def _before(self, queue: WorkQueue, member: Member) -> int:
-        """How many who will need a unit come before this member where units are dealt by rank."""
+        """Count the workers that will need a unit before this member, if units are dealt by rank."""
         if not self._driver.policy.by_rank:
             return 0
         return sum(
@@ -74,8 +74,8 @@ class Dealer:
             self._lifecycle.start_when_complete(now)
         self._lifecycle.finish_when_done(now)
 
-    def go_on(self, now: float) -> None:
-        """At the end of each input: those that stand by are taken up while there is something, the end is noticed."""
+    def resume_standby(self, now: float) -> None:
+        """At the end of each input: resume members on standby while units are available, and detect the end."""
         ledger, queue = self._ledger, self._ledger.work
         if queue is None or ledger.stopped is not None:
             return
@@ -83,10 +83,10 @@ class Dealer:
             standby = [ledger.roster.present[worker] for worker in queue.standby]
             if self._driver.policy.by_rank:
                 standby.sort(key=lambda each: each.rank)
-            # At the beginning of an epoch there is a unit for each already.
+            # At the beginning of an epoch each already has a unit.
             member = next((each for each in standby if each.worker in queue.held), standby[0])
             if member.worker not in queue.held:
-                # What came back is anybody's; fresh units are those of lower ranks, who will ask.
+                # Any member may take a returned part; fresh units belong to lower ranks, which will ask.
                 before = 0 if queue.lost else self._before(queue, member)
                 if queue.available <= before:
                     break

@@ -1,18 +1,18 @@
-"""The queue of work units: what was not dealt yet, what came back, and what each worker is in the middle of."""
+"""The queue of work units: fresh ones, returned parts, and the unit that each worker is in."""
 
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from psserver.coordinator.work.units import MOST_LOSSES, Rest, UnitPart, WorkTerms
+from psserver.coordinator.work.units import MAX_LOSSES, Rest, UnitPart, WorkTerms
 
-# What came back is dealt after the epoch's other units, but for so much of it: the queue's memory is bounded.
-MOST_KEPT = 1024
+# Returned parts are dealt after the fresh units of their epoch, unless there are more than this: it bounds memory.
+MAX_RETURNED = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A `WorkQueue` as a value. `promised`: (worker, an item of the queue is kept for it)."""
+    """The saved form of a `WorkQueue`. `promised`: (worker, whether an item of the queue is reserved for it)."""
 
     terms: WorkTerms
     steps: int
@@ -30,16 +30,16 @@ class QueueState:
 
 @dataclass(slots=True)
 class WorkQueue:
-    """Deals the parts of all units of all epochs, each until it is counted. Knows no tickets, no time, no data.
+    """Deals the parts of all units of all epochs, each until it is counted. Without tickets, time or data.
 
-    A worker's request is promised a part before the policy hears of it, and dealt one when the policy grants it. A
-    worker stays in its unit: it gets that unit's next part, so that it can read on where it is. Fresh units are dealt
-    in order; what came back (`lose`, `depart`) is dealt behind the fresh units of its epoch and before the next
-    epoch's; where epochs are `apart`, that one waits until nothing of this one is left. Memory is O(workers): of
-    fresh units only the next one's number is kept.
+    A worker's request is promised a part before the policy receives it, and dealt one when the policy grants it. A
+    worker stays in its unit: it gets the next part of that unit, so that it can read on. Fresh units are dealt
+    in order. Returned parts (`lose`, `come_back`, `release`) are dealt after the fresh units of their epoch and before
+    those of the next epoch. If epochs are `apart`, the next one waits until nothing of this one is left. Memory is
+    O(workers): fresh units are just a counter.
 
-    Where units are dealt by rank, `deal_round` gives each worker the unit that it will be dealt from, before it asks:
-    then it does not matter who asks first.
+    If units are dealt by rank, `deal_round` assigns each worker its unit before it asks, so that the order of requests
+    does not matter.
 
     `steps`: batches of one ticket.
     """
@@ -50,17 +50,17 @@ class WorkQueue:
     epoch: int = 0
     unit: int = 0
     lost: deque[Rest] = field(default_factory=deque)
-    # Of a worker's unit: what it was not dealt yet.
+    # Worker -> the undealt rest of its unit.
     held: dict[str, Rest] = field(default_factory=dict)
-    # Those that asked and were not granted yet; True where an item of the queue is kept for them.
+    # Workers that asked and are not granted yet -> whether an item of the queue is reserved for them.
     promised: dict[str, bool] = field(default_factory=dict)
-    # Those that asked when there was nothing, and their requests.
+    # Workers that asked when the queue was empty -> their requested tickets.
     standby: dict[str, int] = field(default_factory=dict)
-    # Parts of tickets that have no fate yet.
+    # The number of parts whose tickets have no fate yet.
     outstanding: int = 0
     counted: int = 0
     skipped: int = 0
-    # The version for whose update `deal_round` was called last.
+    # The version of the last call of `deal_round`.
     round: int = -1
     _reserved: int = 0
 
@@ -68,12 +68,12 @@ class WorkQueue:
 
     @property
     def fresh(self) -> int:
-        """Units that were never dealt, in all epochs."""
+        """The number of units of all epochs that were never dealt."""
         return (self.terms.epochs - self.epoch) * self.terms.units - self.unit
 
     @property
     def _dealt_out(self) -> bool:
-        """Epochs are apart: one was dealt, and nothing of the next one."""
+        """Whether epochs are apart, one was dealt completely, and none of the next."""
         return self.terms.apart and self.epoch > 0 and not self.unit
 
     @property
@@ -82,35 +82,35 @@ class WorkQueue:
 
     @property
     def between_epochs(self) -> bool:
-        """Epochs are apart: one has counted, and the next one begins."""
+        """Whether epochs are apart, one is counted completely, and the next one begins."""
         return self._dealt_out and not self._under_way and self.fresh > 0
 
     @property
     def _open(self) -> int:
-        """Units that were never dealt and may be now."""
+        """The number of fresh units that may be dealt now."""
         if not self.terms.apart:
             return self.fresh
         return 0 if self._dealt_out and self._under_way else min(self.fresh, self.terms.units - self.unit)
 
     @property
     def available(self) -> int:
-        """Items that nobody holds and nobody was promised."""
+        """The number of items that may be dealt and are not reserved."""
         return self._open + len(self.lost) - self._reserved
 
     @property
     def complete(self) -> bool:
-        """Every part was counted or skipped."""
+        """Whether every part was counted or skipped."""
         return not (self.outstanding or self.lost or self.held) and self.fresh == 0
 
     @property
     def parts(self) -> int:
-        """Of each unit, as far as the terms say it; 0: the data shows it."""
+        """Parts per unit, if the terms say it; 0: the data shows it."""
         return -(-self.terms.batches // self.steps)
 
     # Dealing
 
     def promise(self, worker: str, before: int = 0) -> bool:
-        """The worker asks, and `before` others come before it. False: there is nothing for it now."""
+        """Promise the worker a part, after `before` others. False: there is none for it now."""
         if worker in self.promised:
             return True
         kept = worker not in self.held
@@ -121,7 +121,7 @@ class WorkQueue:
         return True
 
     def deal_round(self, version: int, workers: Iterable[str]) -> None:
-        """Give each of `workers` that needs a unit the next one, in their order; once for each `version`."""
+        """Assign each of `workers` without a unit the next one, in order; once per `version`."""
         if version == self.round:
             return
         self.round = version
@@ -134,7 +134,7 @@ class WorkQueue:
                     self._reserved -= 1
 
     def deal(self, worker: str) -> UnitPart:
-        """The part that the worker was promised."""
+        """Return the part that the worker was promised."""
         kept = self.promised.pop(worker)
         self._reserved -= kept
         rest = self._next() if kept else self.held[worker]
@@ -148,7 +148,7 @@ class WorkQueue:
 
     def _next(self) -> Rest:
         lost = self.lost
-        if lost and (lost[0].epoch < self.epoch or not self.fresh or len(lost) > MOST_KEPT):
+        if lost and (lost[0].epoch < self.epoch or not self.fresh or len(lost) > MAX_RETURNED):
             return lost.popleft()
         rest = Rest(self.epoch, self.unit, stop=self.parts)
         self.unit += 1
@@ -157,19 +157,19 @@ class WorkQueue:
         return rest
 
     def withdraw(self, worker: str) -> None:
-        """It waits for nothing any more."""
+        """Cancel the worker's request."""
         self._reserved -= self.promised.pop(worker, False)
         self.standby.pop(worker, None)
 
     def release(self, worker: str) -> None:
-        """It goes: others get the rest of its unit."""
+        """Return the rest of a leaving worker's unit to the queue."""
         self.withdraw(worker)
         rest = self.held.pop(worker, None)
         if rest is not None:
             self.lost.append(rest)
 
     def keep(self, worker: str, parts: Sequence[UnitPart]) -> None:
-        """The worker's process is gone and expected back: it goes on where it was, with `parts` that are void."""
+        """Reserve the worker's unit and its void `parts` until its process comes back."""
         self.withdraw(worker)
         self.outstanding -= len(parts)
         if not parts:
@@ -184,29 +184,32 @@ class WorkQueue:
         self.held[worker] = Rest(first.epoch, first.unit, first.part, stop, first.losses, first.lost_at)
 
     def release_all_but(self, workers: Container[str]) -> None:
-        """Those that did not come back lose what was kept for them."""
+        """Release the units of workers that did not come back."""
         for worker in [name for name in self.held if name not in workers]:
             self.release(worker)
 
-    # What becomes of a part
+    # Fates of parts
 
     def count(self) -> None:
-        """A part's contribution was applied."""
+        """Count a part whose contribution was applied."""
         self.outstanding -= 1
         self.counted += 1
 
     def come_back(self, part: UnitPart) -> None:
-        """Its ticket is void (its worker has left, or an update went on without it): deal it again."""
+        """Return a part whose ticket is void because its worker left or an update was made without it."""
         self.outstanding -= 1
         self._again(part)
 
     def lose(self, part: UnitPart, version: int, *, dropped: bool) -> bool:
-        """Its worker gave it up, or the policy dropped it at `version`. True: it is skipped, once it was given up
-        `MOST_LOSSES` times, or dropped so often while no version was made: dealing it again would never end."""
+        """Return a part that its worker abandoned, or that the policy dropped at `version`.
+
+        True: it is skipped instead, after `MAX_LOSSES` abandons, or as many drops without a new version in between:
+        dealing it again would never end.
+        """
         self.outstanding -= 1
         again = not dropped or part.lost_at == version
         part = replace(part, losses=part.losses + again, lost_at=version if dropped else part.lost_at)
-        if part.losses >= MOST_LOSSES:
+        if part.losses >= MAX_LOSSES:
             self.skipped += 1
             return True
         self._again(part)
@@ -216,24 +219,24 @@ class WorkQueue:
         self.lost.append(Rest(part.epoch, part.unit, part.part, part.part + 1, part.losses, part.lost_at))
 
     def end(self, worker: str, part: UnitPart) -> None:
-        """The worker found that its unit has nothing behind `part`."""
+        """Note that the worker's unit ends with `part`."""
         rest = self.held.get(worker)
         if rest is None or (rest.epoch, rest.unit) != (part.epoch, part.unit) or rest.part <= part.part:
             return
         if self.promised.get(worker) is False:
-            # The policy has heard of its request: it is dealt one part that turns out to be none.
+            # The policy has its request already: deal one more part, which will turn out to be empty.
             rest.stop = rest.part + 1
         else:
             del self.held[worker]
 
     def void(self) -> None:
-        """A part turned out to be none: its unit had ended before."""
+        """Forget a part that turned out to be empty, because its unit had ended."""
         self.outstanding -= 1
 
     # State
 
     def state(self) -> QueueState:
-        """A copy of all that it knows."""
+        """Return a copy of the whole state."""
         return QueueState(
             self.terms,
             self.steps,
@@ -251,7 +254,7 @@ class WorkQueue:
 
     @classmethod
     def restored(cls, state: QueueState) -> "WorkQueue":
-        """A queue that goes on from there."""
+        """Return a queue with a saved state."""
         promised = dict(state.promised)
         return cls(
             state.terms,

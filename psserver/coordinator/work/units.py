@@ -1,4 +1,4 @@
-"""What is dealt: the terms that a job's workers agree on, and one ticket's part of a unit."""
+"""Work units: the terms that a job's workers agree on, and one ticket's part of a unit."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,26 +6,26 @@ from typing import Final
 from pswire import protocol
 from pswire.values import value
 
-# Bounds of what a worker may say; numbers of batches stay far from what JSON readers hold exactly.
-MOST_UNITS: Final = 2**40
-MOST_EPOCHS: Final = 2**20
-MOST_BATCHES: Final = 2**32
-MOST_DESCRIPTION: Final = 1024
+# Bounds of the terms; batch numbers stay far below the largest exact integer of JSON readers.
+MAX_UNITS: Final = 2**40
+MAX_EPOCHS: Final = 2**20
+MAX_BATCHES: Final = 2**32
+MAX_DESCRIPTION: Final = 1024
 
-# A part that came to nothing so often is skipped: see `WorkQueue.lose`.
-MOST_LOSSES: Final = 3
+# The number of losses after which a part is skipped: see `WorkQueue.lose`.
+MAX_LOSSES: Final = 3
 
 
 class WorkError(ValueError):
-    """Terms that make no sense. The text says what was expected and what was got."""
+    """Terms out of range. The text says what was expected and what was found."""
 
 
 @value
 class WorkTerms:
-    """`units` per epoch, for `epochs` epochs. `batches`: of each unit, 0 where only the data shows it.
+    """`units` per epoch, for `epochs` epochs. `batches`: per unit; 0: the data shows it.
 
-    `data`: what the units are made of, as the workers describe it; two workers that say different things
-    do not belong to one job. `apart`: an epoch's units are dealt when those of the epoch before have counted.
+    `data`: the workers' description of the units. Workers with different descriptions do not belong to one job.
+    `apart`: an epoch's units are dealt only when those of the epoch before are counted.
     """
 
     units: int
@@ -35,18 +35,18 @@ class WorkTerms:
     apart: bool = False
 
     def check(self) -> None:
-        """Raises WorkError for numbers beyond their bounds."""
+        """Raise WorkError for numbers out of bounds."""
         for name, least, most in (
-            ("units", 1, MOST_UNITS),
-            ("epochs", 1, MOST_EPOCHS),
-            ("batches", 0, MOST_BATCHES),
+            ("units", 1, MAX_UNITS),
+            ("epochs", 1, MAX_EPOCHS),
+            ("batches", 0, MAX_BATCHES),
         ):
             found = getattr(self, name)
             if not least <= found <= most:
                 raise WorkError(f"work units: expected {name} from {least} to {most}, got {found}")
-        if len(self.data) > MOST_DESCRIPTION:
+        if len(self.data) > MAX_DESCRIPTION:
             raise WorkError(
-                f"work units: expected a description of at most {MOST_DESCRIPTION} characters, got {len(self.data)}"
+                f"work units: expected a description of at most {MAX_DESCRIPTION} characters, got {len(self.data)}"
             )
 
     def __str__(self) -> str:
@@ -58,10 +58,9 @@ class WorkTerms:
 
 @value
 class UnitPart(protocol.UnitPart):
-    """What one ticket takes of a unit.
+    """One ticket's part of a unit.
 
-    `losses`: how often it was dealt before and came to nothing by itself. `lost_at`: the version when it was dropped
-    last; -1 before that.
+    `losses`: how often it was lost (see `WorkQueue.lose`). `lost_at`: the version at its last drop; -1: never dropped.
     """
 
     losses: int = 0
@@ -70,7 +69,7 @@ class UnitPart(protocol.UnitPart):
 
 @dataclass(slots=True)
 class Rest:
-    """Parts of a unit from `part` on, up to `stop` (0: up to where the data ends)."""
+    """The rest of a unit: parts from `part` up to `stop` (0: up to the end of the data)."""
 
     epoch: int
     unit: int
@@ -80,12 +79,12 @@ class Rest:
     lost_at: int = -1
 
     def take(self) -> UnitPart:
-        """The next part."""
+        """Take the next part."""
         taken = UnitPart(self.epoch, self.unit, self.part, self.losses, self.lost_at)
         self.part += 1
         return taken
 
     @property
     def over(self) -> bool:
-        """All parts that it is known to have are taken."""
+        """Whether all of its known parts are taken."""
         return bool(self.stop) and self.part >= self.stop

@@ -1,7 +1,7 @@
 """The built-in policies: named compositions, each with its guarantee, its source, its knobs and its cost.
 
-A module of this package is a family of policies: every `PolicySpec` in it that has a name is built in, in the
-order of definition. There is no list to be kept.
+Each module of this package is a family of policies. Every `PolicySpec` in it that has a name is a built-in policy, in
+the order of definition; there is no list to maintain.
 """
 
 import pkgutil
@@ -11,18 +11,18 @@ from types import ModuleType
 
 from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
 
-# Families are listed in this order, others behind them by their names.
-FIRST = ("barriers", "arrivals", "staleness", "clocks", "compensated", "robust", "local")
+# Families in the order of the documentation; others follow by name.
+FAMILY_ORDER = ("barriers", "arrivals", "staleness", "clocks", "compensated", "robust", "local")
 
 
 def _families() -> Iterator[ModuleType]:
     found = {module.name for module in pkgutil.iter_modules(__path__)} - {"spec"}
-    for name in (*FIRST, *sorted(found - set(FIRST))):
+    for name in (*FAMILY_ORDER, *sorted(found - set(FAMILY_ORDER))):
         yield import_module(f"{__name__}.{name}")
 
 
 def specs_in(module: ModuleType) -> dict[str, type[PolicySpec]]:
-    """The policies that a module defines, by name, in the order of definition."""
+    """Return the policies that a module defines, by name, in the order of definition."""
     found = [value for value in vars(module).values() if isinstance(value, type)]
     own = [value for value in found if issubclass(value, PolicySpec) and value.__module__ == module.__name__]
     return {spec.name: spec for spec in own if spec.name}
@@ -35,6 +35,6 @@ FAMILIES: Mapping[str, Mapping[str, type[PolicySpec]]] = {
 BUILTIN: Mapping[str, type[PolicySpec]] = {
     name: spec for family in FAMILIES.values() for name, spec in family.items()
 }
-"""Every built-in policy by name, in the order in which they are listed."""
+"""Every built-in policy by name, in the order of the documentation."""
 
 __all__ = ["BUILTIN", "FAMILIES", "Cost", "Facts", "PolicySpec", "specs_in"]

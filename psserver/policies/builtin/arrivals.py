@@ -37,8 +37,7 @@ class Async(PolicySpec):
 class KAsync(PolicySpec):
     """Every update is the mean of `aggregate` workers' gradients, however old; nobody is cancelled.
 
-    Who has contributed waits for the update. The others work on undisturbed,
-    and what they bring later counts as well.
+    A worker that has contributed waits for the update. The others work on, and their later gradients count too.
     """
 
     name: ClassVar[str] = "k-async"
@@ -51,7 +50,7 @@ class KAsync(PolicySpec):
     cost: ClassVar[Cost] = Cost(
         "one sum",
         "one addition; a step of the optimizer per K",
-        "who has contributed idles until the update (exponential times: H_n - H_(n-K) times the mean)",
+        "a contributor idles until the update (exponential times: H_n - H_(n-K) times the mean)",
     )
 
     aggregate: int = integer(
@@ -93,7 +92,7 @@ class Softsync(PolicySpec):
 
     n = 1 is close to synchronous, n = workers is asynchronous. A fresh gradient
     counts 1, like one that is a version old. With the weights 1 / tau the
-    largest stable learning rate no longer shrinks as staleness grows.
+    largest stable learning rate does not shrink as staleness grows.
     """
 
     name: ClassVar[str] = "softsync"

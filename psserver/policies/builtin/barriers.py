@@ -1,4 +1,4 @@
-"""Updates of fresh gradients only: who is late is cancelled or dropped."""
+"""Updates of fresh gradients only: late ones are cancelled or dropped."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -101,7 +101,7 @@ class KSync(PolicySpec):
     aggregate: int = integer(
         2, "contributions per update (K), of different workers", at_least=1, at_most=WORKERS, because=ONE_EACH
     )
-    late: str = word("cancel", "what becomes of those who are not among the first", ("cancel", "drop"))
+    late: str = word("cancel", "how workers that are not among the first are treated", ("cancel", "drop"))
 
     def compose(self, workers: int) -> Composition:
         cancel = CancelStale() if self.late == "cancel" else None
@@ -117,8 +117,8 @@ class KSync(PolicySpec):
 class KBatchSync(PolicySpec):
     """Every update is the mean of the first `aggregate` gradients of any workers; the rest is cancelled.
 
-    Who has finished starts again at once from the same version, so a fast
-    worker may contribute several gradients to one update.
+    A worker that has finished starts again at once from the same version, so a fast worker may contribute several
+    gradients to one update.
     """
 
     name: ClassVar[str] = "k-batch-sync"
@@ -159,7 +159,7 @@ class Rennala(PolicySpec):
     cost: ClassVar[Cost] = Cost(
         "one sum",
         "one addition, or nothing for a stale gradient",
-        "what was started before an update is finished for nothing: for exponential times, 8 workers and "
+        "work that began before an update is finished in vain: for exponential times, 8 workers and "
         "K = 4 an update takes twice as long as with cancelling",
     )
 

@@ -1,4 +1,4 @@
-"""Clocks: nobody runs far ahead of the slowest."""
+"""Clocks: no worker runs far ahead of the slowest."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -51,9 +51,9 @@ class Dssp(PolicySpec):
     """SSP whose slack moves between `lower` and `upper`: the fastest may run on when that saves it waiting.
 
     When the fastest worker would block, the times of the last two commits of it
-    and of the slowest tell how many further clocks make it wait least. The
-    algorithm as it was printed asks again whenever these are used up and so
-    has no upper bound at all: `literal` shows it; otherwise `upper` is enforced.
+    and of the slowest predict how many further clocks minimise its wait. The
+    printed algorithm asks again whenever these are used up and so has no upper
+    bound at all: `literal` selects it; otherwise `upper` is enforced.
     """
 
     name: ClassVar[str] = "dssp"

@@ -1,4 +1,4 @@
-"""Asynchronous updates whose compensator learns what a step of the model usually is."""
+"""Asynchronous updates whose compensator learns the usual size of a step."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -15,12 +15,12 @@ from pswire.knobs import integer, number, word
 
 @dataclass(frozen=True, slots=True)
 class LocalSgd(PolicySpec):
-    """Every worker takes `steps` steps of SGD on its own; an update is the mean of where they came to.
+    """Every worker takes `steps` steps of SGD on its own; an update is the mean of the resulting models.
 
     What travels is x_pulled - x_local, as a gradient of the servers' optimizer.
     With [optimizer] sgd at learning_rate = 1 the new version is the mean of the
     workers' models, which is local SGD and FedAvg; steps = 1 is then sync.
-    Momentum on the servers gives what is called slow or server momentum.
+    Momentum on the servers is called slow or server momentum in the literature.
     """
 
     name: ClassVar[str] = "local-sgd"
@@ -55,7 +55,7 @@ class LocalSgd(PolicySpec):
 
 @dataclass(frozen=True, slots=True)
 class DiLoCo(PolicySpec):
-    """Every worker takes `steps` steps of AdamW; the mean of where they came to is a gradient for Nesterov.
+    """Every worker takes `steps` steps of AdamW; the mean of their moves is a gradient for Nesterov.
 
     Each worker keeps its AdamW's moments from update to update. The paper's
     outer optimizer is nesterov with learning_rate = 0.7 and momentum = 0.9.
@@ -96,7 +96,7 @@ class DiLoCo(PolicySpec):
 
 @dataclass(frozen=True, slots=True)
 class LocalAsync(PolicySpec):
-    """As local-sgd or diloco, but nobody waits: every worker's steps are an update as they come.
+    """As local-sgd or diloco, but no worker waits: every worker's steps are an update of their own.
 
     The paper's outer optimizer is delayed-nesterov, with period = workers:
     ordinary momentum amplifies stale steps and may diverge, sgd is slower.
@@ -137,10 +137,10 @@ class Easgd(PolicySpec):
 
     e = alpha (x_i - centre); x_i -= e; centre += e. -e travels as a gradient, so
     the servers must run sgd at learning_rate = 1. Workers take their steps
-    before they ask for a grant: the centre that they meet is fresh. (The paper's
-    algorithm takes e from where the last step began; then alpha has a lower limit
-    of stability.) Who joins begins at the centre; who is lost takes its model
-    along. The result is the centre.
+    before they ask for a grant, so the centre is fresh. (The paper's
+    algorithm takes e from where the last step began; its alpha has a lower limit
+    of stability.) A worker that joins begins at the centre; the model of a lost worker is lost.
+    The result is the centre.
     """
 
     name: ClassVar[str] = "easgd"
@@ -218,12 +218,12 @@ class DanaSlim(PolicySpec):
 
 
 def _barrier(workers: int, rule: LocalRule) -> Composition:
-    """That of sync without backups."""
+    """Return the composition of sync without backups, with a local rule."""
     return Composition(WaitForUpdate(), Everyone(workers, 0), DropStale(0), order="rank", local=rule)
 
 
 def _as_they_come(rule: LocalRule) -> Composition:
-    """That of async."""
+    """Return the composition of async, with a local rule."""
     return Composition(Immediate(), Count(1), KeepAll(), local=rule)
 
 

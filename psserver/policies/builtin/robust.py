@@ -1,4 +1,4 @@
-"""Barriers that tolerate a few bad workers: an update is not a mean, but what most agree on."""
+"""Barriers that tolerate a few bad workers: an update is not a mean, but what most workers agree on."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,7 +17,7 @@ WAITS = "an update takes as long as the slowest worker; honest gradients count f
 
 
 def _barrier(workers: int, tensors: TensorParts) -> Composition:
-    """One fresh gradient of every worker, in the order of ranks, and no update of too few of them."""
+    """Return a barrier: one fresh gradient of every worker, in the order of ranks."""
     return Composition(WaitForUpdate(), Everyone(workers), DropStale(0), order="rank", tensors=tensors)
 
 
@@ -102,11 +102,11 @@ class Krum(PolicySpec):
     """Every update is the gradient that is nearest to its nearest fellows: one worker's, or the mean of `select`.
 
     A gradient's score is the sum of its n - f - 2 smallest squared distances to
-    the others (f = `byzantine`); the lowest scores win, at a tie the lower
+    the others (f = `byzantine`); the lowest scores win, and a tie goes to the lower
     rank. With `select` above 1 it is Multi-Krum. An update of fewer than 2 f + 3
     gradients is not made: they are dropped. It needs whole gradients, so there
     must be one server. State that is not trained moves by the median of all
-    workers' changes, for a good gradient does not vouch for them.
+    workers' changes, because a good gradient does not prove that they are good.
     """
 
     name: ClassVar[str] = "krum"

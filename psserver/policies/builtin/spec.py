@@ -1,4 +1,4 @@
-"""What is known of a policy, in one place: rule, knobs, guarantee, paper, cost, and what it can be held to."""
+"""Description of a policy in one place: rule, knobs, guarantee, paper, cost and checkable facts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from pswire.domains import named
 WORKERS: Final = named("workers")
 """The number of workers that a job starts with, as a bound of a knob."""
 
-# Where a worker contributes at most once to an update, more contributions than workers could never come.
+# For a policy under which a worker contributes at most once to an update: K above the number of workers never fires.
 ONE_EACH: Final = "one contribution per worker and update; lower it or add workers"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Beyond the model itself: what the servers keep, what they do per push, and what is lost."""
+    """Cost beyond the model itself: memory on servers, work per push, and wasted work."""
 
     stores: str
     work: str
@@ -27,20 +27,19 @@ class Cost:
 class Facts:
     """What a policy with given knobs promises of every update, in numbers.
 
-    `ps-lab verify-policy` holds the policy's decisions to them, and the theory behind `ps-lab compare` computes
-    with them.
+    `ps-lab verify-policy` checks the policy's decisions against them, and the theory of `ps-lab compare` uses them.
 
     `size`: most contributions of an update; None: no limit.
     `fewest`: least contributions of an update; fewer are dropped as "too few".
     `distinct`: the contributions of an update are of different workers.
     `max_staleness`: of an applied contribution, in versions; None: no bound. `limit`: the same in terms of knobs.
-    `drops`: a contribution beyond `max_staleness` is dropped as "stale"; otherwise nothing is.
+    `drops`: a contribution beyond `max_staleness` is dropped as "stale"; if False, nothing is dropped as "stale".
     `max_lead`: clocks between a worker that is granted a ticket and the slowest; None: no bound.
     `free`: workers without an open ticket when an update is made, where that is always the same number, every
     update has `size` contributions, and nothing is dropped. Then mean staleness is (workers - free) / size
     (conservation of staleness). None: there is no such law.
-    `batches`: of a ticket.
-    `by_samples`: contributions count by their samples; those of an update without any are dropped as "no samples".
+    `batches`: batches of one ticket.
+    `by_samples`: contributions are weighted by their samples; an update without samples is dropped as "no samples".
     """
 
     size: int | None = None
@@ -62,9 +61,9 @@ class PolicySpec:
     The first line of the docstring is the rule in one sentence. Every subclass in a module of
     `psserver.policies.builtin` is a built-in policy under its `name`; one of your own is loaded as "module:Class".
 
-    `use_when`: ends the sentence "use it when ...". `guarantee`: what holds, in words. `source`: the paper.
-    `optimizer`: keys of [optimizer] that the rule is meant for; empty when any will do. `label`: what tells runs of
-    this policy apart, with knobs in braces; "": the knobs that are not at their defaults.
+    `use_when`: completes the sentence "use it when ...". `guarantee`: what always holds, in words. `source`: the paper.
+    `optimizer`: keys of [optimizer] that the rule is meant for; empty: any. `label`: template that tells runs of this
+    policy apart, with knobs in braces; "": the knobs that differ from their defaults.
     """
 
     name: ClassVar[str] = ""
@@ -76,9 +75,9 @@ class PolicySpec:
     label: ClassVar[str] = ""
 
     def compose(self, workers: int) -> Composition:
-        """What the policy is made of, for a job that starts with `workers` workers. Knobs are within their ranges."""
+        """Return the parts, for a job that starts with `workers` workers. Knobs are within their ranges."""
         raise NotImplementedError(f"{type(self).__name__}.compose(workers) is missing: return a Composition")
 
     def facts(self, workers: int) -> Facts:
-        """What the policy is held to with these knobs, for a job that starts with `workers` workers."""
+        """Return what the policy promises with these knobs, for a job that starts with `workers` workers."""
         return Facts()

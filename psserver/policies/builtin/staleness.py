@@ -1,4 +1,4 @@
-"""Asynchronous updates that treat old gradients otherwise: drop, shrink, correct, or wait for them."""
+"""Asynchronous updates that drop, shrink, correct or await old gradients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from pswire.knobs import flag, integer, number, word
 
 @dataclass(frozen=True, slots=True)
 class Bounded(PolicySpec):
-    """An update is the mean of `aggregate` gradients; what is too stale is treated as `on_stale` says.
+    """An update is the mean of `aggregate` gradients; `on_stale` says how one that is too stale is treated.
 
     Beyond `max_staleness` = s: `drop` it; `downweight` it by (s + 1) /
     (staleness + 1); `compensate` it to first order for how the weights have
-    moved since; or `block` the update until the old work is in, whereby the
-    update grows.
+    moved since; or `block` the update until the old work is committed, which makes the
+    update larger.
     """
 
     name: ClassVar[str] = "bounded"
@@ -59,7 +59,7 @@ class Bounded(PolicySpec):
 
     aggregate: int = integer(1, "contributions per update (K)", at_least=1, at_most=WORKERS, because=ONE_EACH)
     max_staleness: int = integer(4, "the bound s, in versions", at_least=0)
-    on_stale: str = word("drop", "what becomes of contributions beyond the bound", rules)
+    on_stale: str = word("drop", "how contributions beyond the bound are treated", rules)
     compensation: float = number(0.04, "lambda of on_stale = compensate", at_least=0)
 
     def compose(self, workers: int) -> Composition:
@@ -82,13 +82,12 @@ class Bounded(PolicySpec):
 class DelayAdaptive(PolicySpec):
     """Every gradient is applied as it comes; beyond a staleness of M its learning rate is M / staleness.
 
-    With M = the number of workers convergence depends on how many they are,
-    not on how late the slowest is.
+    With M = the number of workers, convergence depends on that number and not on the delay of the slowest worker.
     """
 
     name: ClassVar[str] = "delay-adaptive"
     use_when: ClassVar[str] = (
-        "async does well until a worker comes back very late: only what is later than usual is made smaller."
+        "async does well until a worker comes back very late: only gradients later than usual are made smaller."
     )
     guarantee: ClassVar[str] = (
         "no waiting; lr_scale = M / max(M, staleness): the same as async while staleness <= M"
@@ -114,8 +113,7 @@ class Ringmaster(PolicySpec):
     """Every gradient less than `threshold` versions old is applied as it comes; older ones are ignored.
 
     With `stops` a worker is interrupted as soon as its work has become too old,
-    instead of finishing it for nothing. A threshold of 1 leaves the fastest
-    worker alone; one without end is async.
+    instead of finishing it in vain. A threshold of 1 uses only the fastest worker; an infinite one is async.
     """
 
     name: ClassVar[str] = "ringmaster"

@@ -1,4 +1,4 @@
-"""The gate of DSSP: slack that is chosen anew while the job runs."""
+"""The gate of DSSP: slack that adapts while the job runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from pswire.records import StateError, from_plain, to_plain
 
 @dataclass(slots=True)
 class Pace:
-    """What the gate remembers of one membership: when the last two commits came, and what it may spend."""
+    """The gate's memory of one membership: times of the last two commits, and its credit."""
 
     member: Member
     latest: float | None = None
     previous: float | None = None
-    # Further units that the controller allows beyond the lower slack.
+    # Further units that the controller grants beyond the lower slack.
     credit: int = 0
-    # The unit that comes next may start beyond the lower slack.
+    # Whether the next unit may start beyond the lower slack.
     free: bool = False
 
     @property
@@ -31,7 +31,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class PaceState:
-    """A `Pace` and whose it is. Times in seconds since the job began."""
+    """A `Pace` with the name of its worker. Times in seconds since the job began."""
 
     worker: str
     latest: float | None
@@ -42,7 +42,7 @@ class PaceState:
 
 @dataclass(frozen=True, slots=True)
 class PacesState:
-    """Of the members that there are; what former ones left is of no use any more."""
+    """The paces of all present members; those of former members are not saved."""
 
     paces: list[PaceState]
 
@@ -50,11 +50,10 @@ class PacesState:
 class DynamicSlack(Gate):
     """DSSP (Zhao et al. 2019, ICDCS, algorithms 1 and 2): at most `upper` clocks ahead, usually `lower`.
 
-    When the fastest worker would block at `lower`, a controller looks at the
-    last two commits of it and of the slowest, foresees both, and lets it do
-    so many further units as make it wait least. As printed, the algorithm asks
-    the controller again whenever these are used up, and so exceeds `upper`
-    without limit: `literal` does just that. Otherwise `upper` holds always.
+    When the fastest worker would block at `lower`, a controller predicts its commits and those of the slowest from the
+    last two of each, and grants the number of further units that minimises its wait. The printed algorithm asks the
+    controller again whenever these are used up, and so exceeds `upper` without limit: `literal` does the same.
+    Otherwise `upper` always holds.
     """
 
     def __init__(self, lower: int, upper: int, *, literal: bool) -> None:
@@ -90,12 +89,12 @@ class DynamicSlack(Gate):
         )
 
     def stamp(self, view: View) -> object:
-        # What a worker may spend changes only by its own commit, after which it asks anew.
+        # A worker's credit changes only by its own commit, after which it asks again.
         return view.slowest_clock()
 
     def state(self, view: View) -> dict[str, object]:
         found = [self._paces.get(worker) for worker in view.members]
-        # One without a commit yet is as good as none, and so is that of a former member of the name.
+        # Skip paces without a commit, and those of a former member of the same name.
         paces = [
             PaceState(pace.member.worker, pace.latest, pace.previous, pace.credit, pace.free)
             for pace in found
@@ -123,13 +122,13 @@ class DynamicSlack(Gate):
 
     def _pace(self, member: Member) -> Pace:
         pace = self._paces.get(member.worker)
-        # One that left and came back is another member: its former times mean nothing.
+        # A worker that left and came back is a new member: its former times do not count.
         if pace is None or pace.member is not member:
             pace = self._paces[member.worker] = Pace(member)
         return pace
 
     def _foresee(self, view: View, fast: Pace) -> int:
-        """Algorithm 2: the number of further units after which the fast one would wait least for the slow one."""
+        """Algorithm 2: return the number of further units that minimises the fast worker's wait for the slow one."""
         active = (m for m in view.members.values() if not m.done)
         slow = self._pace(min(active, key=lambda m: (m.clock, m.rank)))
         if fast.interval is None or slow.interval is None:

@@ -1,17 +1,16 @@
-"""The least, and the greatest, of many counters, without looking at all of them."""
+"""The least and the greatest of many counters, without a scan."""
 
 
 class Extremes:
     """A multiset of whole numbers that knows its least.
 
-    The numbers are clocks or versions: they are replaced by greater ones, so
-    the least climbs. Climbing costs one look per number passed, which over a
-    whole run is no more than the steps that were counted.
+    The numbers are clocks or versions. Greater ones replace them, so the least only rises, one number at a time: over
+    a whole run that costs no more than the number of steps counted.
     """
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        # No number is below it.
+        # A lower bound of all numbers.
         self._floor = 0
 
     def add(self, number: int) -> None:
@@ -20,7 +19,7 @@ class Extremes:
         self._counts[number] = self._counts.get(number, 0) + 1
 
     def remove(self, number: int) -> None:
-        """Take out a number that is in."""
+        """Remove one occurrence of a number that is present."""
         left = self._counts[number] - 1
         if left:
             self._counts[number] = left
@@ -28,7 +27,7 @@ class Extremes:
             del self._counts[number]
 
     def least(self) -> int | None:
-        """None when it is empty."""
+        """Return the least number; None if empty."""
         if not self._counts:
             return None
         while self._floor not in self._counts:
@@ -36,5 +35,5 @@ class Extremes:
         return self._floor
 
     def greatest(self) -> int | None:
-        """None when it is empty. Looks at every different number: cheap while they lie close together."""
+        """Return the greatest number; None if empty. Scans all distinct numbers, of which there are few."""
         return max(self._counts, default=None)

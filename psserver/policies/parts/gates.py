@@ -10,38 +10,37 @@ from pswire.records import StateError
 
 
 class Gate(Protocol):
-    """Name it as the base class: what a gate does not care about is then here already.
+    """Decides whether a worker may start. Derive from it to inherit the methods that your gate does not need.
 
-    `ahead`: it has nothing against granting a worker its next ticket before the present one is committed.
+    `ahead`: a worker may be granted its next ticket before it has committed the present one.
     """
 
     ahead: bool = False
 
     def completed(self, view: View, member: Member, t: float) -> None:
-        """The member has committed, `t` seconds after the job began. Its clock counts it."""
+        """Learn that the member has committed, `t` seconds after the job began. Its clock has advanced."""
         return
 
     def admits(self, view: View, member: Member) -> bool:
-        """It may start."""
+        """Whether it may start now."""
         ...
 
     def hold(self, view: View, member: Member) -> Waiting | None:
-        """None: it may start. Otherwise why not, in words; not called for every event."""
+        """Explain why it may not start; None if it may. Not called for every event."""
         ...
 
     def stamp(self, view: View) -> object:
-        """A value that is another one whenever a worker that was held may have become free.
+        """Return a value that changes whenever a held worker may have become free.
 
-        While it stays equal, only a worker that has just asked is looked at: a
-        step must not cost a look at everybody who waits. A gate that cannot
-        know returns ``object()``.
+        While it stays equal, a step examines only the worker that has just asked, not everyone who waits. A gate that
+        cannot tell returns ``object()``.
         """
         ...
 
     def state(self, view: View) -> dict[str, object]:
-        """What it has learned by `completed`: JSON-able. A gate that learns nothing has nothing to write here.
+        """Return what the gate learned in `completed`, JSON-able. A stateless gate need not override it.
 
-        Raises StateError when it learns, and does not say what.
+        Raises StateError for a gate that overrides `completed` but not this method.
         """
         if type(self).completed is not Gate.completed:
             raise StateError(
@@ -51,13 +50,13 @@ class Gate(Protocol):
         return {}
 
     def restore(self, view: View, state: Mapping[str, object]) -> None:
-        """Take up what `state` gave, beside the same view. Raises StateError, with nothing changed."""
+        """Restore what `state` returned, with the same view. Raises StateError, with nothing changed."""
         if state:
             raise StateError(f"the gate {type(self).__name__} remembers nothing, got {sorted(state)}")
 
 
 class Immediate(Gate):
-    """Nobody ever waits."""
+    """No worker ever waits."""
 
     ahead: bool = True
 
@@ -117,4 +116,5 @@ class Slack(Gate):
 
 
 def listed(workers: tuple[str, ...]) -> str:
+    """Return the names for a sentence; "nobody" if there are none."""
     return ", ".join(workers) if workers else "nobody"

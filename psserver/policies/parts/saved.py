@@ -1,4 +1,4 @@
-"""A view as plain data, and back. What can be computed from the rest is not saved."""
+"""Save a view as plain data and restore it. Fields that follow from others are not saved."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from pswire.records import StateError, from_plain, to_plain
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """A `Member` but for the tickets that it holds."""
+    """A `Member` without the tickets that it holds."""
 
     worker: str
     rank: int
@@ -18,7 +18,7 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """A `View`: lists are in the order of its dicts, which is that of the events."""
+    """A `View`. Lists keep the order of its dicts, which is that of the events."""
 
     version: int
     peak: int
@@ -30,7 +30,7 @@ class ViewState:
 
 
 def save(view: View) -> dict[str, object]:
-    """JSON-able."""
+    """Return the view as JSON-able data."""
     members = [MemberState(m.worker, m.rank, m.clock, m.done) for m in view.members.values()]
     plain: dict[str, object] = to_plain(
         ViewState(
@@ -47,26 +47,26 @@ def save(view: View) -> dict[str, object]:
 
 
 def restored(data: object) -> View:
-    """The view that was saved. Raises StateError for what is no state of a view."""
+    """Return the saved view. Raises StateError for inconsistent data."""
     state = from_plain(ViewState, data, "view")
     names = {member.worker for member in state.members}
     for holds, what in (
         (len(names) == len(state.members), "two members have one name"),
         (names >= {opened.worker for opened in state.open}, "an open ticket is held by no member"),
-        (names >= {worker for worker, _ in state.waiting}, "one that waits is no member"),
+        (names >= {worker for worker, _ in state.waiting}, "a waiting worker is not a member"),
         (
             all(opened.base <= state.version for opened in state.open),
-            "a ticket started from a version to come",
+            "a ticket started from a future version",
         ),
-        (0 <= state.folded <= len(state.buffer), "more is folded than is in the buffer"),
+        (0 <= state.folded <= len(state.buffer), "more contributions are folded than are in the buffer"),
     ):
         if not holds:
             raise StateError(f"view: {what}")
     view = View()
     for member in state.members:
-        view.take_up(Member(member.worker, member.rank, member.clock, member.done))
+        view.add_member(Member(member.worker, member.rank, member.clock, member.done))
     for opened in state.open:
-        # Granted once more, in the same order and from the same version.
+        # Grant it again, in the same order and from the same version.
         view.version, view.waiting[opened.worker] = opened.base, opened.ticket
         view.grant(opened.worker)
     view.version = state.version

@@ -1,7 +1,7 @@
-"""Staleness rule: what becomes of a contribution that is tau versions behind?
+"""Staleness rule: how is a contribution treated that is tau versions behind?
 
-tau is counted when the contribution is committed. It is the same at its
-Apply: the version moves only by an Apply, and an Apply takes the whole buffer.
+tau is measured at the commit. It is the same at the Apply, because only an Apply changes the version, and an Apply
+takes the whole buffer.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pswire.values import value
 
 @value
 class Keep:
-    """The contribution counts, times `factor`; `compensation`: how strongly it is compensated, 0 for not at all."""
+    """Keep the contribution, times `factor`. `compensation`: strength of its compensation; 0: none."""
 
     factor: float = 1.0
     compensation: float = 0.0
@@ -21,41 +21,41 @@ class Keep:
 
 @value
 class DropVerdict:
-    """The contribution will never be applied, for `reason`."""
+    """Never apply the contribution, for `reason`."""
 
     reason: str
 
 
 Verdict = Keep | DropVerdict
-"""What becomes of one contribution."""
+"""The verdict on one contribution."""
 
 # The verdict on most contributions.
 IN_FULL = Keep()
 
 
 class StalenessRule(Protocol):
-    """What becomes of stale contributions. Derive from `KeepAll`, which keeps everything, and change what differs."""
+    """Judges stale contributions. Derive from `KeepAll`, which keeps everything, and override what differs."""
 
     def judge(self, staleness: int) -> Verdict:
-        """Of a contribution that is `staleness` versions behind."""
+        """Return the verdict on a contribution that is `staleness` versions behind."""
         ...
 
     def blocked(self, view: View) -> bool:
-        """Must the next update wait for open tickets?"""
+        """Whether the next update must wait for open tickets."""
         ...
 
     def blockers(self, view: View) -> list[Open]:
-        """Open tickets for whose sake the next update must wait: for sentences, not for every event."""
+        """Return the open tickets that hold up the next update. Not called for every event."""
         ...
 
     def delays_grants(self) -> bool:
-        """True when a ticket granted while an update waits would itself hold that update up."""
+        """Whether a ticket granted while an update waits would itself hold up that update."""
         ...
 
     @property
     def ahead(self) -> bool:
-        """A contribution may be a version older than it had to be: its worker's next ticket may be granted
-        before the present one is committed."""
+        """Whether a worker may be granted its next ticket before it has committed the present one, which makes the
+        next contribution a version older."""
         ...
 
 
@@ -81,7 +81,7 @@ class KeepAll(StalenessRule):
 
 @dataclass(frozen=True, slots=True)
 class DropStale(KeepAll):
-    """Guarantee: staleness <= bound. Later contributions are dropped as "stale"."""
+    """Guarantee: staleness <= bound. Older contributions are dropped as "stale"."""
 
     bound: int
 
@@ -97,7 +97,7 @@ class DropStale(KeepAll):
 
 @dataclass(frozen=True, slots=True)
 class Downweight(KeepAll):
-    """Beyond the bound a contribution weighs (bound + 1) / (staleness + 1): old news counts less.
+    """Beyond the bound a contribution is weighted by (bound + 1) / (staleness + 1).
 
     With M = bound + 1 this is eta * M / max(M, tau) of Mishchenko et al.
     (2022), applied to the gradient and counting a fresh one as 1.

@@ -1,4 +1,4 @@
-"""Trigger: do the committed contributions make an update? And which open tickets are cancelled by it."""
+"""Trigger: do the committed contributions make an update? And which open tickets does the update cancel?"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,10 +7,10 @@ from psserver.policies.parts.view import View
 
 
 class Trigger(Protocol):
-    """Decides when what is committed makes an update."""
+    """Decides when the committed contributions make an update."""
 
     def fires(self, view: View) -> bool:
-        """True when the buffer, which is not empty, is to become the next version."""
+        """Whether the buffer, which is not empty, becomes the next version."""
         ...
 
 
@@ -18,9 +18,8 @@ class Trigger(Protocol):
 class Everyone(Trigger):
     """Every active worker but `backup` of them has contributed.
 
-    The number needed is ``max(workers, most ever active) - backup``, or all
-    that are left when fewer are: a lost worker uses up a backup first. The
-    contribution of one that has left counts, but for nobody else's.
+    The number needed is ``max(workers, most ever active) - backup``, or all that are left if they are fewer: a lost
+    worker uses up a backup first. The contribution of a worker that has left counts as its own only.
     """
 
     workers: int
@@ -34,9 +33,9 @@ class Everyone(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Trigger):
-    """`count` different workers have contributed, or all that are left when fewer are.
+    """`count` different workers have contributed, or all that are left if they are fewer.
 
-    Needs a gate that holds contributors, such as WaitForUpdate, so that no worker's gradient counts twice.
+    Needs a gate that holds contributors, such as WaitForUpdate, so that no worker contributes twice.
     """
 
     count: int
@@ -47,7 +46,7 @@ class Distinct(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Count(Trigger):
-    """Any `count` contributions, or what there is once nothing more can come."""
+    """Any `count` contributions, or the rest once no more can come."""
 
     count: int
 
@@ -57,20 +56,20 @@ class Count(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class CancelStale:
-    """Those that are `age` versions behind: their workers stop, and start anew from the current version.
+    """Cancels tickets that are `age` versions behind: their workers start again from the current version.
 
-    1 is all that started before the update: K-sync and backup workers (Dutta
-    et al. 2018). Ringmaster "with stops" waits for more.
+    An age of 1 cancels all that started before the update: K-sync and backup workers (Dutta
+    et al. 2018). Ringmaster "with stops" has a greater age.
     """
 
     age: int = 1
 
     def void(self, view: View) -> list[int]:
-        """Their ticket numbers, oldest first."""
+        """Return the numbers of the tickets to cancel, oldest first."""
         oldest = view.oldest_base()
         if oldest is None or view.version - oldest < self.age:
             return []
-        # Grants come in the order of their versions: behind the first that is young enough all are.
+        # Open tickets are in the order of their versions: all after the first young one are young.
         tickets = []
         for opened in view.open.values():
             if view.version - opened.base < self.age:

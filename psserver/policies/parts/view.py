@@ -1,7 +1,7 @@
-"""What the parts of a policy look at: who is here, what is open, what is committed.
+"""The facts that the parts of a policy share: members, open tickets and committed contributions.
 
-Every question that is asked once per event is answered in constant time
-(amortised), so that a policy with 10,000 workers is as quick as one with ten.
+Every query that runs once per event takes constant amortised time, so that a policy with 10,000 workers is as fast as
+one with ten.
 """
 
 from bisect import insort
@@ -15,21 +15,20 @@ from pswire.values import value
 
 @dataclass(slots=True)
 class Member:
-    """A worker that takes part, as policies see it."""
+    """A worker that takes part."""
 
     worker: str
     rank: int
-    # Commits of this worker, or the slowest clock at its join: a newcomer
-    # must not look slower than everybody else.
+    # Starts at the slowest clock, so that a newcomer does not appear slower than all others; then counts commits.
     clock: int
     done: bool = False
-    # Its open tickets: at most one, or two where the policy grants ahead.
+    # Its open tickets: at most one, or two under a policy that grants ahead.
     held: list[int] = field(default_factory=list)
 
 
 @value
 class Open:
-    """A granted ticket that is neither committed nor given up."""
+    """A granted ticket that is neither committed nor abandoned."""
 
     ticket: int
     worker: str
@@ -50,9 +49,9 @@ class Contribution:
 
 @dataclass(slots=True)
 class View:
-    """Facts only; read its fields, change them through its methods.
+    """The facts. Read its fields, and change them through its methods.
 
-    Every dict keeps the order of its events, so iteration is deterministic.
+    Every dict keeps the order of events, so iteration is deterministic.
     """
 
     version: int = 0
@@ -60,52 +59,52 @@ class View:
     open: dict[int, Open] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
     buffer: list[Contribution] = field(default_factory=list)
-    # So many contributions at the head of the buffer are folded, in the order of their folds.
+    # The number of contributions at the head of the buffer that are folded, in the order of their folds.
     folded: int = 0
-    # Members that still have data, and the most there ever were at once.
+    # Members that still have data, and the greatest number of them at any time.
     active_count: int = 0
     peak: int = 0
     _clocks: Extremes = field(default_factory=Extremes)
     _bases: Extremes = field(default_factory=Extremes)
     _contributors: set[str] = field(default_factory=set)
-    # Contributors that are not active.
+    # The number of contributors that are not active.
     _absent: int = 0
-    # (rank, worker) of active members without a contribution, lowest first, and possibly
-    # outdated ones; None: to be made anew.
+    # Heap of (rank, worker) of active members without a contribution, with outdated entries among them; None: to be
+    # built again.
     _missing: list[tuple[int, str]] | None = None
 
     # Questions
 
     def active(self) -> list[Member]:
-        """Members that still have data, by rank. Looks at everybody: for sentences, not for every event."""
+        """Return the members that still have data, by rank. Scans all members, so not for every event."""
         return sorted((m for m in self.members.values() if not m.done), key=attrgetter("rank"))
 
     def contributors(self) -> set[str]:
-        """Workers with a contribution in the buffer. Not to be changed."""
+        """Return the workers with a contribution in the buffer. Do not change the set."""
         return self._contributors
 
     def present_count(self) -> int:
-        """Workers that are active or have contributed."""
+        """Count the workers that are active or have contributed."""
         return self.active_count + self._absent
 
     def slowest_clock(self) -> int:
-        """Of the active members; 0 when there are none."""
+        """Return the least clock of the active members; 0 if there are none."""
         return self._clocks.least() or 0
 
     def fastest_clock(self) -> int:
-        """Of the active members; 0 when there are none. Not for every event: see `Extremes.greatest`."""
+        """Return the greatest clock of the active members; 0 if there are none. Not for every event: it scans."""
         return self._clocks.greatest() or 0
 
     def oldest_base(self) -> int | None:
-        """Of the open tickets; None when there are none."""
+        """Return the oldest version that an open ticket started from; None if no ticket is open."""
         return self._bases.least()
 
     def draining(self) -> bool:
-        """Nothing more will ever be committed."""
+        """Whether no further commit can come."""
         return not self.open and not self.active_count
 
     def expects_below(self, rank: int) -> bool:
-        """An active member of a lower rank has not contributed yet."""
+        """Whether an active member of a lower rank has not contributed yet."""
         if self._missing is None:
             lacking = (m for m in self.members.values() if self._is_missing(m.rank, m.worker))
             self._missing = [(m.rank, m.worker) for m in lacking]
@@ -123,24 +122,24 @@ class View:
     # Facts
 
     def join(self, worker: str, rank: int) -> None:
-        """A worker joins, with the clock of the slowest."""
+        """Add a worker, with the clock of the slowest."""
         self.forget(worker)
-        self.take_up(Member(worker, rank, clock=self.slowest_clock()))
+        self.add_member(Member(worker, rank, clock=self.slowest_clock()))
         self.peak = max(self.peak, self.active_count)
         if worker in self._contributors:
             self._absent -= 1
         elif self._missing is not None:
             heappush(self._missing, (rank, worker))
 
-    def take_up(self, member: Member) -> None:
-        """It is a member, with that clock."""
+    def add_member(self, member: Member) -> None:
+        """Add a member with the clock that it has."""
         self.members[member.worker] = member
         if not member.done:
             self._clocks.add(member.clock)
             self.active_count += 1
 
     def finish(self, worker: str) -> None:
-        """The worker has no more data."""
+        """Mark the worker as done: it has no more data."""
         member = self.members[worker]
         self.waiting.pop(worker, None)
         if not member.done:
@@ -148,7 +147,7 @@ class View:
             member.done = True
 
     def forget(self, worker: str) -> None:
-        """The worker has gone, and what it holds is void. Its contributions stay."""
+        """Remove a worker that has left, and close its tickets. Its contributions stay."""
         self.waiting.pop(worker, None)
         member = self.members.get(worker)
         if member is None:
@@ -166,7 +165,7 @@ class View:
             self._absent += 1
 
     def grant(self, worker: str) -> int:
-        """The waiting worker starts from the current version. Returns its ticket."""
+        """Open the waiting worker's ticket from the current version. Returns its number."""
         ticket = self.waiting.pop(worker)
         self.open[ticket] = Open(ticket, worker, self.version)
         self.members[worker].held.append(ticket)
@@ -174,19 +173,19 @@ class View:
         return ticket
 
     def take_back(self, ticket: int) -> None:
-        """The ticket was not granted after all: its worker waits for it."""
+        """Undo a grant: the worker waits for the ticket again."""
         found = self.close(ticket)
         if found is not None:
             self.waiting[found.worker] = ticket
 
     def reopen(self, opened: Open) -> None:
-        """The ticket was not closed after all."""
+        """Undo a `close`."""
         self.open[opened.ticket] = opened
         self.members[opened.worker].held.append(opened.ticket)
         self._bases.add(opened.base)
 
     def close(self, ticket: int) -> Open | None:
-        """The ticket is no longer open. None when it was not."""
+        """Close a ticket. Returns it, or None if it was not open."""
         found = self.open.pop(ticket, None)
         if found is not None:
             self.members[found.worker].held.remove(ticket)
@@ -194,14 +193,14 @@ class View:
         return found
 
     def advance(self, member: Member) -> None:
-        """The member has completed one more unit of work."""
+        """Advance the clock of a member that has completed a unit of work."""
         if not member.done:
             self._clocks.add(member.clock + 1)
             self._clocks.remove(member.clock)
         member.clock += 1
 
     def contribute(self, contribution: Contribution, *, by_rank: bool) -> None:
-        """Put it at the end of the buffer, or by rank behind what is folded: those places are fixed."""
+        """Append it to the buffer, or insert it by rank after the folded ones, whose places are fixed."""
         if by_rank:
             insort(self.buffer, contribution, lo=self.folded, key=attrgetter("rank"))
         else:
@@ -212,12 +211,12 @@ class View:
             member = self.members.get(worker)
             self._absent += member is None or member.done
 
-    def renew(self) -> None:
-        """The buffer has become the next version."""
+    def next_version(self) -> None:
+        """Turn the buffer into the next version."""
         self.version += 1
         self.discard()
 
     def discard(self) -> None:
-        """The buffer is empty again."""
+        """Empty the buffer."""
         self.buffer, self.folded = [], 0
         self._contributors, self._absent, self._missing = set(), 0, None

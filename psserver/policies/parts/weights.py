@@ -1,7 +1,7 @@
-"""Weight: what does something count that is tau versions old? One family per class, 1 for what is fresh.
+"""Weight: the factor of a contribution that is tau versions old. One class per family; a fresh one has factor 1.
 
-The same families serve as the weight of a gradient and as a scale of the
-learning rate. The two are one thing for SGD, and two for momentum and Adam.
+A family serves as the weight of a gradient or as a scale of the learning rate. For SGD these are equivalent, for
+momentum and Adam they differ.
 """
 
 import math
@@ -18,7 +18,7 @@ class Weight(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """1, however old: no weighting."""
+    """1 at any age: no weighting."""
 
     def __call__(self, staleness: int) -> float:
         return 1.0
@@ -55,7 +55,7 @@ class Hinge:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """exp(-a tau), of no paper: what falls faster than any power."""
+    """exp(-a tau), from no paper: falls faster than any power."""
 
     a: float
 
@@ -65,7 +65,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """1 up to b, then a, of no paper: a step; a = 0 ignores what is older."""
+    """1 up to b, then a, from no paper: a step; a = 0 ignores older contributions."""
 
     a: float
     b: int
@@ -84,7 +84,7 @@ class Concurrency:
         return self.m / max(self.m, staleness)
 
 
-# By the name that stands in an experiment file; a and b are its knobs.
+# Name in an experiment file -> family; a and b are knobs.
 FAMILIES: dict[str, Callable[[float, int], Weight]] = {
     "const": lambda a, b: Constant(),
     "inverse": lambda a, b: Inverse(),

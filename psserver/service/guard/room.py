@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import grpc
 
-from psserver.coordinator.members.roster import MOST_NAME_BYTES
+from psserver.coordinator.members.roster import MAX_NAME_BYTES
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.service.errors import Refused
@@ -199,7 +199,7 @@ class ShardMemory:
         """Raises Refused where there is no room for one more name beside what is kept of all others. Whoever has been
         here may come back."""
         most = NAMES_SHARE.value * self.ledger.limit
-        if kept + MOST_NAME_BYTES > most:
+        if kept + MAX_NAME_BYTES > most:
             raise _refused(
                 f"no memory for one more name: expected at most {most / MIB:.1f} MiB (a part of --memory-limit) for "
                 f"what is kept of all names that have ever joined, got {kept / MIB:.1f} already; --max-workers says "

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple, cast
 
 from psserver.coordinator import Output, Record, Send, Trial
-from psserver.coordinator.sentences import named
+from psserver.coordinator.members.roster import named
 from psserver.service.job.follower import Follower
 from psserver.service.job.outbox import Outboxes
 from psserver.service.job.run_log import RunLog

@@ -10,7 +10,7 @@ import grpc
 
 from psserver import receipts
 from psserver.coordinator.epochs import EpochError, Report
-from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkError, WorkTerms
+from psserver.coordinator.work.units import MAX_DESCRIPTION, WorkError, WorkTerms
 from psserver.policies import LocalRule
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.authorization import Names, Peer
@@ -37,7 +37,7 @@ from pswire.v1 import model_pb2
 log = logging.getLogger("ps-server")
 
 
-_WORK = MessageCodec(WorkTerms, pb.WorkUnits, taken=MOST_DESCRIPTION)
+_WORK = MessageCodec(WorkTerms, pb.WorkUnits, taken=MAX_DESCRIPTION)
 
 
 def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:
