@@ -11,7 +11,7 @@ from pslab.check.conservation import Conservation, ConservationCounter
 from pslab.check.known import PolicyGuarantee
 from pslab.check.log_check import LogCheck, Violation
 from pslab.check.members import Members, Rates, WorkersTimes
-from pslab.check.ordering import Clock, Frame, Indices, Resumptions
+from pslab.check.ordering import Clock, Frame, Indices, Resumptions, Timers
 from pslab.check.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
 from pslab.check.tickets import Accounting, OneAtATime, TicketLife, WorkUnits
 from pslab.check.updates import Folds, Refusals, Staleness, Turns, Versions, Weights
@@ -44,6 +44,7 @@ def log_checks() -> list[LogCheck]:
         Indices(),
         Clock(),
         Frame(),
+        Timers(),
         Members(),
         TicketLife(),
         OneAtATime(),

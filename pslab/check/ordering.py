@@ -67,6 +67,7 @@ class Frame(LogCheck):
                     | e.Apply()
                     | e.Refuse()
                     | e.Drop()
+                    | e.Timer()
                     | e.Note()
                 ):
                     yield f"{entry.kind} after the job stopped"
@@ -74,6 +75,32 @@ class Frame(LogCheck):
     def finish(self, state: Fold) -> Iterator[str]:
         if state.entries == 0:
             yield "the log is empty"
+
+
+class Timers(LogCheck):
+    """Timers fire while the policy decides, never early, and in the order in which they were due."""
+
+    name = "timers"
+
+    def __init__(self) -> None:
+        # Time and due time of the last timer that fired.
+        self._last = (-1.0, 0)
+        # Tag -> when its last firing was due.
+        self._fired: dict[str, int] = {}
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        if not isinstance(entry.fact, e.Timer):
+            return
+        tag, at = entry.fact.tag, entry.fact.at
+        if state.version is None or state.stop is not None:
+            yield f"timer {tag} fires while the policy does not decide"
+        if round(entry.t * 1e6) < at:
+            yield f"timer {tag} fires at {entry.t} s, before it is due at {at / 1e6} s"
+        if self._last[0] == entry.t and at < self._last[1]:
+            yield f"timer {tag}, due at {at / 1e6} s, fires after one that was due at {self._last[1] / 1e6} s"
+        if at <= self._fired.get(tag, -1):
+            yield f"timer {tag} fires a second time for {at / 1e6} s or an earlier time"
+        self._last, self._fired[tag] = (entry.t, at), at
 
 
 class Resumptions(LogCheck):

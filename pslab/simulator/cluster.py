@@ -79,6 +79,8 @@ class Cluster:
         self._link_faults = link_faults
         # Notices that arrive at the moment at which they were sent.
         self._inbox: deque[tuple[Worker, int, protocol.Event]] = deque()
+        # When the queue has a tick for the next timer.
+        self._timer: float | None = None
 
     # Making
 
@@ -148,6 +150,9 @@ class Cluster:
         """Receive a worker's Join, and send the answer back. It may be refused."""
         if life != worker.life:
             return
+        if self.coordinator.due is not None:
+            # A timer that is due may begin a trial, during which nobody joins.
+            self.tick()
         try:
             member, outputs = self.coordinator.join(
                 worker.name, worker.session, worker.index, self.queue.now, remembers=self.store.remembers
@@ -271,6 +276,11 @@ class Cluster:
             self._route(self.coordinator.tried(trial.number, finite, largest, self.queue.now))
         if read:
             self.store.admit_waiting()
+        due = self.coordinator.due
+        if due != self._timer:
+            self._timer = due
+            if due is not None:
+                self.queue.at(due, self.tick)
         if self._diverged and self.coordinator.stopped is None:
             # After everything that the coordinator has decided in this step.
             self.stop(self._diverged, success=False, cause="diverged")

@@ -149,6 +149,9 @@ class Guard:
                 held = [ticket.number for ticket in log.open_of(worker)]
                 expect(not held, f"{worker} is gone or done, and holds ticket {held}")
                 self.clocks.pop(worker, None)
+            case entries.Timer(tag, at):
+                expect(not self.stopped, f"timer {tag} fires after the stop")
+                expect(round(self.time * 1e6) >= at, f"timer {tag} fires before {at} us")
             case entries.Stop(_, version, _):
                 expect(not stopped and version == current, f"a second stop, or one at {version}")
                 expect(not log.held, f"left undecided: {list(log.held)}")
@@ -243,6 +246,8 @@ class Guard:
         if not event:
             return f"explain({who!r}) is {waiting}, while {who} waits: expected what it waits for"
         if free or (not releasers and not self.facts_check.explained):
+            return ""
+        if waiting is not None and waiting.timer and coordinator.remaining(waiting.timer, 0.0) is not None:
             return ""
         named = ", ".join(map(str, releasers)) or "nobody"
         return (

@@ -287,6 +287,10 @@ class Schedule:
             self.take(self.coordinator.handle(*who, leave, self.now))
 
     def wait(self, seconds: float) -> None:
+        """Let time pass; where a timer is set, perhaps just until it is due."""
+        due = self.coordinator.due
+        if due is not None and self.choices.pick(2):
+            seconds = max(0.0, due - self.now)
         self.now += seconds
         self.acts.append(f"{seconds!r} seconds pass")
         self.take(self.coordinator.tick(self.now))

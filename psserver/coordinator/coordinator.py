@@ -31,8 +31,8 @@ __all__ = ["Coordinator", "JobTerms"]
 _Input = ParamSpec("_Input")
 
 
-def _after_trial(take: Callable[_Input, list[Output]]) -> Callable[_Input, list[Output]]:
-    """Defer an input that arrives during a trial until the shards have answered.
+def _in_order(take: Callable[_Input, list[Output]]) -> Callable[_Input, list[Output]]:
+    """Fire due timers before an input, and defer one that arrives during a trial until the shards have answered.
 
     The deferred input is unchanged except for `now`, which becomes the time of the answer.
     """
@@ -42,6 +42,8 @@ def _after_trial(take: Callable[_Input, list[Output]]) -> Callable[_Input, list[
     def taken(*args: _Input.args, **kwargs: _Input.kwargs) -> list[Output]:
         coordinator = args[0]
         assert isinstance(coordinator, Coordinator)
+        if coordinator._driver.timers:
+            coordinator._driver.fire(signature.bind(*args, **kwargs).arguments["now"])
         if not coordinator.trying:
             return take(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
@@ -51,7 +53,7 @@ def _after_trial(take: Callable[_Input, list[Output]]) -> Callable[_Input, list[
             return take(*given.args, **given.kwargs)
 
         coordinator._deferred.append(later)
-        return []
+        return coordinator._ledger.emit()
 
     return taken
 
@@ -147,7 +149,7 @@ class Coordinator(CoordinatorView):
         """
         self._ledger.expected = frozenset(expected)
         self._membership.resume(rolled_back, now)
-        return self._ledger.emit()
+        return self._emit(now)
 
     def checkpoint(self, now: float) -> list[Output]:
         """Order a checkpoint of the newest version unless it is saved or under trial, before a signal ends the job."""
@@ -197,6 +199,8 @@ class Coordinator(CoordinatorView):
         """End an input that may have returned a work unit to the queue."""
         if not self.trying:
             self._dealer.resume_standby(now)
+        if self._driver.timers or self._driver.timers.paused_since is not None:
+            self._driver.pause_timers(now)
         return self._ledger.emit()
 
     # Membership
@@ -223,6 +227,8 @@ class Coordinator(CoordinatorView):
         has joined again or left; it ends when no member is left. `used`: for a session that joins again and does not
         go back, one past the last batch that it committed; batches of these that the log lacks are missing.
         """
+        if self._driver.timers:
+            self._driver.fire(now)
         if self.trying:
             raise JoinDeferred("a trial of an update is under way; expected the Join again in a moment")
         member = self._membership.join(worker, session, rank, now, remembers, stays, used)
@@ -235,7 +241,7 @@ class Coordinator(CoordinatorView):
             return None
         return self._ledger.unknown(worker, incarnation)
 
-    @_after_trial
+    @_in_order
     def connect(self, worker: str, incarnation: int, session: str, now: float) -> list[Output]:
         """Note that the worker's session stream is up (again), and repeat what it may have missed."""
         member = self._ledger.member(worker, incarnation)
@@ -250,7 +256,7 @@ class Coordinator(CoordinatorView):
             return self._emit(now)
         return None
 
-    @_after_trial
+    @_in_order
     def disconnect(self, worker: str, incarnation: int, now: float) -> list[Output]:
         """Note that the stream broke. The worker may come back within the grace period (see `tick`)."""
         member = self._ledger.member(worker, incarnation)
@@ -258,7 +264,7 @@ class Coordinator(CoordinatorView):
             self._membership.disconnect(member, now)
         return self._emit(now)
 
-    @_after_trial
+    @_in_order
     def give_up(self, worker: str, reason: str, now: float) -> list[Output]:
         """Make a member depart that is alive but does not do its part. It may join again."""
         member = self._ledger.roster.present.get(worker)
@@ -269,7 +275,7 @@ class Coordinator(CoordinatorView):
 
     # Work
 
-    @_after_trial
+    @_in_order
     def handle(
         self,
         worker: str,
@@ -320,7 +326,7 @@ class Coordinator(CoordinatorView):
 
     # Time and the outside world
 
-    @_after_trial
+    @_in_order
     def note(self, text: str, now: float) -> list[Output]:
         """Record an operator's remark, without further effect. Ignored once the job has stopped."""
         if self.stopped is None:
@@ -329,8 +335,9 @@ class Coordinator(CoordinatorView):
 
     def tick(self, now: float) -> list[Output]:
         """Let time pass: evict absent members, detect the end. Call at least once a second."""
+        self._driver.fire(now)
         if self.trying:
-            return []
+            return self._emit(now)
         self._membership.expire(now)
         self._lifecycle.start_when_complete(now)
         self._lifecycle.finish_when_done(now)
@@ -365,5 +372,10 @@ class Coordinator(CoordinatorView):
         """Take the deferred inputs as if they arrived now, up to the next trial."""
         outputs: list[Output] = []
         while self._deferred and not self.trying:
-            outputs += self._deferred.popleft()(now)
+            if self._driver.timers:
+                self._driver.fire(now)
+            if self.trying:
+                outputs += self._ledger.emit()
+            else:
+                outputs += self._deferred.popleft()(now)
         return outputs

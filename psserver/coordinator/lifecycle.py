@@ -141,12 +141,12 @@ class Lifecycle:
                 continue
             for ticket in ledger.tickets.open_of(member.worker):
                 ledger.cancel(ticket, reason, now)
-                driver.decide(Abandon(member.worker, ticket.number, reason), now)
+                driver.decide(Abandon(member.worker, ticket.number, reason, driver.time(now)), now)
             member.enter("done", now)
             member.requested = None
             ledger.record(entries.Done(member.worker), now)
             if member.known_to_policy:
-                driver.decide(Done(member.worker), now)
+                driver.decide(Done(member.worker, driver.time(now)), now)
         self.finish_when_done(now)
 
     def _finish(self, now: float) -> None:

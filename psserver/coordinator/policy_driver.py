@@ -9,10 +9,12 @@ from psserver.coordinator.checks import check_apply, check_fold, check_grant, ch
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member, named
 from psserver.coordinator.tickets.table import Ticket, TicketError
+from psserver.coordinator.timers import IDLE_LIMIT, Timers
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import (
     Apply,
     Cancel,
+    ClearTimer,
     ComposedPolicy,
     Decision,
     Drop,
@@ -25,7 +27,10 @@ from psserver.policies import (
     PolicyError,
     Ready,
     Refused,
+    SetTimer,
     Stop,
+    Timer,
+    microseconds,
 )
 from pswire import protocol
 from pswire.decisions import entries
@@ -85,13 +90,16 @@ class PolicyDriver:
         self.rule_remembers = policy.local_rule.remembers
         # The parts in the shards' open sum, in order.
         self.folded: dict[int, Part] = {}
+        self.timers = Timers()
+        # The time of the newest event, from which the policy counts.
+        self._now = 0.0
 
     # Events
 
     def introduce(self, member: Member, now: float) -> None:
         """Send the policy a member's Join, once."""
         member.known_to_policy = True
-        self.decide(Join(member.worker, member.rank), now)
+        self.decide(Join(member.worker, member.rank, self.time(now)), now)
 
     @property
     def aggregator(self) -> str:
@@ -103,7 +111,11 @@ class PolicyDriver:
         if not member.known_to_policy:
             self.introduce(member, now)
         if member.requested is not None and self._ledger.stopped is None:
-            self.decide(Ready(member.worker, member.requested), now)
+            self.decide(Ready(member.worker, member.requested, self.time(now)), now)
+
+    def time(self, now: float) -> float:
+        """Return `now` as the log has it: seconds since the job began, in whole microseconds."""
+        return round(now - self._ledger.began, 6)
 
     def decide(self, event: Event, now: float) -> None:
         """Send the policy one event and carry out what it decides.
@@ -116,6 +128,7 @@ class PolicyDriver:
         if self.trial is not None:
             self.trial.held.append(event)
             return
+        self._now = event.t
         try:
             decisions = self.policy.step(event)
             if not isinstance(decisions, list):
@@ -178,7 +191,7 @@ class PolicyDriver:
         if self.refusals.count >= limit or not self.policy.retracts:
             ledger.stop(self._diverged(), now, success=False, cause="diverged")
             return
-        self.decide(Refused(tuple([part.ticket for part in update.parts])), now)
+        self.decide(Refused(tuple([part.ticket for part in update.parts]), self.time(now)), now)
 
     def _diverged(self) -> str:
         count, limit = self.refusals.count, self._ledger.terms.nonfinite_limit
@@ -196,6 +209,8 @@ class PolicyDriver:
 
     def check_deadlock(self, now: float) -> None:
         """Stop the job if all workers wait for the policy and no event can release them."""
+        if self.timers:
+            return
         ledger = self._ledger
         # A worker that holds a ticket does not wait. This avoids a scan of all members at each message.
         if (
@@ -205,13 +220,46 @@ class PolicyDriver:
             or self.trial is not None
         ):
             return
-        present = [m for m in ledger.roster.present.values() if m.state != "done"]
-        if not present:
-            return
-        if all(m.requested is not None and m.known_to_policy and m.absent_since is None for m in present):
-            waiting = named([m.worker for m in present])
+        if waiting := self._all_waiting():
             reason = f"policy {self.policy.name} deadlocked: {waiting} wait and no ticket is open"
             ledger.stop(reason, now, success=False, cause="policy")
+
+    def _all_waiting(self) -> str:
+        """Return the names of the active members if all of them wait for the policy; else an empty text."""
+        present = [m for m in self._ledger.roster.present.values() if m.state != "done"]
+        if all(m.requested is not None and m.known_to_policy and m.absent_since is None for m in present):
+            return named([m.worker for m in present])
+        return ""
+
+    # Timers
+
+    def fire(self, now: float) -> None:
+        """Send the policy every timer that is due, up to a trial. Called before each input."""
+        t = self.time(now)
+        while self.trial is None and (found := self.timers.take_due(microseconds(t))) is not None:
+            tag, at = found
+            self._ledger.record(entries.Timer(tag, at), now)
+            self.decide(Timer(tag, t), now)
+            self._check_livelock(tag, now)
+            self.check_deadlock(now)
+
+    def _check_livelock(self, tag: str, now: float) -> None:
+        """Stop the job if timers fire again and again while all workers wait."""
+        ledger, timers = self._ledger, self.timers
+        waiting = "" if ledger.tickets.opened or self.trial is not None else self._all_waiting()
+        timers.idle = timers.idle + 1 if waiting else 0
+        if timers.idle >= IDLE_LIMIT:
+            reason = (
+                f"policy {self.policy.name} is in a livelock: {IDLE_LIMIT} timers fired while {waiting} wait and no "
+                f"ticket is open, the last one {tag!r}; expected one of them to release a worker"
+            )
+            ledger.stop(reason, now, success=False, cause="policy")
+
+    def pause_timers(self, now: float) -> None:
+        """Let job time stand still while the policy cannot decide or no worker is present. Called after each input."""
+        ledger = self._ledger
+        paused = not ledger.started or self.trial is not None or not ledger.roster.present
+        self.timers.pause(paused, microseconds(self.time(now)))
 
     def check_succession(self, policy: Policy) -> None:
         """Raise PolicyError if `policy` cannot continue from the present one's state."""
@@ -265,11 +313,17 @@ class PolicyDriver:
             case Cancel(number, reason):
                 check_reason(decision)
                 ledger.cancel(ledger.tickets.allowing("cancel", number), reason, now)
+            case SetTimer():
+                self.timers.set(decision, microseconds(self._now))
+            case ClearTimer():
+                self.timers.clear(decision)
             case Stop(reason):
                 check_reason(decision)
                 ledger.stop(reason, now, success=True, cause="policy")
             case _:
-                raise PolicyError(f"expected Grant, Fold, Apply, Drop, Cancel or Stop, got {decision!r}")
+                raise PolicyError(
+                    f"expected Grant, Fold, Apply, Drop, Cancel, SetTimer, ClearTimer or Stop, got {decision!r}"
+                )
 
     def _at_work(self, work: WorkQueue) -> list[str]:
         """Return the workers that will need a work unit, by rank, with those on standby when an epoch begins."""

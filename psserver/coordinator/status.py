@@ -109,7 +109,21 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
     said = [_doing(coordinator, name, now) for name in releasers[:NAMED_LIMIT]]
     if len(releasers) > NAMED_LIMIT:
         said.append(f"and {len(releasers) - NAMED_LIMIT} more")
+    if (left := _timer(coordinator, member, now)) is not None:
+        said.append(f"or at the latest in {left:.1f} s, when a timer fires")
     return (f"{event} ({'; '.join(said)})" if said else event), releasers[:NAMED_LIMIT]
+
+
+def _timer(coordinator: Coordinator, member: Member, now: float) -> float | None:
+    """Return the seconds until the timer fires that the policy names for a waiting member; None if there is none."""
+    if not coordinator.started:
+        return None
+    try:
+        waiting = coordinator.policy.explain(member.worker)
+    except (Exception, SystemExit):
+        return None  # the sentence names the failure
+    tag = waiting.timer if isinstance(waiting, Waiting) else ""
+    return coordinator.remaining(tag, now) if isinstance(tag, str) and tag else None
 
 
 def waited_for(coordinator: Coordinator, member: Member) -> tuple[str, tuple[str, ...]]:

@@ -12,9 +12,32 @@ and a description. This module exports everything that such a class needs.
 from psserver.policies.builtin import Cost, Facts, PolicySpec
 from psserver.policies.builtin.spec import WORKERS
 from psserver.policies.composed import ComposedPolicy, Composition
-from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part, PolicyError, Stop
+from psserver.policies.decisions import (
+    Apply,
+    Cancel,
+    ClearTimer,
+    Decision,
+    Drop,
+    Fold,
+    Grant,
+    Part,
+    PolicyError,
+    SetTimer,
+    Stop,
+)
 from psserver.policies.declarations import LocalRule, TensorParts
-from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready, Refused
+from psserver.policies.events import (
+    Abandon,
+    Commit,
+    Done,
+    Event,
+    Join,
+    Leave,
+    Ready,
+    Refused,
+    Timer,
+    microseconds,
+)
 from psserver.policies.loading import advice, build, check_trusted, describe, facts, names
 from psserver.policies.parts.dssp import DynamicSlack
 from psserver.policies.parts.gates import Gate, Immediate, Slack, WaitForUpdate
@@ -52,6 +75,7 @@ __all__ = [
     "Block",
     "Cancel",
     "CancelStale",
+    "ClearTimer",
     "Commit",
     "Compensate",
     "ComposedPolicy",
@@ -93,12 +117,14 @@ __all__ = [
     "Polynomial",
     "Ready",
     "Refused",
+    "SetTimer",
     "Slack",
     "StalenessRule",
     "StateError",
     "Stop",
     "TensorParts",
     "Threshold",
+    "Timer",
     "Trigger",
     "Verdict",
     "View",
@@ -113,6 +139,7 @@ __all__ = [
     "flag",
     "integer",
     "integers",
+    "microseconds",
     "names",
     "number",
     "numbers",

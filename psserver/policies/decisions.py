@@ -77,11 +77,30 @@ class Cancel:
 
 
 @value
+class SetTimer:
+    """Send the event `Timer` with this tag at time `at`, in whole microseconds of the job (see `microseconds`).
+
+    It must be at least 1,000 after the present event. A timer that is set with the same tag is void. At most 64 timers
+    are set at once. Job time stands still while the job recovers or has no worker: timers are then due later.
+    """
+
+    tag: str
+    at: int
+
+
+@value
+class ClearTimer:
+    """Remove a timer. Does nothing if no timer has this tag."""
+
+    tag: str
+
+
+@value
 class Stop:
     """The job is over."""
 
     reason: str
 
 
-Decision = Grant | Fold | Apply | Drop | Cancel | Stop
+Decision = Grant | Fold | Apply | Drop | Cancel | SetTimer | ClearTimer | Stop
 """Any decision."""

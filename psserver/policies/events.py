@@ -1,4 +1,10 @@
-"""Events of a policy: frozen values in order, without tensors. Time is a field of an event."""
+"""Events of a policy: frozen values in order, without tensors. Time is a field of an event.
+
+`t` of every event: seconds since the job began, rounded to whole microseconds as in the decision log, so that a
+replayed event equals the one that the policy received.
+"""
+
+from dataclasses import field
 
 from pswire.values import value
 
@@ -9,6 +15,7 @@ class Join:
 
     worker: str
     rank: int
+    t: float = field(default=0.0, repr=False)
 
 
 @value
@@ -17,6 +24,7 @@ class Leave:
 
     worker: str
     reason: str
+    t: float = field(default=0.0, repr=False)
 
 
 @value
@@ -24,6 +32,7 @@ class Done:
     """A worker has no more data. It stays a member, but nothing waits for it any more."""
 
     worker: str
+    t: float = field(default=0.0, repr=False)
 
 
 @value
@@ -32,15 +41,12 @@ class Ready:
 
     worker: str
     ticket: int
+    t: float = field(default=0.0, repr=False)
 
 
 @value
 class Commit:
-    """The contribution of a granted ticket exists on every shard. At most one per ticket.
-
-    `t`: seconds since the job began, rounded to whole microseconds as in the decision log, so that a replayed event
-    equals the one that the policy received.
-    """
+    """The contribution of a granted ticket exists on every shard. At most one per ticket."""
 
     worker: str
     ticket: int
@@ -57,6 +63,7 @@ class Abandon:
     worker: str
     ticket: int
     reason: str
+    t: float = field(default=0.0, repr=False)
 
 
 @value
@@ -68,7 +75,21 @@ class Refused:
     """
 
     tickets: tuple[int, ...]
+    t: float = field(default=0.0, repr=False)
 
 
-Event = Join | Leave | Done | Ready | Commit | Abandon | Refused
+@value
+class Timer:
+    """The timer with this tag is due. It is set no more. `t` is never before the time for which it was set."""
+
+    tag: str
+    t: float
+
+
+def microseconds(t: float) -> int:
+    """Return the time of an event in whole microseconds, as `SetTimer` takes it."""
+    return round(t * 1e6)
+
+
+Event = Join | Leave | Done | Ready | Commit | Abandon | Refused | Timer
 """Any event."""

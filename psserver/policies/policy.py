@@ -16,11 +16,12 @@ class Waiting:
     """Why a worker has no grant.
 
     `event` completes the sentence "<worker> waits for ...". `releasers` are the workers whose next commit, done or
-    departure can end the wait.
+    departure can end the wait. `timer`: the tag of a timer that can end it too; "": none.
     """
 
     event: str
     releasers: tuple[str, ...] = ()
+    timer: str = ""
 
 
 class Policy(ABC):

@@ -406,6 +406,17 @@ class Done(LogEntry):
 
 
 @record
+class Timer(LogEntry):
+    """A timer of the policy fires; its decisions follow."""
+
+    tag: str = about("the policy's name of the timer")
+    at: int = about("when it was due, in microseconds of the job; the entry's time is when it fired")
+
+    def sentence(self) -> str:
+        return f"timer {self.tag} fires"
+
+
+@record
 class Checkpoint(LogEntry):
     """All state after this entry is to be saved. Whether the disks took it is known from the store alone."""
 
@@ -466,7 +477,7 @@ class Stop(LogEntry):
 
 Entry = (
     Job | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse
-    | Drop | Cancel | Abandon | Lost | Back | Leave | Done | Checkpoint | Restore | Note | Stop
+    | Drop | Cancel | Abandon | Lost | Back | Leave | Done | Timer | Checkpoint | Restore | Note | Stop
 )  # fmt: skip
 
 KINDS: Final[Mapping[str, type[Entry]]] = {kind.kind: kind for kind in get_args(Entry)}

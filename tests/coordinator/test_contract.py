@@ -74,7 +74,7 @@ def test_who_keeps_the_contract_goes_on() -> None:
         (faulty_policies.Raises, "ZeroDivisionError: by whatever"),
         (
             faulty_policies.DecidesNonsense,
-            "expected Grant, Fold, Apply, Drop, Cancel or Stop, got 'apply it'",
+            "got 'apply it'",
         ),
         (faulty_policies.AnswersNothing, "its step returned None; expected a list of decisions, [] for none"),
         (faulty_policies.NeverGrants, "deadlocked: w0, w1 wait and no ticket is open"),

@@ -189,7 +189,7 @@ class Membership:
         if ledger.stopped is not None:
             return
         if member.known_to_policy:
-            self._driver.decide(Leave(member.worker, reason), now)
+            self._driver.decide(Leave(member.worker, reason, self._driver.time(now)), now)
         self._lifecycle.offer_initialisation(now)
         if not replaced:
             self._lifecycle.finish_when_done(now)

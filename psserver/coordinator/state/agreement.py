@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from psserver.coordinator.state.records import CoordinatorState
 from psserver.coordinator.tickets.table import AHEAD
+from psserver.coordinator.timers import TAGS_LIMIT
 from psserver.coordinator.work.queue import WorkQueue
 from pswire.records import StateError
 
@@ -32,6 +33,10 @@ def check(state: CoordinatorState) -> None:
         (all(t.index < state.entries for t in state.tickets), "a ticket was granted by an entry to come"),
         (all(count <= AHEAD for count in held.values()), f"a worker holds more than {AHEAD} open tickets"),
         (held.keys() <= present.keys(), "an open ticket is held by nobody"),
+        (
+            len(dict(state.timers)) == len(state.timers) <= TAGS_LIMIT,
+            "two timers have one tag, or too many are set",
+        ),
         (
             all(p.ticket in live and live[p.ticket].state == "pending" for p in state.folded),
             "a folded ticket is not pending",

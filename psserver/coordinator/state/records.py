@@ -1,6 +1,6 @@
 """The saved state of a coordinator, as plain data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.terms import Stopped
@@ -84,6 +84,10 @@ class CoordinatorState:
     phase_ended: str = ""
     phase: int = 0
     undeclared: bool = False
+    # Timers that are set: (tag, when due in microseconds of the job), in the order of setting.
+    timers: list[tuple[str, int]] = field(default_factory=list)
+    timers_paused_since: int | None = None
+    timers_idle: int = 0
 
     def to_json(self) -> dict[str, object]:
         """Return plain data for `json.dumps(..., allow_nan=False)`."""

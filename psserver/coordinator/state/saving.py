@@ -11,6 +11,7 @@ from psserver.coordinator.state.agreement import check
 from psserver.coordinator.state.records import CoordinatorState, TallyState
 from psserver.coordinator.terms import JobTerms
 from psserver.coordinator.tickets.table import Ticket, TicketTable
+from psserver.coordinator.timers import Timers
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import Policy
 from pswire.records import StateError, to_plain
@@ -55,6 +56,9 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         phase_ended=ledger.phase_ended,
         phase=ledger.phase,
         undeclared=ledger.undeclared,
+        timers=list(driver.timers.due),
+        timers_paused_since=driver.timers.paused_since,
+        timers_idle=driver.timers.idle,
     )
 
 
@@ -113,6 +117,7 @@ def restore(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     _restore_policy(policy, state.policy_state)
     # From here on nothing can fail.
     driver.folded = {part.ticket: part for part in state.folded}
+    driver.timers = Timers(tuple(state.timers), state.timers_paused_since, state.timers_idle)
     driver.refusals = Refusals(state.refused, dict.fromkeys(state.refused_workers))
     ledger.roster, ledger.tickets = roster, tickets
     ledger.entries, ledger.version, ledger.loss = state.entries, state.version, state.loss
@@ -141,6 +146,9 @@ def reopened(state: CoordinatorState, policy: Policy) -> CoordinatorState:
         state,
         stopped=None,
         evaluator=None,
+        timers=[],
+        timers_paused_since=None,
+        timers_idle=0,
         policy_state=_policy_state(policy),
         members=[replace(member, known_to_policy=False) for member in state.members],
     )

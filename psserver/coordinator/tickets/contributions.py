@@ -172,8 +172,7 @@ class Contributions:
             self._set_rate(member, commit.learning_rate, now)
         if member.requested is not None:
             ledger.rest(member, now)
-        # The log has whole microseconds.
-        t = round(now - ledger.began, 6)
+        t = self._driver.time(now)
         event = Commit(entry.worker, entry.ticket, entry.samples, entry.loss, entry.norm, t)
         self._driver.decide(event, now)
         if ticket.fate is None:
@@ -230,7 +229,8 @@ class Contributions:
         if ticket.initialise:
             self._lifecycle.offer_initialisation(now)
         else:
-            self._driver.decide(Abandon(member.worker, ticket.number, reason), now)
+            event = Abandon(member.worker, ticket.number, reason, self._driver.time(now))
+            self._driver.decide(event, now)
 
     def _lose(self, queue: WorkQueue, member: Member, ticket: Ticket, ends: bool) -> bool:
         """Return the ticket's part to the queue, unless the unit `ends`. True: the part is skipped instead."""
@@ -286,7 +286,7 @@ class Contributions:
         ledger.roster.prepared.add(member.worker)
         ledger.record(entries.Done(member.worker), now)
         if member.known_to_policy:
-            self._driver.decide(Done(member.worker), now)
+            self._driver.decide(Done(member.worker, self._driver.time(now)), now)
         else:
             self._lifecycle.start_when_complete(now)
         if ends:

@@ -69,7 +69,7 @@ class Dealer:
         ledger.roster.prepared.add(member.worker)
         ledger.record(entries.Done(member.worker), now)
         if member.known_to_policy:
-            self._driver.decide(Done(member.worker), now)
+            self._driver.decide(Done(member.worker, self._driver.time(now)), now)
         else:
             self._lifecycle.start_when_complete(now)
         self._lifecycle.finish_when_done(now)
@@ -103,7 +103,8 @@ class Dealer:
         ledger.record(entries.Resume(member.worker), now)
         if member.known_to_policy:
             member.known_to_policy = False
-            self._driver.decide(Leave(member.worker, "there was no work unit for it"), now)
+            event = Leave(member.worker, "there was no work unit for it", self._driver.time(now))
+            self._driver.decide(event, now)
         if not ledger.initialised:
             ledger.roster.prepared.add(member.worker)
             self._lifecycle.offer_initialisation(now)

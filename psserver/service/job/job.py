@@ -285,6 +285,12 @@ class Job:
     def give_up(self, worker: str, reason: str) -> None:
         self.decider.input(lambda c, now: c.give_up(worker, reason, now))
 
+    @property
+    def seconds_to_timer(self) -> float:
+        """Seconds until a timer of the policy is due; infinite if none is set."""
+        due = self.coordinator.due
+        return math.inf if due is None else max(0.0, due - time.monotonic())
+
     def tick(self) -> None:
         idle = self.terms.idle_timeout
         if not self.decider.opened:

@@ -43,7 +43,7 @@ class JobLoop:
         """Let time pass for the coordinator until everybody has left, or another generation is to begin."""
         job, warn_at = self._job, self._wait_warning
         while not job.over:
-            await self._awoken(TICK)
+            await self._awoken(min(TICK, job.seconds_to_timer))
             if self._begins_again():
                 return
             # As long as a link may take for what it was granted.

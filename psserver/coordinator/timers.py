@@ -1,0 +1,89 @@
+"""Timers of a policy: which are set, when they fire, and how a pause of the job postpones them."""
+
+from typing import Final
+
+from psserver.policies import ClearTimer, PolicyError, SetTimer
+
+# Limit of timers that are set at once.
+TAGS_LIMIT: Final = 64
+# Limit of characters of a tag, which every firing writes to the log.
+TAG_LENGTH_LIMIT: Final = 64
+# A timer is set at least this far ahead, in microseconds.
+LEAST_AHEAD: Final = 1000
+# Limit of consecutive firings that release no worker while all workers wait.
+IDLE_LIMIT: Final = 100
+
+
+class Timers:
+    """The timers that a policy has set, by tag. All times are whole microseconds of the job.
+
+    Due timers fire in the order of their times, and of their setting if these are equal. While the job is paused, none
+    fires; afterwards each is due later by the length of the pause.
+    """
+
+    def __init__(
+        self, due: tuple[tuple[str, int], ...] = (), paused_since: int | None = None, idle: int = 0
+    ) -> None:
+        # Tag -> when it is due, in the order of setting.
+        self._due: dict[str, int] = dict(due)
+        self.paused_since = paused_since
+        # Consecutive firings that released no worker while all waited.
+        self.idle = idle
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    @property
+    def due(self) -> tuple[tuple[str, int], ...]:
+        """Every tag with its time, in the order of setting."""
+        return tuple(self._due.items())
+
+    def of(self, tag: str) -> int | None:
+        """Return when the timer is due; None if it is not set."""
+        return self._due.get(tag)
+
+    def set(self, timer: SetTimer, now: int) -> None:
+        """Set a timer, in place of one with the same tag. Raises PolicyError for one that is not acceptable."""
+        tag, at = timer.tag, timer.at
+        _check_tag(tag)
+        if type(at) is not int:
+            raise PolicyError(f"timer {tag!r}: expected its time in whole microseconds, got {at!r}")
+        if at < now + LEAST_AHEAD:
+            raise PolicyError(
+                f"timer {tag!r}: expected a time at least {LEAST_AHEAD} microseconds after the event at {now}, got {at}"
+            )
+        if tag not in self._due and len(self._due) >= TAGS_LIMIT:
+            raise PolicyError(f"timer {tag!r}: expected at most {TAGS_LIMIT} timers at once; clear one first")
+        self._due.pop(tag, None)
+        self._due[tag] = at
+
+    def clear(self, timer: ClearTimer) -> None:
+        """Remove a timer, if it is set. Raises PolicyError for a tag that is not acceptable."""
+        _check_tag(timer.tag)
+        self._due.pop(timer.tag, None)
+
+    def take_due(self, now: int) -> tuple[str, int] | None:
+        """Remove and return the next timer that is due, with its time; None if none is or the job is paused."""
+        found = self.next()
+        if found is None or self.paused_since is not None or found[1] > now:
+            return None
+        del self._due[found[0]]
+        return found
+
+    def next(self) -> tuple[str, int] | None:
+        """Return the tag and time of the timer that is due first; None if none is set."""
+        # min returns the first of equals, which was set first.
+        return min(self._due.items(), key=lambda item: item[1], default=None)
+
+    def pause(self, paused: bool, now: int) -> None:
+        """Pause or continue the job. Postpones all timers by the length of a pause that ends."""
+        if paused and self.paused_since is None:
+            self.paused_since = now
+        elif not paused and self.paused_since is not None:
+            length, self.paused_since = now - self.paused_since, None
+            self._due = {tag: at + length for tag, at in self._due.items()}
+
+
+def _check_tag(tag: object) -> None:
+    if not (isinstance(tag, str) and 0 < len(tag) <= TAG_LENGTH_LIMIT):
+        raise PolicyError(f"timer {tag!r}: expected a tag of 1 to {TAG_LENGTH_LIMIT} characters")

@@ -1,0 +1,338 @@
+"""Timers of a policy: order, limits, pauses, deadlock and livelock, saved state."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator import Coordinator, CoordinatorState, Record
+from psserver.coordinator.status import explain
+from psserver.coordinator.timers import IDLE_LIMIT, TAGS_LIMIT, Timers
+from psserver.policies import (
+    Apply,
+    ClearTimer,
+    Commit,
+    Decision,
+    Event,
+    Grant,
+    Join,
+    Part,
+    Policy,
+    PolicyError,
+    Ready,
+    SetTimer,
+    Timer,
+    Waiting,
+    microseconds,
+)
+from pswire import protocol
+from pswire.decisions import entries
+
+SECOND = 1_000_000
+
+
+class Alarmed(Policy):
+    """Applies each gradient as it comes. `on_commit` are its timers, in seconds after the commit, 0 to clear one."""
+
+    retracts = True
+
+    def __init__(self, *on_commit: tuple[str, float]) -> None:
+        self.name, self.knobs, self.on_commit = "Alarmed", {}, on_commit
+        self.events: list[Event] = []
+
+    def step(self, event: Event) -> list[Decision]:
+        self.events.append(event)
+        match event:
+            case Ready(worker, ticket):
+                return [Grant(worker, ticket)]
+            case Commit(_, ticket):
+                now = microseconds(event.t)
+                timers = [
+                    SetTimer(tag, now + round(after * SECOND)) if after else ClearTimer(tag)
+                    for tag, after in self.on_commit
+                ]
+                return [Apply((Part(ticket),)), *timers]
+        return []
+
+    def explain(self, worker: str) -> Waiting | None:
+        return None
+
+    def state(self) -> Mapping[str, object]:
+        return {}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        pass
+
+    @property
+    def fired(self) -> list[tuple[str, float]]:
+        return [(event.tag, event.t) for event in self.events if isinstance(event, Timer)]
+
+
+def timers_of(harness: CoordinatorHarness) -> list[tuple[str, int, float]]:
+    """Tag, due time and time of each firing in the log, in seconds and microseconds."""
+    return [(r.entry.tag, r.entry.at, r.t) for r in harness.log if isinstance(r.entry, entries.Timer)]
+
+
+def started(*on_commit: tuple[str, float], **terms: object) -> tuple[CoordinatorHarness, Alarmed]:
+    """Two workers hold a ticket each; w0 commits at second 0, which sets the timers."""
+    policy = Alarmed(*on_commit)
+    harness = CoordinatorHarness(policy, workers=2, terms=terms).starts()
+    harness.commits("w0")
+    return harness, policy
+
+
+def test_what_is_due_fires_before_the_next_input_in_the_order_of_time_then_of_setting() -> None:
+    harness, policy = started(("late", 2.0), ("b", 1.0), ("a", 1.0))
+    harness.now += 2.5
+    harness.commits("w1")
+    assert timers_of(harness) == [("b", SECOND, 2.5), ("a", SECOND, 2.5), ("late", 2 * SECOND, 2.5)]
+    assert [type(event) for event in policy.events[-5:-1]] == [Timer, Timer, Timer, Commit]
+    assert harness.verdict().ok
+
+
+def test_a_timer_fires_at_a_tick_once_and_not_before() -> None:
+    harness, policy = started(("x", 1.0))
+    harness.passes(0.999999)
+    assert policy.fired == []
+    harness.passes(0.000001)
+    harness.passes(5.0)
+    assert policy.fired == [("x", 1.0)]
+
+
+def test_a_tag_that_is_set_again_fires_for_its_new_time_only() -> None:
+    harness, policy = started(("x", 1.0))
+    harness.passes(0.5)
+    harness.commits("w0")
+    harness.passes(0.75)
+    assert policy.fired == []
+    harness.passes(0.25)
+    assert timers_of(harness) == [("x", 1_500_000, 1.5)]
+
+
+def test_a_cleared_timer_does_not_fire() -> None:
+    harness, policy = started(("x", 1.0), ("x", 0.0))
+    harness.passes(3.0)
+    assert policy.fired == [] and harness.coordinator.due is None
+
+
+@pytest.mark.parametrize(
+    ("timer", "keyword"),
+    [
+        (SetTimer("x", -5), "at least"),
+        (SetTimer("x", 999), "at least"),
+        (SetTimer("x", 2.5e6), "whole microseconds"),  # type: ignore[arg-type]
+        (SetTimer("x", True), "whole microseconds"),
+        (SetTimer("", SECOND), "tag"),
+        (SetTimer("x" * 65, SECOND), "tag"),
+        (SetTimer(7, SECOND), "tag"),  # type: ignore[arg-type]
+        (ClearTimer(None), "tag"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_timer_that_is_not_acceptable_ends_the_job(timer: Decision, keyword: str) -> None:
+    class Wrong(Alarmed):
+        def step(self, event: Event) -> list[Decision]:
+            decisions = super().step(event)
+            return [*decisions, timer] if isinstance(event, Commit) else decisions
+
+    harness = CoordinatorHarness(Wrong(), workers=2).starts()
+    harness.commits("w0")
+    assert (
+        harness.stopped.startswith("policy: policy Alarmed failed on Commit") and keyword in harness.stopped
+    )
+
+
+def test_there_is_room_for_64_tags_and_no_more() -> None:
+    tags = [(f"t{n}", 1.0) for n in range(TAGS_LIMIT)]
+    harness, _ = started(*tags, tags[0])
+    assert not harness.stopped
+    harness, _ = started(*tags, ("one more", 1.0))
+    assert "at most 64 timers" in harness.stopped
+
+
+def test_time_stands_still_during_a_trial() -> None:
+    harness, policy = started(("x", 1.0))
+    harness.passes(0.5)
+    harness.coordinator._driver._assurance = Doubtful()
+    harness.commits("w1")
+    assert harness.coordinator.trying and harness.coordinator.due is None
+    harness.passes(10.0)
+    assert policy.fired == []
+    harness.shards_answer(finite=False)
+    assert harness.coordinator.due == pytest.approx(harness.now + 0.5)
+    harness.passes(0.5)
+    assert timers_of(harness) == [("x", 11 * SECOND, 11.0)]
+
+
+class Doubtful:
+    """Every update has to be tried."""
+
+    def installed(self, ordinary: bool) -> None:
+        pass
+
+    def certain(self, update: entries.Apply) -> bool:
+        return False
+
+    def measured(self, largest: float) -> None:
+        pass
+
+
+def test_a_timer_whose_update_is_tried_defers_the_input_that_made_it_fire() -> None:
+    class Collects(Alarmed):
+        """One gradient is applied when the timer fires."""
+
+        def step(self, event: Event) -> list[Decision]:
+            self.events.append(event)
+            match event:
+                case Commit(_, ticket, t=t):
+                    self.held = ticket
+                    return [SetTimer("x", microseconds(t) + SECOND)]
+                case Timer():
+                    return [Apply((Part(self.held),))]
+            return super().step(event)
+
+    harness = CoordinatorHarness(Collects(), workers=2).starts()
+    harness.commits("w0")
+    harness.coordinator._driver._assurance = Doubtful()
+    harness.now += 2.0
+    outputs = harness.take(harness.coordinator.note("remark", harness.now))
+    assert [o.entry.kind for o in outputs if isinstance(o, Record)] == ["timer"] and harness.trials
+    harness.shards_answer(finite=True)
+    assert harness.kinds[-2:] == ["apply", "note"] and harness.verdict().ok
+
+
+def test_time_stands_still_while_no_worker_is_here() -> None:
+    harness, policy = started(("x", 1.0), idle_timeout=0.0)
+    harness.leaves("w0")
+    harness.passes(0.25)
+    harness.leaves("w1")
+    harness.passes(100.0)
+    harness.joins("w1", "B")
+    harness.passes(0.5)
+    assert policy.fired == []
+    harness.passes(0.25)
+    assert [tag for tag, _ in policy.fired] == ["x"]
+
+
+def test_a_recovery_postpones_timers() -> None:
+    harness, policy = started(("x", 1.0), checkpoint_versions=1, min_workers=1)
+    harness.passes(0.25)
+    new = Alarmed()
+    harness.policy = new
+    harness.servers_crash()
+    harness.passes(20.0)
+    assert new.fired == [] and harness.coordinator.due is None
+    for worker in ("w0", "w1"):
+        harness.joins(worker, "B")
+    harness.ready("w0", "w1")
+    left = harness.coordinator.remaining("x", harness.now)
+    assert left == pytest.approx(0.75)
+    harness.passes(left)
+    assert [tag for tag, _ in new.fired] == ["x"] and harness.verdict().ok
+
+
+def test_a_saved_state_has_the_timers() -> None:
+    harness, _ = started(("x", 1.0), ("y", 0.5))
+    saved = CoordinatorState.from_json(harness.coordinator.state().to_json())
+    other = Alarmed()
+    copy = Coordinator(harness.coordinator.terms, other, 7.0)
+    copy.restore(saved, shift=7.0 - harness.now)
+    assert copy.due == pytest.approx(7.5)
+    assert copy.state().timers == saved.timers == [("x", SECOND), ("y", SECOND // 2)]
+    outputs = copy.tick(8.5)
+    assert [o.entry.tag for o in outputs if isinstance(o, Record) and isinstance(o.entry, entries.Timer)] == [
+        "y",
+        "x",
+    ]
+
+
+class Sleeper(Policy):
+    """Grants nothing until its timer has fired `after` times; each firing sets it again."""
+
+    def __init__(self, after: int) -> None:
+        self.name, self.knobs, self.left = "Sleeper", {}, after
+        self.waiting: dict[str, int] = {}
+
+    def step(self, event: Event) -> list[Decision]:
+        match event:
+            case Join():
+                return [SetTimer("nap", microseconds(event.t) + SECOND)]
+            case Ready(worker, ticket):
+                self.waiting[worker] = ticket
+            case Commit(_, ticket):
+                return [Apply((Part(ticket),))]
+            case Timer():
+                self.left -= 1
+                if self.left > 0:
+                    return [SetTimer("nap", microseconds(event.t) + SECOND)]
+                waiting, self.waiting = self.waiting, {}
+                return [Grant(worker, ticket) for worker, ticket in waiting.items()]
+        return []
+
+    def explain(self, worker: str) -> Waiting | None:
+        return Waiting("its nap to end", timer="nap")
+
+
+def test_a_timer_is_no_deadlock_and_its_end_is_told() -> None:
+    harness = CoordinatorHarness(Sleeper(2), workers=2).starts()
+    harness.passes(0.25)
+    assert not harness.stopped
+    sentence, _ = explain(harness.coordinator, harness.member("w0"), harness.now)
+    assert sentence.startswith("its nap to end") and "0.8 s" in sentence
+    harness.passes(0.75)
+    harness.passes(1.0)
+    assert harness.holds("w0") and harness.holds("w1")
+
+
+def test_without_a_timer_it_is_a_deadlock() -> None:
+    class Silent(Sleeper):
+        def step(self, event: Event) -> list[Decision]:
+            return [d for d in super().step(event) if not isinstance(d, SetTimer)]
+
+    assert "deadlocked" in CoordinatorHarness(Silent(2), workers=2).starts().stopped
+
+
+def test_timers_without_end_are_a_livelock_that_is_named() -> None:
+    harness = CoordinatorHarness(Sleeper(10**9), workers=2).starts()
+    for _ in range(IDLE_LIMIT - 1):
+        harness.passes(1.0)
+        assert not harness.stopped
+    harness.passes(1.0)
+    assert "livelock" in harness.stopped and "'nap'" in harness.stopped and "w0, w1" in harness.stopped
+
+
+def test_timers_beside_work_are_no_livelock() -> None:
+    class Ticking(Alarmed):
+        def step(self, event: Event) -> list[Decision]:
+            again = [SetTimer("tick", microseconds(event.t) + SECOND)] if isinstance(event, Timer) else []
+            return [*super().step(event), *again]
+
+    harness = CoordinatorHarness(Ticking(("tick", 1.0)), workers=2).starts()
+    harness.commits("w0")
+    for _ in range(3 * IDLE_LIMIT):
+        harness.passes(1.0)
+    assert not harness.stopped and len(timers_of(harness)) == 3 * IDLE_LIMIT
+
+
+def test_a_pause_moves_every_timer_by_its_length() -> None:
+    timers = Timers((("a", 10), ("b", 20)))
+    timers.pause(True, 5)
+    timers.pause(True, 9)
+    assert timers.take_due(100) is None
+    timers.pause(False, 12)
+    assert timers.due == (("a", 17), ("b", 27)) and timers.take_due(17) == ("a", 17)
+
+
+def test_a_timer_may_fire_as_soon_as_it_can_be_set() -> None:
+    timers = Timers()
+    with pytest.raises(PolicyError):
+        timers.set(SetTimer("x", 1499), 500)
+    timers.set(SetTimer("x", 1500), 500)
+    assert timers.take_due(1499) is None and timers.take_due(1500) == ("x", 1500)
+
+
+def test_a_report_of_a_worker_changes_no_timer() -> None:
+    harness, policy = started(("x", 1.0))
+    harness.now += 0.5
+    before = harness.coordinator.due
+    harness.take(harness.coordinator.handle("w0", 0, protocol.Report(1, {}), harness.now))
+    assert harness.coordinator.due == before and policy.fired == []
