@@ -15,7 +15,7 @@ from psworker.local.rules import KINDS
 
 # A job's workers, where a policy's parts depend on their number.
 WORKERS = 8
-CHOICES = ("gate", "trigger", "staleness rule", "weight", "learning rate", "cancel rule")
+CHOICES = ("gate", "trigger", "staleness rule", "weight", "learning rate", "cancel rule", "deadline")
 # Staleness at which weights are shown, in versions.
 TAUS = (0, 1, 2, 4, 8, 16)
 
@@ -32,6 +32,10 @@ Begin with [`sync`](sync.md). When it does not suit you, look for what is wrong:
 # What is wrong -> what to try.
 SYMPTOMS = (
     ("all wait for one worker that is late now and then", "`ssp`, or `sync` with `backup = 1`"),
+    (
+        "the same, and gradients have to be fresh",
+        "`deadline-sync`; `dbw`, which finds the number to wait for",
+    ),
     ("all wait for the same slow worker", "`async`; with many workers `k-batch-async` or `bounded`"),
     (
         "`async` is fast, but the loss jumps or grows",
@@ -77,6 +81,8 @@ SILENT = """## What the papers leave open
 - **`dssp` as printed** does not keep its upper bound; ours does, unless `literal` asks for the printed
   form.
 - **A newcomer** under `ssp` starts with the clock of the slowest worker.
+- **A deadline** (`deadline-sync`, `fedbuff-timeout`) ends the wait of an update. A cancelled ticket counts as longer
+  than all others in a quantile. An update that a deadline makes follows on an entry `timer` of the log.
 - **The last update** takes what is left when nobody has more data.
 - **Order of summation**: by rank under `sync` without backups, `median`, `trimmed-mean`, `krum`,
   `local-sgd` and `diloco`; in the order of the commits under all others.
@@ -196,6 +202,7 @@ def _chosen(entry: type[PolicySpec]) -> dict[str, str]:
     chosen = (
         *(composition.gate, composition.trigger, composition.staleness),
         *(composition.weight, composition.lr_scale, composition.cancel),
+        None if composition.deadline is None else composition.deadline.rule,
     )
     return {
         choice: _linked(type(part).__name__)

@@ -10,8 +10,10 @@ ArithmeticError for knobs that no policy accepts.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from pslab.check.deadlines import Limits
 from pslab.check.log_check import LogCheck
 from pslab.check.terms import Terms, constant
 from pslab.runs.fold import Fold
@@ -80,6 +82,20 @@ def _fading(knobs: Knobs) -> Callable[[int], float]:
 
 def _fedbuff(knobs: Knobs, workers: int) -> Terms:
     return Terms(_k(knobs), weight=_fading(knobs), norm=str(knobs.get("norm", "mean")))
+
+
+def _deadline_sync(knobs: Knobs, workers: int) -> Terms:
+    limits = Limits(
+        float(knobs.get("share", 0.5)),
+        float(knobs.get("budget", 0.5)),
+        workers,
+        int(knobs.get("patience", 4)),
+    )
+    return Terms(size=None, distinct=True, bound=0, drops=False, ahead=False, cancels=1, deadline=limits)
+
+
+def _fedbuff_timeout(knobs: Knobs, workers: int) -> Terms:
+    return replace(_fedbuff(knobs, workers), deadline=Limits())
 
 
 def _delay_adaptive(knobs: Knobs, workers: int) -> Terms:
@@ -161,6 +177,11 @@ KNOWN: dict[str, Callable[[Knobs, int], Terms]] = {
     "k-batch-async": lambda knobs, workers: Terms(_k(knobs)),
     "softsync": _softsync,
     "fedbuff": _fedbuff,
+    "fedbuff-timeout": _fedbuff_timeout,
+    "deadline-sync": _deadline_sync,
+    "dbw": lambda knobs, workers: Terms(
+        size=None, every=False, distinct=True, bound=0, drops=False, ahead=False, cancels=1
+    ),
     "bounded": _bounded,
     "delay-adaptive": _delay_adaptive,
     "ringmaster": _ringmaster,

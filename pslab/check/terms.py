@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pslab.check.deadlines import Deadlines, Limits
 from pslab.check.log_check import LogCheck
 from pslab.runs.fold import COMMITTED, OPEN, Fold
 from pslab.runs.log import Line
@@ -30,6 +31,8 @@ class Terms:
     `cancels`: an update cancels the open tickets that are at least this number of versions old. None: no ticket.
     `lead`: how many clocks a worker that is granted a ticket may be ahead of the slowest.
     `ahead`: a worker may be granted its next ticket before it commits the current one.
+    `every`: with a size of None, an update has a contribution of every participant but `backup`.
+    `deadline`: limits of updates that are made by a deadline; None: timers never fire.
     `compensator`, `aggregator`, `numbers`: what the shards use. `undivided`: the job has one server.
     """
 
@@ -53,12 +56,15 @@ class Terms:
     aggregator: str = "mean"
     numbers: Mapping[str, float] = field(default_factory=dict)
     undivided: bool = False
+    every: bool = True
+    deadline: Limits | None = None
 
     def checks(self) -> list[LogCheck]:
         """Return the checks that these terms need."""
         found: list[LogCheck] = [Sizes(self), Weighing(self), Cancelling(self)]
-        if self.size is None:
+        if self.size is None and self.every and self.deadline is None:
             found.append(Barrier(self.backup))
+        found.append(Deadlines(self.deadline, self.size))
         if self.norm == "listed":
             found.append(Listing(self.fewest))
         if self.distinct:
@@ -91,6 +97,8 @@ class Sizes(LogCheck):
         # Fewer are right only if no other worker could add one.
         there = set(workers) if terms.distinct else set()
         above = len(workers) > terms.size and not terms.grows
+        if not above and terms.deadline is not None:
+            return  # `Deadlines` has the rule
         short = len(workers) < terms.size
         if above or (short and any(member.worker not in there for member in state.playing())):
             yield f"version {update.version} has {len(workers)} parts, the policy takes {terms.size}"

@@ -39,6 +39,7 @@ from psserver.policies.events import (
     microseconds,
 )
 from psserver.policies.loading import advice, build, check_trusted, describe, facts, names
+from psserver.policies.parts.deadlines import Deadline, DeadlineRule, Grace, OwnPace, Quantile
 from psserver.policies.parts.dssp import DynamicSlack
 from psserver.policies.parts.gates import Gate, Immediate, Slack, WaitForUpdate
 from psserver.policies.parts.staleness_rules import (
@@ -52,7 +53,8 @@ from psserver.policies.parts.staleness_rules import (
     StalenessRule,
     Verdict,
 )
-from psserver.policies.parts.triggers import CancelStale, Count, Distinct, Everyone, Trigger
+from psserver.policies.parts.times import Times
+from psserver.policies.parts.triggers import CancelStale, Count, Distinct, Everyone, GainPerTime, Trigger
 from psserver.policies.parts.view import Contribution, Member, Open, View
 from psserver.policies.parts.weights import (
     Concurrency,
@@ -85,6 +87,8 @@ __all__ = [
     "Contribution",
     "Cost",
     "Count",
+    "Deadline",
+    "DeadlineRule",
     "Decision",
     "Distinct",
     "Done",
@@ -98,7 +102,9 @@ __all__ = [
     "Exponential",
     "Facts",
     "Fold",
+    "GainPerTime",
     "Gate",
+    "Grace",
     "Grant",
     "Hinge",
     "Immediate",
@@ -110,11 +116,13 @@ __all__ = [
     "LocalRule",
     "Member",
     "Open",
+    "OwnPace",
     "Part",
     "Policy",
     "PolicyError",
     "PolicySpec",
     "Polynomial",
+    "Quantile",
     "Ready",
     "Refused",
     "SetTimer",
@@ -125,6 +133,7 @@ __all__ = [
     "TensorParts",
     "Threshold",
     "Timer",
+    "Times",
     "Trigger",
     "Verdict",
     "View",

@@ -4,21 +4,49 @@ Every built-in policy is a `Composition` (see `builtin`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
-from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part, PolicyError
+from psserver.policies.decisions import (
+    Apply,
+    Cancel,
+    ClearTimer,
+    Decision,
+    Drop,
+    Fold,
+    Grant,
+    Part,
+    PolicyError,
+    SetTimer,
+)
 from psserver.policies.declarations import BARE, PLAIN, LocalRule, TensorParts
-from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready, Refused
+from psserver.policies.events import (
+    Abandon,
+    Commit,
+    Done,
+    Event,
+    Join,
+    Leave,
+    Ready,
+    Refused,
+    Timer,
+    microseconds,
+)
+from psserver.policies.parts.deadlines import Deadline
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
 from psserver.policies.parts.saved import restored, save
 from psserver.policies.parts.staleness_rules import Compensate, DropVerdict, StalenessRule
+from psserver.policies.parts.times import Times
 from psserver.policies.parts.triggers import CancelStale, Trigger
 from psserver.policies.parts.view import Contribution, Member, Open, View
 from psserver.policies.parts.weights import Weight
 from psserver.policies.policy import Policy, Waiting
-from pswire.records import from_plain
+from pswire.records import StateError, from_plain, to_plain
 
+# The tag of the timer of a deadline.
+DEADLINE: Final = "deadline"
+# A timer is set at least this far ahead, in microseconds.
+LEAST_AHEAD: Final = 1000
 # Reason of a drop: fewer contributions than the aggregator needs.
 TOO_FEW = "too few"
 # Reason of a drop: contributions count by their samples, and these have none.
@@ -42,6 +70,7 @@ class Composition:
     `tensors`: the parts that see tensors, by name. An aggregator that needs the list of contributions scales them
     itself, whatever `norm` says.
     `local`: what workers do between pull and push.
+    `deadline`: when an update stops waiting for late workers; None: never.
 
     Raises PolicyError for parts that do not go together.
     """
@@ -57,6 +86,7 @@ class Composition:
     order: Literal["rank", "commit"] = "commit"
     tensors: TensorParts = BARE
     local: LocalRule = PLAIN
+    deadline: Deadline | None = None
 
     def __post_init__(self) -> None:
         for name, methods in _METHODS.items():
@@ -64,6 +94,12 @@ class Composition:
         for name, kind in (("tensors", TensorParts), ("local", LocalRule)):
             if not isinstance(getattr(self, name), kind):
                 raise PolicyError(f"{name}: expected {kind.__name__}(...), got {getattr(self, name)!r}")
+        if self.deadline is not None and not isinstance(self.deadline, Deadline):
+            raise PolicyError(f"deadline: expected Deadline(...) or None, got {self.deadline!r}")
+        if self.deadline is not None and self.order == "rank":
+            raise PolicyError(
+                "order: expected 'commit' beside a deadline: who is in time is chance, so there is no order by rank"
+            )
         for name, words in (("norm", ("mean", "sum")), ("order", ("rank", "commit"))):
             if getattr(self, name) not in words:
                 raise PolicyError(
@@ -120,6 +156,10 @@ class PolicyState:
 
     view: dict[str, object]
     gate: dict[str, object]
+    # The deadline of the coming update, the one that its timer is set for, and whether it has passed.
+    deadline: int | None
+    timer: int | None
+    passed: bool
 
 
 class ComposedPolicy(Policy):
@@ -139,7 +179,16 @@ class ComposedPolicy(Policy):
         self.by_samples = bool(composition.most_samples)
         self.cancels = composition.cancel is not None
         self._rules = composition
-        self._view = View()
+        # Times are kept only for parts that need them.
+        self._deadline = composition.deadline
+        self._timed = composition.deadline is not None or getattr(composition.trigger, "timed", False)
+        burst = 0 if composition.deadline is None else composition.deadline.burst
+        self._view = View(times=Times(credit=float(burst)) if self._timed else None)
+        # The deadline of the coming update, and the one that the timer is set for, in microseconds; None: none.
+        self._at: int | None = None
+        self._set: int | None = None
+        # The deadline has passed. The timer says so, which pauses of the job postpone.
+        self._passed = False
         # Shards admit payloads of a running sum by turn. A list has no turns: they admit all of its payloads.
         self.by_rank = composition.order == "rank"
         self._turns = self.by_rank and not composition.tensors.lists
@@ -148,6 +197,8 @@ class ComposedPolicy(Policy):
         self._examined_at: tuple[object] | None = None
         # The last update: the decisions of its step, and the tickets that it cancelled.
         self._since_update: tuple[list[Decision], list[Open]] = ([], [])
+        # The timer before that step.
+        self._set_before: int | None = None
 
     @property
     def composed(self) -> bool:
@@ -157,6 +208,8 @@ class ComposedPolicy(Policy):
     def step(self, event: Event) -> list[Decision]:
         decisions: list[Decision] = []
         view = self._view
+        if view.times is not None:
+            view.times.now = microseconds(event.t)
         asking: str | None = None
         # The two most frequent events come first and without sub-patterns, which would cost time.
         match event:
@@ -175,25 +228,40 @@ class ComposedPolicy(Policy):
                 view.close(ticket)
             case Refused():
                 self._retract()
+            case Timer():
+                self._expire()
         self._update(decisions)
         self._grant(asking, decisions)
+        if self._deadline is not None:
+            self._set_timer(decisions)
         return decisions
 
     def explain(self, worker: str) -> Waiting | None:
         if worker not in self._view.waiting:
             return None
-        return self._hold(self._view.members[worker])
+        waiting = self._hold(self._view.members[worker])
+        if waiting is not None and self._set is not None:
+            return replace(waiting, timer=DEADLINE)
+        return waiting
 
     def state(self) -> dict[str, object]:
         """Save the view and the gate's memory. All other parts are stateless."""
-        return {"view": save(self._view), "gate": self._rules.gate.state(self._view)}
+        view = self._view
+        state = PolicyState(save(view), self._rules.gate.state(view), self._at, self._set, self._passed)
+        plain: dict[str, object] = to_plain(state)
+        return plain
 
     def restore(self, state: Mapping[str, object]) -> None:
         saved = from_plain(PolicyState, state, f"policy {self.name}")
         view = restored(saved.view)
+        if (view.times is not None) is not self._timed:
+            raise StateError(
+                f"policy {self.name}: expected a state {'with' if self._timed else 'without'} times"
+            )
         self._rules.gate.restore(view, saved.gate)
         # The next step examines all waiting workers; none may start now that might not have started before.
         self._view, self._examined_at = view, None
+        self._at, self._set, self._passed = saved.deadline, saved.timer, saved.passed
 
     def succeed(self, former: "ComposedPolicy") -> None:
         """Take over from another composition, with its view of the job but without its gate's memory."""
@@ -206,6 +274,8 @@ class ComposedPolicy(Policy):
         opened = view.close(ticket)
         if opened is None:
             raise PolicyError(f"commit of ticket {ticket}, which {self.name} did not grant or has closed")
+        if view.times is not None:
+            view.times.committed(opened)
         member = view.members[commit.worker]
         view.advance(member)
         rules.gate.completed(view, member, commit.t)
@@ -221,6 +291,8 @@ class ComposedPolicy(Policy):
             ticket, commit.worker, member.rank, staleness, factor, verdict.compensation
         )
         view.contribute(contribution, by_rank=self.by_rank)
+        if view.times is not None and view.times.first is None:
+            view.times.first = view.times.now
 
     # Updates
 
@@ -228,7 +300,7 @@ class ComposedPolicy(Policy):
         view = self._view
         if not view.buffer:
             return
-        if self._rules.trigger.fires(view) and not self._rules.staleness.blocked(view):
+        if (self._rules.trigger.fires(view) or self._overdue()) and not self._rules.staleness.blocked(view):
             if len(view.buffer) < self._fewest:
                 self._give_up(TOO_FEW, decisions)
             elif not self._unit():
@@ -253,6 +325,9 @@ class ComposedPolicy(Policy):
         view = self._view
         decisions.extend(Drop(c.ticket, reason) for c in view.buffer)
         view.discard()
+        self._at, self._passed = None, False
+        if view.times is not None:
+            view.times.discarded()
         # Workers that waited for this update now wait for the next one.
         self._examined_at = None
 
@@ -266,15 +341,22 @@ class ComposedPolicy(Policy):
             scale = unit / sum(c.factor for c in view.buffer)
         rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
         decisions.append(Apply(parts, scale, rate))
+        contributors = view.contributors()
         view.next_version()
+        self._at, self._passed = None, False
         cancelled: list[Open] = []
-        self._since_update = (decisions, cancelled)
+        self._since_update, self._set_before = (decisions, cancelled), self._set
         if rules.cancel is not None:
             for ticket in rules.cancel.void(view):
                 decisions.append(Cancel(ticket, f"version {view.version} was made without it"))
                 opened = view.close(ticket)
                 if opened is not None:
                     cancelled.append(opened)
+        if view.times is not None:
+            credit = 0.0
+            if self._deadline is not None:
+                credit = self._deadline.credit(view.times.credit, len(parts), len(cancelled))
+            view.times.updated(cancelled, contributors, credit=credit)
 
     def _retract(self) -> None:
         """Undo the last update, which the shards refused; its contributions stay dropped."""
@@ -286,7 +368,37 @@ class ComposedPolicy(Policy):
         for opened in cancelled:
             view.reopen(opened)
         view.version -= 1
-        self._examined_at = None
+        # Timer decisions come last in a step: those after the refused update were not carried out.
+        self._examined_at, self._set = None, self._set_before
+
+    # Deadlines
+
+    def _overdue(self) -> bool:
+        """Whether the deadline of the coming update has passed and its limits permit the update."""
+        deadline, view = self._deadline, self._view
+        if deadline is None:
+            return False
+        if self._at is None:
+            self._at = deadline.rule.at(view)
+        return self._passed and deadline.permits(view, len(view.open) if self.cancels else 0)
+
+    def _expire(self) -> None:
+        """Take the timer of the deadline. Tickets that were granted or committed since may have moved the deadline."""
+        self._set = None
+        if self._deadline is not None and self._view.buffer:
+            self._at = self._deadline.rule.at(self._view)
+            self._passed = self._at <= self._view.known_times.now
+
+    def _set_timer(self, decisions: list[Decision]) -> None:
+        """Set the timer for the deadline of the coming update, and clear it where there is none to come."""
+        at = self._at if self._view.buffer and not self._passed else None
+        if at == self._set:
+            return
+        if at is None:
+            decisions.append(ClearTimer(DEADLINE))
+        else:
+            decisions.append(SetTimer(DEADLINE, max(at, self._view.known_times.now + LEAST_AHEAD)))
+        self._set = at
 
     def _fold(self, decisions: list[Decision]) -> None:
         """Have the shards sum every contribution whose place in the order of summation is final."""

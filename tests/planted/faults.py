@@ -135,7 +135,7 @@ FAULTS: Final = (
     ),
     Fault(
         "the part of a lost worker is not dealt again",
-        'deal it again. """ self.outstanding -= 1 «self._again(part)»',
+        'made without it. """ self.outstanding -= 1 «self._again(part)»',
         "pass",
         ("coordinator/test_work_units.py",),
     ),

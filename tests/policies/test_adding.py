@@ -83,7 +83,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             shutil.copy(source, copy / name)
     (copy / "psserver/policies/builtin/example.py").write_text(CODE)
-    with (copy / "pslab/check/policies/known.py").open("a") as known:
+    with (copy / "pslab/check/known.py").open("a") as known:
         known.write(KNOWLEDGE)
     (copy / "tests/policies/test_example.py").write_text(TEST)
     (copy / "example.toml").write_text(EXPERIMENT)
@@ -167,7 +167,7 @@ def test_what_it_promises_is_held_against_it(run: Run, tree: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_without_the_checkers_knowledge_it_is_no_breach(run: Run, tree: Path) -> None:
-    known = tree / "pslab/check/policies/known.py"
+    known = tree / "pslab/check/known.py"
     text = known.read_text()
     known.write_text(text.replace(KNOWLEDGE, ""))
     try:

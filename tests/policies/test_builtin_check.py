@@ -70,6 +70,15 @@ def swap_author(records: list[Record]) -> None:
     update["parts"][1]["worker"] = update["parts"][0]["worker"]
 
 
+def forget_timers(records: list[Record]) -> None:
+    """The timers' entries vanish."""
+    records[:] = [record for record in records if record["kind"] != "timer"]
+    renumber(records)
+
+
+# Updates go on without late workers, again and again.
+HURRIED: dict[str, object] = {"grace": 0.05, "share": 0.0, "budget": 1.0, "patience": 0}
+
 PLANTED: list[tuple[str, dict[str, object], Breach, str]] = [
     ("k-sync", {"aggregate": 2}, claim(aggregate=3), "has 2 parts, the policy takes 3"),
     ("k-sync", {"aggregate": 2}, claim(aggregate=1), "has 2 parts, the policy takes 1"),
@@ -114,6 +123,17 @@ PLANTED: list[tuple[str, dict[str, object], Breach, str]] = [
     ("gap-aware", {}, stale_part(compensation=0.5), "has compensation 0.5, the policy gives 1.0"),
     ("gap-aware", {}, claim(name="async"), "async uses compensator none"),
     ("async", {}, claim(name="dssp", lower=0, upper=0), "slack is 0"),
+    ("deadline-sync", HURRIED, forget_timers, "no deadline has passed"),
+    ("deadline-sync", HURRIED, claim(name="sync"), "which this policy does not set"),
+    ("deadline-sync", HURRIED, changed("timer", tag="other"), "which this policy does not set"),
+    ("deadline-sync", HURRIED, claim(share=1.0), "needs a share of 1"),
+    ("deadline-sync", HURRIED, claim(budget=0.0), "the budget allows"),
+    ("deadline-sync", HURRIED, claim(patience=1), "patience is 1"),
+    ("deadline-sync", HURRIED, spare_one, "the policy cancels at 1"),
+    ("dbw", {"noise": 0.0}, spare_one, "the policy cancels at 1"),
+    ("dbw", {"noise": 0.0}, claim(name="sync"), "is made without"),
+    ("fedbuff-timeout", {"timeout": 0.1, "aggregate": 4}, forget_timers, "no deadline has passed"),
+    ("fedbuff-timeout", {"timeout": 0.1, "aggregate": 4}, claim(aggregate=1), "the policy takes 1"),
 ]
 
 

@@ -57,6 +57,18 @@ SETTINGS = {
         Setting("fedbuff", 3, {"weight": "threshold", "a": 0.0, "b": 0}),
         Setting("fedbuff", 2, {"aggregate": 7}),
     ),
+    "fedbuff-timeout": (
+        Setting("fedbuff-timeout", 3, {"timeout": 0.3}),
+        Setting("fedbuff-timeout", 4, {"aggregate": 3, "timeout": 2.0}),
+        Setting("fedbuff-timeout", 2, {"aggregate": 7, "timeout": 0.001}),
+    ),
+    "deadline-sync": (
+        Setting("deadline-sync", 3, {"grace": 0.3}),
+        Setting("deadline-sync", 4, {"grace": 0.1, "share": 0.0, "budget": 1.0, "patience": 0}),
+        Setting("deadline-sync", 4, {"rule": "quantile", "factor": 1.0, "quantile": 0.5, "most": 1.0}),
+        Setting("deadline-sync", 3, {"rule": "pace", "most": 1.0, "patience": 1, "budget": 0.2}),
+    ),
+    "dbw": (Setting("dbw", 3, {"noise": 1.0}), Setting("dbw", 4), Setting("dbw", 4, {"noise": 0.0})),
     "delay-adaptive": (Setting("delay-adaptive", 4), Setting("delay-adaptive", 3, {"concurrency": 1})),
     "ringmaster": (
         Setting("ringmaster", 3, {"threshold": 1}),

@@ -12,7 +12,7 @@ from types import ModuleType
 from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
 
 # Families in the order of the documentation; others follow by name.
-FAMILY_ORDER = ("barriers", "arrivals", "staleness", "clocks", "compensated", "robust", "local")
+FAMILY_ORDER = ("barriers", "arrivals", "staleness", "clocks", "deadlines", "compensated", "robust", "local")
 
 
 def _families() -> Iterator[ModuleType]:

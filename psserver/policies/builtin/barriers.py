@@ -90,7 +90,9 @@ class KSync(PolicySpec):
     guarantee: ClassVar[str] = (
         "staleness 0; every update has `aggregate` different workers (all, when fewer are left)"
     )
-    source: ClassVar[str] = f"K-sync SGD: {DUTTA}; late = drop: Chen et al. 2016"
+    source: ClassVar[str] = (
+        f"K-sync SGD: {DUTTA}; late = drop: Chen et al. 2016; also m-sync SGD: Begunov and Tyurin 2026"
+    )
     cost: ClassVar[Cost] = Cost(
         "one sum",
         "one addition",

@@ -1,7 +1,9 @@
 """Save a view as plain data and restore it. Fields that follow from others are not saved."""
 
+from collections import deque
 from dataclasses import dataclass
 
+from psserver.policies.parts.times import WINDOW, Pace, Times
 from psserver.policies.parts.view import Contribution, Member, Open, View
 from pswire.records import StateError, from_plain, to_plain
 
@@ -17,6 +19,23 @@ class MemberState:
 
 
 @dataclass(frozen=True, slots=True)
+class TimesState:
+    """A `Times`."""
+
+    began: int | None
+    first: int | None
+    durations: list[int | None]
+    # (worker, mean, mean deviation)
+    paces: list[tuple[str, float, float]]
+    missed: list[tuple[str, int]]
+    credit: float
+    chosen: int | None
+    count: int
+    ranks: list[float]
+    complete: int
+
+
+@dataclass(frozen=True, slots=True)
 class ViewState:
     """A `View`. Lists keep the order of its dicts, which is that of the events."""
 
@@ -27,6 +46,8 @@ class ViewState:
     open: list[Open]
     waiting: list[tuple[str, int]]
     buffer: list[Contribution]
+    # None under a policy that needs no times.
+    times: TimesState | None
 
 
 def save(view: View) -> dict[str, object]:
@@ -41,9 +62,26 @@ def save(view: View) -> dict[str, object]:
             list(view.open.values()),
             list(view.waiting.items()),
             view.buffer,
+            None if view.times is None else _times(view.times),
         )
     )
     return plain
+
+
+def _times(times: Times) -> TimesState:
+    paces = [(worker, pace.mean, pace.deviation) for worker, pace in times.paces.items()]
+    return TimesState(
+        times.began,
+        times.first,
+        list(times.durations),
+        paces,
+        list(times.missed.items()),
+        times.credit,
+        times.chosen,
+        times.count,
+        list(times.ranks),
+        times.complete,
+    )
 
 
 def restored(data: object) -> View:
@@ -65,8 +103,27 @@ def restored(data: object) -> View:
     view = View()
     for member in state.members:
         view.add_member(Member(member.worker, member.rank, member.clock, member.done))
+    saved = state.times
+    if saved is not None:
+        paces = {worker: Pace(mean, deviation) for worker, mean, deviation in saved.paces}
+        durations = deque(saved.durations, maxlen=WINDOW)
+        view.times = Times(
+            0,
+            saved.began,
+            saved.first,
+            durations,
+            paces,
+            dict(saved.missed),
+            saved.credit,
+            saved.chosen,
+            saved.count,
+            list(saved.ranks),
+            saved.complete,
+        )
     for opened in state.open:
-        # Grant it again, in the same order and from the same version.
+        # Grant it again, in the same order, at the same time and from the same version.
+        if view.times is not None:
+            view.times.now = opened.at
         view.version, view.waiting[opened.worker] = opened.base, opened.ticket
         view.grant(opened.worker)
     view.version = state.version

@@ -8,9 +8,13 @@ from bisect import insort
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from psserver.policies.parts.extremes import Extremes
 from pswire.values import value
+
+if TYPE_CHECKING:
+    from psserver.policies.parts.times import Times
 
 
 @dataclass(slots=True)
@@ -33,6 +37,8 @@ class Open:
     ticket: int
     worker: str
     base: int
+    # When it was granted, in microseconds of the job; 0 under a policy that needs no times.
+    at: int = 0
 
 
 @dataclass(slots=True)
@@ -64,6 +70,8 @@ class View:
     # Members that still have data, and the greatest number of them at any time.
     active_count: int = 0
     peak: int = 0
+    # None under a policy that needs no times.
+    times: "Times | None" = None
     _clocks: Extremes = field(default_factory=Extremes)
     _bases: Extremes = field(default_factory=Extremes)
     _contributors: set[str] = field(default_factory=set)
@@ -74,6 +82,12 @@ class View:
     _missing: list[tuple[int, str]] | None = None
 
     # Questions
+
+    @property
+    def known_times(self) -> "Times":
+        """The times, under a policy that needs them."""
+        assert self.times is not None, "expected a composition with a deadline, or a trigger that is timed"
+        return self.times
 
     def active(self) -> list[Member]:
         """Return the members that still have data, by rank. Scans all members, so not for every event."""
@@ -155,6 +169,8 @@ class View:
         for ticket in tuple(member.held):
             self.close(ticket)
         del self.members[worker]
+        if self.times is not None:
+            self.times.forget(worker)
         if not member.done:
             self._deactivate(member)
 
@@ -167,10 +183,15 @@ class View:
     def grant(self, worker: str) -> int:
         """Open the waiting worker's ticket from the current version. Returns its number."""
         ticket = self.waiting.pop(worker)
-        self.open[ticket] = Open(ticket, worker, self.version)
+        self.open[ticket] = Open(ticket, worker, self.version, self._granted_now())
         self.members[worker].held.append(ticket)
         self._bases.add(self.version)
         return ticket
+
+    def _granted_now(self) -> int:
+        if self.times is None:
+            return 0
+        return self.times.granted()
 
     def take_back(self, ticket: int) -> None:
         """Undo a grant: the worker waits for the ticket again."""

@@ -1,0 +1,95 @@
+"""Checks of updates that a deadline makes: a timer fired before, and their limits hold."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pslab.check.log_check import LogCheck
+from pslab.runs.fold import OPEN, Fold
+from pslab.runs.log import Line
+from pswire.decisions import entries as e
+
+TAG = "deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of updates by deadline.
+
+    `share`: least share of the present workers. `budget`: share of all work that is cancelled in the long run, `burst`:
+    tickets beyond it. `patience`: updates in a row that go on without a present worker; 0: no limit.
+    """
+
+    share: float = 0.0
+    budget: float = 1.0
+    burst: int = 0
+    patience: int = 0
+
+
+class Deadlines(LogCheck):
+    """An update that does not wait for all follows on a timer; limits of cancelled work and of left out workers hold.
+
+    `limits`: None for a policy that sets no timer. `size`: contributions of an update; None: one of each worker.
+    """
+
+    def __init__(self, limits: Limits | None, size: int | None) -> None:
+        self._limits, self._size = limits, size
+        # The deadline's timer has fired since the last update.
+        self._fired = False
+        self._applied = self._cancelled = 0
+        # Worker -> updates in a row that went on without it.
+        self._missed: dict[str, int] = {}
+
+    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+        limits = self._limits
+        match entry.fact:
+            case e.Timer(tag) if limits is None or tag != TAG:
+                yield f"timer {tag} fires, which this policy does not set"
+            case e.Timer():
+                self._fired = True
+            case e.Apply() as update if limits is not None:
+                yield from self._update(update, limits, state)
+                self._fired = False
+                self._applied += len(update.parts)
+                for part in update.parts:
+                    self._missed.pop(part.worker, None)
+            case e.Refuse():
+                self._fired = False
+            case e.Cancel(worker, ticket, reason) if limits is not None and reason.startswith("version "):
+                yield from self._cancel(worker, ticket, limits)
+            case e.Leave(worker):
+                self._missed.pop(worker, None)
+            case e.Restore():
+                self._applied = self._cancelled = 0
+
+    def _update(self, update: e.Apply, limits: Limits, state: Fold) -> Iterator[str]:
+        workers = {part.worker for part in update.parts}
+        used = {part.ticket for part in update.parts}
+        if self._size is None:
+            missing = sorted(t.worker for t in state.reading() if t.state == OPEN and t.number not in used)
+        elif len(update.parts) < self._size:
+            missing = sorted(member.worker for member in state.playing())
+        else:
+            missing = []
+        if not missing:
+            return
+        if not self._fired:
+            yield f"version {update.version} does not wait for {', '.join(missing)}, and no deadline has passed"
+        present = len(workers | {member.worker for member in state.playing()})
+        if len(workers) < limits.share * present:
+            yield (
+                f"version {update.version} is made of {len(workers)} of {present} workers; this policy needs a share "
+                f"of {limits.share:g}"
+            )
+
+    def _cancel(self, worker: str, ticket: int, limits: Limits) -> Iterator[str]:
+        self._cancelled += 1
+        missed = self._missed[worker] = self._missed.get(worker, 0) + 1
+        if limits.patience and missed > limits.patience:
+            yield f"ticket {ticket} of {worker} is cancelled, the {missed}th in a row; patience is {limits.patience}"
+        if limits.budget < 1:
+            most = limits.burst + self._applied * limits.budget / (1 - limits.budget)
+            if self._cancelled > most + 1e-6:
+                yield (
+                    f"ticket {ticket} of {worker} is cancelled, number {self._cancelled} by deadlines; the budget "
+                    f"allows {most:g} beside {self._applied} applied"
+                )

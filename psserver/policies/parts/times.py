@@ -1,0 +1,117 @@
+"""The times that deadlines need: of the present round, of past tickets, and of each worker."""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from psserver.policies.parts.view import Open
+
+# Number of past durations that quantiles are taken of.
+WINDOW: Final = 64
+# Number of durations below which a quantile is not known.
+FEWEST: Final = 8
+# Of p times the number of durations, which a float may have just above a whole number.
+TOLERANCE: Final = 1e-9
+
+
+@dataclass(slots=True)
+class Pace:
+    """A worker's smoothed duration from grant to commit and its mean deviation, in microseconds (RFC 6298).
+
+    With a new duration x: ``deviation += (abs(mean - x) - deviation) / 4``, then ``mean += (x - mean) / 8``.
+    """
+
+    mean: float
+    deviation: float
+
+    def learn(self, duration: int) -> None:
+        """Take one more duration."""
+        self.deviation += (abs(self.mean - duration) - self.deviation) / 4
+        self.mean += (duration - self.mean) / 8
+
+    @property
+    def limit(self) -> int:
+        """The duration after which the worker is late by its own measure."""
+        return round(self.mean + 4 * self.deviation)
+
+
+@dataclass(slots=True)
+class Times:
+    """Whole microseconds of the job; JSON-able as `psserver.policies.parts.saved` writes it.
+
+    `now`: of the present event. `began`: when the present version was made; None before the first grant. `first`: when
+    the first contribution of the coming update was committed; None while there is none. `durations`: the newest ones
+    from grant to commit; None stands for a cancelled ticket, which would have taken longer. `paces`: by worker.
+    `missed`: by worker, the updates in a row that went on without it. `credit`: tickets that may still be cancelled.
+    `chosen`: number of contributions that the trigger chose for the coming update; None: not yet. `count`: commits so
+    far in the round. `ranks`: smoothed times from the start of a round to its first commit, its second, and so on.
+    `complete`: when the last update without a cancelled ticket was made.
+    """
+
+    now: int = 0
+    began: int | None = None
+    first: int | None = None
+    durations: deque[int | None] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    paces: dict[str, Pace] = field(default_factory=dict)
+    missed: dict[str, int] = field(default_factory=dict)
+    credit: float = 0.0
+    chosen: int | None = None
+    count: int = 0
+    ranks: list[float] = field(default_factory=list)
+    complete: int = 0
+
+    def committed(self, opened: Open) -> None:
+        """Learn how long a ticket took."""
+        duration = self.now - opened.at
+        self.durations.append(duration)
+        pace = self.paces.get(opened.worker)
+        if pace is None:
+            self.paces[opened.worker] = Pace(duration, duration / 2)
+        else:
+            pace.learn(duration)
+        since = float(self.now - (self.began or 0))
+        if self.count == len(self.ranks):
+            self.ranks.append(since)
+        elif self.count < len(self.ranks):
+            self.ranks[self.count] += (since - self.ranks[self.count]) / 8
+        self.count += 1
+
+    def granted(self) -> int:
+        """Return the time of a grant. The first one of all begins the first round."""
+        if self.began is None:
+            self.began = self.complete = self.now
+        return self.now
+
+    def updated(self, late: list[Open], contributors: set[str], *, credit: float) -> None:
+        """Begin the next round. `late`: tickets that the update cancels. `credit`: the new one."""
+        if not late:
+            self.complete = self.now
+        self.began, self.first, self.credit = self.now, None, credit
+        self.chosen, self.count = None, 0
+        for worker in contributors & self.missed.keys():
+            del self.missed[worker]
+        for opened in late:
+            self.durations.append(None)
+            self.missed[opened.worker] = self.missed.get(opened.worker, 0) + 1
+
+    def discarded(self) -> None:
+        """Forget the coming update, whose contributions are dropped."""
+        self.first = self.chosen = None
+
+    def forget(self, worker: str) -> None:
+        """Forget a worker that has left."""
+        self.paces.pop(worker, None)
+        self.missed.pop(worker, None)
+
+    def quantile(self, p: float) -> int | None:
+        """Return the p-quantile of the durations, an order statistic; None if it is not known.
+
+        It is unknown below `FEWEST` durations, and where it falls among the cancelled tickets.
+        """
+        count = len(self.durations)
+        if count < FEWEST:
+            return None
+        known = sorted([duration for duration in self.durations if duration is not None])
+        rank = max(0, math.ceil(p * count - TOLERANCE) - 1)
+        return known[rank] if rank < len(known) else None

@@ -1,0 +1,58 @@
+"""Deadlines and dynamic backup workers on a virtual clock."""
+
+import math
+from collections import Counter
+
+import pytest
+
+from pswire.decisions import entries
+from tests.simulator.lab import Outcome, timed
+
+P = 8
+
+
+@pytest.mark.parametrize(("deadline", "kept", "seconds"), [(1.0, 5.06, 0.996), (2.0, 6.92, 1.851)])
+def test_a_deadline_keeps_who_is_in_time(deadline: float, kept: float, seconds: float) -> None:
+    """Exponential times: 8 (1 - exp(-D)) are in time, and an update takes E[min(D, max)]."""
+    assert kept == pytest.approx(P * (1 - math.exp(-deadline)), abs=0.005)
+    fixed = {
+        "rule": "quantile",
+        "least": deadline,
+        "most": deadline,
+        "share": 0.0,
+        "budget": 1.0,
+        "patience": 0,
+    }
+    run = timed("deadline-sync", workers=P, versions=2000, policy_knobs=fixed)
+    assert sum(run.applied_by.values()) / run.versions == pytest.approx(kept, rel=0.02)
+    assert run.seconds_per_version == pytest.approx(seconds, rel=0.02)
+    assert run.verdict().ok and run.count("timer") > 1000
+
+
+NOISE = 4.0
+SHAPES = {
+    "exponential": {"simulation": {"compute": "exponential(1)"}},
+    "even": {"simulation": {"compute": "uniform(0.9, 1.1)"}},
+    "shifted": {"simulation": {"compute": "shifted_exponential(1, 1)"}},
+    "heavy tail": {"simulation": {"compute": "pareto(2, 1)"}},
+    "one is slow": {"simulation": {"compute": "uniform(0.9, 1.1)"}, "delays": {0: "constant(5)"}},
+}
+
+
+def gain_per_time(run: Outcome) -> float:
+    """Of the updates of a run, each of k gradients worth k / (k + NOISE)."""
+    sizes = Counter(len(entry.parts) for entry in run.entries if isinstance(entry, entries.Apply))
+    return sum(count * k / (k + NOISE) for k, count in sizes.items()) / run.seconds
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_dbw_gains_nearly_as_much_as_the_best_fixed_k(shape: str) -> None:
+    """At least 1 / 1.15 of it: to know what waiting for all takes costs up to a tenth of the time."""
+    sections = SHAPES[shape]
+    fixed = [
+        gain_per_time(timed("k-sync", workers=P, versions=300, policy_knobs={"aggregate": k}, **sections))
+        for k in range(1, P + 1)
+    ]
+    found = timed("dbw", workers=P, versions=1500, policy_knobs={"noise": NOISE}, **sections)
+    assert found.verdict().ok
+    assert gain_per_time(found) >= max(fixed) / 1.15

@@ -1,0 +1,336 @@
+"""Parts of deadlines: quantiles of a window, a worker's own pace, limits, the k that gains most per time."""
+
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psserver.policies import (
+    Cancel,
+    ClearTimer,
+    ComposedPolicy,
+    Composition,
+    Deadline,
+    DropStale,
+    Everyone,
+    GainPerTime,
+    Grace,
+    Grant,
+    PolicyError,
+    Quantile,
+    SetTimer,
+    StateError,
+    Timer,
+    Times,
+    View,
+    WaitForUpdate,
+    build,
+    microseconds,
+)
+from psserver.policies.parts.times import FEWEST, WINDOW
+from psserver.policies.parts.view import Open
+from tests.policies.harness import PolicyHarness
+from tests.policies.timed import Clocked
+
+SECOND = 1_000_000
+
+
+def times(*durations: float | None) -> Times:
+    found = Times()
+    found.durations.extend(None if each is None else microseconds(each) for each in durations)
+    return found
+
+
+# Quantiles
+
+
+def test_a_quantile_is_an_order_statistic_of_the_newest_64() -> None:
+    found = times(*[100.0] * 10, *range(1, WINDOW + 1))
+    assert [found.quantile(p) for p in (1 / 64, 0.5, 0.9, 1.0)] == [n * SECOND for n in (1, 32, 58, 64)]
+
+
+def test_few_durations_are_not_enough() -> None:
+    assert times(*[1.0] * (FEWEST - 1)).quantile(0.5) is None
+    assert times(*[1.0] * FEWEST).quantile(0.5) == SECOND
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.integers(0, 10**9)), min_size=FEWEST, max_size=WINDOW),
+    st.integers(1, 100),
+)
+def test_the_quantile_of_a_dumb_twin(durations: list[int | None], percent: int) -> None:
+    """Cancelled tickets are longer than all others, and no number stands for them."""
+    found = Times()
+    found.durations.extend(durations)
+    longest = sorted(durations, key=lambda each: math.inf if each is None else each)
+    assert found.quantile(percent / 100) == longest[-(-percent * len(durations) // 100) - 1]
+
+
+def test_the_window_follows_a_pace_that_has_changed_threefold_after_64_commits() -> None:
+    dice = random.Random(4)
+    found = times(*[dice.uniform(0.9, 1.1) for _ in range(500)])
+    found.durations.extend(microseconds(dice.uniform(2.7, 3.3)) for _ in range(WINDOW))
+    true = 2.7 + 0.9 * 0.6
+    assert found.quantile(0.9) == pytest.approx(true * SECOND, rel=0.1)
+
+
+def test_cancelled_tickets_do_not_let_the_deadline_sink() -> None:
+    """Exponential times, of which the 0.6-quantile and later ones are cancelled. Left out, q would sink for ever."""
+    dice = random.Random(5)
+    draws = [microseconds(dice.expovariate(1)) for _ in range(WINDOW)]
+    counted, left_out = Times(), Times()
+    for found in (counted, left_out):
+        found.durations.extend(draws)
+    smallest = math.inf
+    for _ in range(100):
+        draws = [microseconds(dice.expovariate(1)) for _ in range(8)]
+        deadline = counted.quantile(0.6) or 10 * SECOND
+        counted.durations.extend(x if x <= deadline else None for x in draws)
+        naive = left_out.quantile(0.6)
+        assert naive is not None
+        left_out.durations.extend(x for x in draws if x <= naive)
+        smallest = min(smallest, deadline)
+    true = -math.log(0.4) * SECOND
+    last = left_out.quantile(0.6)
+    assert smallest > 0.5 * true and last is not None and last < 0.2 * true
+
+
+def test_without_enough_known_durations_the_quantile_rule_waits_longest() -> None:
+    rule = Quantile(0.9, factor=2.0, least=0.5, most=7.0)
+    for durations, deadline in (
+        ([1.0] * 3, 7.0),
+        ([1.0] * 64, 2.0),
+        ([0.1] * 64, 0.5),
+        ([1.0] * 50 + [None] * 14, 7.0),
+    ):
+        view = View(times=times(*durations))
+        view.known_times.began = 10 * SECOND
+        assert rule.at(view) == 10 * SECOND + microseconds(deadline)
+
+
+# A worker's own pace
+
+
+def test_a_pace_is_that_of_rfc_6298() -> None:
+    found = Times(now=SECOND)
+    found.committed(Open(1, "w0", 0, at=0))
+    pace = found.paces["w0"]
+    assert (pace.mean, pace.deviation, pace.limit) == (1e6, 5e5, 3_000_000)
+    found.now = 3 * SECOND
+    found.committed(Open(2, "w0", 0, at=SECOND))
+    assert (pace.mean, pace.deviation) == (1.125e6, 6.25e5)
+
+
+def test_a_slow_worker_is_waited_for_as_long_as_it_is_usual_for_it() -> None:
+    """w2 always takes 3 s: that is no reason to go on without it. Once it takes 30 s, it is."""
+    clocked = Clocked("deadline-sync", rule="pace", most=60.0, patience=0)
+    for _ in range(12):
+        clocked.round({"w0": 1.0, "w1": 1.0, "w2": 3.0})
+    assert [len(update.parts) for update in clocked.updates] == [3] * 12
+    clocked.round({"w0": 1.0, "w1": 1.0, "w2": 30.0})
+    assert len(clocked.updates[-1].parts) == 2 and clocked.now - clocked.began < 10.0
+
+
+# Deadlines in a policy
+
+
+def test_the_timer_is_set_at_the_first_commit_and_cleared_by_the_last() -> None:
+    clocked = Clocked("deadline-sync", grace=2.0)
+    assert clocked.commits("w0", 1.0)[-1] == SetTimer("deadline", 3 * SECOND)
+    assert not any(isinstance(d, SetTimer | ClearTimer) for d in clocked.commits("w1", 2.0))
+    assert ClearTimer("deadline") in clocked.commits("w2", 2.5)
+    assert len(clocked.updates[0].parts) == 3
+
+
+def test_the_deadline_makes_the_update_and_cancels_who_is_late() -> None:
+    clocked = Clocked("deadline-sync", grace=2.0)
+    clocked.commits("w0", 1.0)
+    clocked.commits("w1", 1.5)
+    decisions = clocked.tell(Timer("deadline", 3.0))
+    assert len(clocked.updates[0].parts) == 2 and clocked.updates[0].scale == 0.5
+    assert [d.ticket for d in decisions if isinstance(d, Cancel)] == [3]
+    assert [d.worker for d in decisions if isinstance(d, Grant)] == ["w0", "w1"]
+
+
+def test_no_update_is_made_of_less_than_the_share() -> None:
+    clocked = Clocked("deadline-sync", workers=5, grace=1.0, share=0.6)
+    clocked.commits("w0", 1.0)
+    assert clocked.tell(Timer("deadline", 2.0)) == []
+    clocked.commits("w1", 2.5)
+    assert clocked.updates == []
+    clocked.commits("w2", 2.75)
+    assert len(clocked.updates[0].parts) == 3
+
+
+def test_a_worker_that_missed_updates_is_waited_for() -> None:
+    clocked = Clocked("deadline-sync", grace=1.0, patience=2, budget=1.0)
+    lengths = []
+    for _ in range(6):
+        clocked.round({"w0": 1.0, "w1": 1.0, "w2": 9.0})
+        lengths.append(len(clocked.updates[-1].parts))
+    assert lengths == [2, 2, 3, 2, 2, 3]
+
+
+@pytest.mark.parametrize(("budget", "share"), [(0.0, 0.0), (0.1, 0.1), (0.25, 0.25)])
+def test_cancelled_work_stays_within_the_budget(budget: float, share: float) -> None:
+    clocked = Clocked("deadline-sync", grace=1.0, patience=0, budget=budget)
+    for _ in range(200):
+        clocked.round({"w0": 1.0, "w1": 1.0, "w2": 9.0})
+    applied, cancelled = sum(len(u.parts) for u in clocked.updates), len(clocked.cancelled)
+    earned = applied * budget / (1 - budget)
+    assert min(earned, 3 + earned - 1) <= cancelled <= 3 + earned
+    assert cancelled / (applied + cancelled) <= share + 0.01
+
+
+def test_a_refused_update_leaves_the_timer_to_be_set_again() -> None:
+    """The decisions behind the refused update are not carried out: neither the cancel nor the timer's."""
+    clocked = Clocked("deadline-sync", grace=1.0)
+    clocked.commits("w0", 1.0)
+    clocked.commits("w1", 1.0)
+    clocked.refuses(2.0, Timer("deadline", 2.0))
+    assert clocked.policy.explain("w2") is None
+    assert clocked.commits("w2", 4.0)[-1] == SetTimer("deadline", 5 * SECOND)
+
+
+def test_a_pause_of_the_job_does_not_make_the_deadline_pass() -> None:
+    """Only the timer says that it has passed, which the coordinator postpones."""
+    clocked = Clocked("deadline-sync", grace=1.0)
+    clocked.commits("w0", 1.0)
+    clocked.commits("w1", 500.0)
+    assert clocked.updates == []
+
+
+def test_fedbuff_does_not_let_gradients_grow_old_in_the_buffer() -> None:
+    clocked = Clocked("fedbuff-timeout", aggregate=3, timeout=2.0)
+    clocked.commits("w0", 1.0)
+    clocked.commits("w0", 2.0)
+    clocked.tell(Timer("deadline", 3.0))
+    assert [len(update.parts) for update in clocked.updates] == [2] and clocked.updates[0].scale == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [
+        ("deadline-sync", {"grace": 0.5}),
+        ("deadline-sync", {"rule": "quantile", "most": 2.0}),
+        ("deadline-sync", {"rule": "pace", "most": 2.0}),
+        ("dbw", {"noise": 1.0}),
+        ("fedbuff-timeout", {"timeout": 0.5}),
+    ],
+)
+def test_a_saved_policy_goes_on_alike(name: str, knobs: dict[str, object]) -> None:
+    dice = random.Random(8)
+    clocked = Clocked(name, **knobs)
+    for _ in range(30):
+        clocked.round({f"w{n}": dice.expovariate(1.0) + 0.01 for n in range(3)})
+    clocked.commits(next(iter(clocked.held)), clocked.now + 0.01)
+    saved = json.loads(json.dumps(clocked.policy.state()))
+    copy = build(name, knobs, 3)
+    copy.restore(saved)
+    assert copy.state() == clocked.policy.state()
+    other = clocked.twin(copy)
+    delays = [{f"w{n}": dice.expovariate(1.0) + 0.01 for n in range(3)} for _ in range(20)]
+    for each in delays:
+        clocked.round(each)
+        other.round(each)
+    assert other.updates == clocked.updates[-len(other.updates) :] and len(other.updates) >= 20
+
+
+def test_a_state_without_times_is_refused() -> None:
+    with pytest.raises(StateError, match="times"):
+        build("deadline-sync", {}, 2).restore(build("sync", {}, 2).state())
+    with pytest.raises(StateError, match="times"):
+        build("sync", {}, 2).restore(build("deadline-sync", {}, 2).state())
+
+
+def test_a_policy_without_a_deadline_keeps_no_times() -> None:
+    view = build("sync", {}, 2).state()["view"]
+    assert isinstance(view, dict) and view["times"] is None
+
+
+def test_a_deadline_needs_the_order_of_commits() -> None:
+    parts = (WaitForUpdate(), Everyone(2), DropStale(0))
+    with pytest.raises(PolicyError, match="deadline"):
+        Composition(*parts, order="rank", deadline=Deadline(Grace(1.0)))
+    with pytest.raises(PolicyError, match="deadline"):
+        Composition(*parts, deadline=Grace(1.0))  # type: ignore[arg-type]
+
+
+# The k that gains most per time
+
+
+def chosen(noise: float, *ranks: float, workers: int = 0) -> int:
+    """The k by usual times of the first commit, the second, and so on."""
+    view = View(times=Times(ranks=[each * SECOND for each in ranks]))
+    for n in range(workers or len(ranks)):
+        view.join(f"w{n}", n)
+    return GainPerTime(noise).choose(view)
+
+
+def test_it_waits_for_all_where_all_are_equally_fast() -> None:
+    assert chosen(4.0, *[1.0] * 8) == 8
+
+
+def test_it_leaves_out_a_straggler() -> None:
+    assert chosen(4.0, 1.0, 1.0, 1.0, 10.0) == 3
+    assert chosen(4.0, 1.0, 1.0, 1.0, 1.1) == 4
+
+
+def test_without_noise_one_gradient_is_as_good_as_many() -> None:
+    assert chosen(0.0, *[1.0 + n / 100 for n in range(8)]) == 1
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12), st.floats(0.0, 100.0))
+def test_no_other_k_gains_more_per_time(steps: list[float], noise: float) -> None:
+    ranks = [sum(steps[: n + 1]) for n in range(len(steps))]
+    k = chosen(noise, *ranks)
+    gains = [n / (n + noise) / ranks[n - 1] for n in range(1, len(ranks) + 1)]
+    assert gains[k - 1] >= max(gains) * (1 - 1e-9)
+
+
+def test_it_waits_for_all_until_it_knows_better() -> None:
+    assert chosen(0.0, *[1.0] * 7, workers=8) == 8
+
+
+def test_times_count_from_the_start_of_the_round() -> None:
+    found = Times(now=0)
+    found.granted()
+    for now, ticket in ((1.0, 1), (2.0, 2)):
+        found.now = microseconds(now)
+        found.committed(Open(ticket, f"w{ticket}", 0, at=0))
+    found.updated([], set(), credit=0.0)
+    found.now = microseconds(11.0)
+    found.committed(Open(3, "w1", 1, at=microseconds(2.0)))
+    assert found.ranks == [1e6 + (9e6 - 1e6) / 8, 2e6] and found.complete == 2 * SECOND
+
+
+def test_dbw_goes_on_without_a_slow_worker_and_takes_it_back() -> None:
+    clocked = Clocked("dbw", workers=4, noise=4.0)
+    slow = {"w0": 1.0, "w1": 1.0, "w2": 1.0, "w3": 20.0}
+    for _ in range(40):
+        clocked.round(slow)
+    assert [len(update.parts) for update in clocked.updates] == [4] + [3] * 39
+    while clocked.now < 1000.0:
+        clocked.round(slow)
+    sizes = [len(update.parts) for update in clocked.updates]
+    # Waiting for all takes 20 s, and is tried again after 200 s at the earliest.
+    assert 3 <= sizes.count(4) <= 5 and set(sizes) == {3, 4}
+    while clocked.now < 4000.0:
+        clocked.round(dict.fromkeys(clocked.workers, 1.0))
+    assert [len(update.parts) for update in clocked.updates[-50:]] == [4] * 50
+
+
+def test_a_policy_of_your_own_may_have_a_deadline() -> None:
+    policy = ComposedPolicy(
+        Composition(WaitForUpdate(), Everyone(2), DropStale(0), deadline=Deadline(Grace(1.0), share=0.0)),
+        name="own",
+    )
+    harness = PolicyHarness(policy)
+    harness.join("w0", "w1")
+    harness.ready("w0", "w1")
+    assert harness.commit("w0")[-1] == SetTimer("deadline", SECOND)
+    harness.tell(Timer("deadline", 1.0))
+    assert len(harness.updates) == 1

@@ -1,0 +1,33 @@
+"""Real processes under a deadline: timers fire, and the run is executed again to the bit."""
+
+from pathlib import Path
+
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.display.progress import Quiet
+from pslab.launch.experiments import run_local
+from pslab.runs.folder import Run
+from pswire.config.experiment import parse_experiment
+from pswire.decisions import entries
+from tests.replay.test_real_run import ROOT, replay
+
+pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
+
+
+def test_a_run_with_timers(tmp_path: Path) -> None:
+    """Every gradient is its own update, made a millisecond after its commit: so each update follows on a timer."""
+    document = {
+        "run": {"seed": 6, "deterministic": True},
+        "cluster": {"servers": 2, "workers": 2},
+        "policy": {"name": "fedbuff-timeout", "aggregate": 1000, "timeout": 0.001},
+        "job": {"module": "tests/replay/dropout_digits.py:DropoutDigits", "epochs": 1},
+    }
+    finished = run_local(parse_experiment(document), Quiet(), out=tmp_path / "run", cwd=ROOT)
+    assert finished.result.ok, finished
+    run = Run(finished.folder)
+    assert check_run(run).ok
+    kinds = [type(entry.fact) for entry in run.decisions()]
+    assert kinds.count(entries.Timer) >= kinds.count(entries.Apply) - 1 > 5
+    found = replay(finished.folder)
+    assert found["equal"] is True and found["weights_sha256"] == run.summary.weights_sha256
