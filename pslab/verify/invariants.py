@@ -150,8 +150,8 @@ class Guard:
                 expect(not held, f"{worker} is gone or done, and holds ticket {held}")
                 self.clocks.pop(worker, None)
             case entries.Timer(tag, at):
-                expect(not self.stopped, f"timer {tag} fires after the stop")
-                expect(round(self.time * 1e6) >= at, f"timer {tag} fires before {at} us")
+                expect(not stopped, f"timer {tag} fires after the stop")
+                expect(round(self._time * 1e6) >= at, f"timer {tag} fires before {at} us")
             case entries.Stop(_, version, _):
                 expect(not stopped and version == current, f"a second stop, or one at {version}")
                 expect(not log.held, f"left undecided: {list(log.held)}")
