@@ -42,8 +42,9 @@ def _in_order(take: Callable[_Input, list[Output]]) -> Callable[_Input, list[Out
     def taken(*args: _Input.args, **kwargs: _Input.kwargs) -> list[Output]:
         coordinator = args[0]
         assert isinstance(coordinator, Coordinator)
-        if coordinator._driver.timers:
-            coordinator._driver.fire(signature.bind(*args, **kwargs).arguments["now"])
+        if coordinator._driver.timers.pending:
+            # `now` is the last argument that has a place.
+            coordinator._driver.fire(kwargs["now"] if "now" in kwargs else args[-1])  # type: ignore[arg-type]
         if not coordinator.trying:
             return take(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
@@ -199,7 +200,8 @@ class Coordinator(CoordinatorView):
         """End an input that may have returned a work unit to the queue."""
         if not self.trying:
             self._dealer.resume_standby(now)
-        if self._driver.timers or self._driver.timers.paused_since is not None:
+        timers = self._driver.timers
+        if timers.pending or timers.paused_since is not None:
             self._driver.pause_timers(now)
         return self._ledger.emit()
 
@@ -227,7 +229,7 @@ class Coordinator(CoordinatorView):
         has joined again or left; it ends when no member is left. `used`: for a session that joins again and does not
         go back, one past the last batch that it committed; batches of these that the log lacks are missing.
         """
-        if self._driver.timers:
+        if self._driver.timers.pending:
             self._driver.fire(now)
         if self.trying:
             raise JoinDeferred("a trial of an update is under way; expected the Join again in a moment")
@@ -372,7 +374,7 @@ class Coordinator(CoordinatorView):
         """Take the deferred inputs as if they arrived now, up to the next trial."""
         outputs: list[Output] = []
         while self._deferred and not self.trying:
-            if self._driver.timers:
+            if self._driver.timers.pending:
                 self._driver.fire(now)
             if self.trying:
                 outputs += self._ledger.emit()

@@ -1,5 +1,6 @@
 """Sends events to the policy and turns its decisions into entries, notices and facts."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -93,6 +94,8 @@ class PolicyDriver:
         self.timers = Timers()
         # The time of the newest event, from which the policy counts.
         self._now = 0.0
+        # The last time that was rounded for the log, and the result.
+        self._rounded = (math.nan, 0.0)
 
     # Events
 
@@ -115,7 +118,10 @@ class PolicyDriver:
 
     def time(self, now: float) -> float:
         """Return `now` as the log has it: seconds since the job began, in whole microseconds."""
-        return round(now - self._ledger.began, 6)
+        # An input often has several events at one time, and rounding is slow.
+        if now != self._rounded[0]:
+            self._rounded = now, round(now - self._ledger.began, 6)
+        return self._rounded[1]
 
     def decide(self, event: Event, now: float) -> None:
         """Send the policy one event and carry out what it decides.
@@ -209,7 +215,7 @@ class PolicyDriver:
 
     def check_deadlock(self, now: float) -> None:
         """Stop the job if all workers wait for the policy and no event can release them."""
-        if self.timers:
+        if self.timers.pending:
             return
         ledger = self._ledger
         # A worker that holds a ticket does not wait. This avoids a scan of all members at each message.

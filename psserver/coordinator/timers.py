@@ -24,23 +24,13 @@ class Timers:
     def __init__(
         self, due: tuple[tuple[str, int], ...] = (), paused_since: int | None = None, idle: int = 0
     ) -> None:
-        # Tag -> when it is due, in the order of setting.
-        self._due: dict[str, int] = dict(due)
+        # Tag -> when it is due, in the order of setting. Changed only by the methods below.
+        self.pending: dict[str, int] = dict(due)
+        # When the first of them is due; of no meaning if none is set.
+        self._soonest = min(self.pending.values(), default=0)
         self.paused_since = paused_since
         # Consecutive firings that released no worker while all waited.
         self.idle = idle
-
-    def __bool__(self) -> bool:
-        return bool(self._due)
-
-    @property
-    def due(self) -> tuple[tuple[str, int], ...]:
-        """Every tag with its time, in the order of setting."""
-        return tuple(self._due.items())
-
-    def of(self, tag: str) -> int | None:
-        """Return when the timer is due; None if it is not set."""
-        return self._due.get(tag)
 
     def set(self, timer: SetTimer, now: int) -> None:
         """Set a timer, in place of one with the same tag. Raises PolicyError for one that is not acceptable."""
@@ -52,28 +42,32 @@ class Timers:
             raise PolicyError(
                 f"timer {tag!r}: expected a time at least {LEAST_AHEAD} microseconds after the event at {now}, got {at}"
             )
-        if tag not in self._due and len(self._due) >= TAGS_LIMIT:
+        if tag not in self.pending and len(self.pending) >= TAGS_LIMIT:
             raise PolicyError(f"timer {tag!r}: expected at most {TAGS_LIMIT} timers at once; clear one first")
-        self._due.pop(tag, None)
-        self._due[tag] = at
+        self.pending.pop(tag, None)
+        self.pending[tag] = at
+        self._soonest = min(self.pending.values())
 
     def clear(self, timer: ClearTimer) -> None:
         """Remove a timer, if it is set. Raises PolicyError for a tag that is not acceptable."""
         _check_tag(timer.tag)
-        self._due.pop(timer.tag, None)
+        self.pending.pop(timer.tag, None)
+        self._soonest = min(self.pending.values(), default=0)
 
     def take_due(self, now: int) -> tuple[str, int] | None:
         """Remove and return the next timer that is due, with its time; None if none is or the job is paused."""
-        found = self.next()
-        if found is None or self.paused_since is not None or found[1] > now:
+        if not self.pending or now < self._soonest or self.paused_since is not None:
             return None
-        del self._due[found[0]]
-        return found
+        # The first of equals was set first.
+        tag = next(tag for tag, at in self.pending.items() if at == self._soonest)
+        at = self.pending.pop(tag)
+        self._soonest = min(self.pending.values(), default=0)
+        return tag, at
 
-    def next(self) -> tuple[str, int] | None:
-        """Return the tag and time of the timer that is due first; None if none is set."""
-        # min returns the first of equals, which was set first.
-        return min(self._due.items(), key=lambda item: item[1], default=None)
+    @property
+    def due(self) -> int | None:
+        """When the next timer fires; None if none is set or the job is paused."""
+        return self._soonest if self.pending and self.paused_since is None else None
 
     def pause(self, paused: bool, now: int) -> None:
         """Pause or continue the job. Postpones all timers by the length of a pause that ends."""
@@ -81,7 +75,8 @@ class Timers:
             self.paused_since = now
         elif not paused and self.paused_since is not None:
             length, self.paused_since = now - self.paused_since, None
-            self._due = {tag: at + length for tag, at in self._due.items()}
+            self.pending = {tag: at + length for tag, at in self.pending.items()}
+            self._soonest += length
 
 
 def _check_tag(tag: object) -> None:

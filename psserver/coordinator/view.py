@@ -104,16 +104,15 @@ class CoordinatorView:
     @property
     def due(self) -> float | None:
         """When the next timer fires, in seconds of `now`; None if none is set or job time stands still."""
-        timers = self._driver.timers
-        found = timers.next()
-        if found is None or timers.paused_since is not None or self._ledger.stopped is not None:
+        due = self._driver.timers.due
+        if due is None or self._ledger.stopped is not None:
             return None
-        return self._ledger.began + found[1] / 1e6
+        return self._ledger.began + due / 1e6
 
     def remaining(self, tag: str, now: float) -> float | None:
         """Return the seconds until a timer fires, 0 if it is due; None if it is not set."""
         timers, present = self._driver.timers, microseconds(self._driver.time(now))
-        at = timers.of(tag)
+        at = timers.pending.get(tag)
         if at is None:
             return None
         return max(0, at - (present if timers.paused_since is None else timers.paused_since)) / 1e6

@@ -275,7 +275,7 @@ class ComposedPolicy(Policy):
         if opened is None:
             raise PolicyError(f"commit of ticket {ticket}, which {self.name} did not grant or has closed")
         if view.times is not None:
-            view.times.committed(opened)
+            view.times.committed(opened.worker, opened.at)
         member = view.members[commit.worker]
         view.advance(member)
         rules.gate.completed(view, member, commit.t)
@@ -356,7 +356,7 @@ class ComposedPolicy(Policy):
             credit = 0.0
             if self._deadline is not None:
                 credit = self._deadline.credit(view.times.credit, len(parts), len(cancelled))
-            view.times.updated(cancelled, contributors, credit=credit)
+            view.times.updated([opened.worker for opened in cancelled], contributors, credit=credit)
 
     def _retract(self) -> None:
         """Undo the last update, which the shards refused; its contributions stay dropped."""

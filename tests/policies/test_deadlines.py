@@ -31,7 +31,6 @@ from psserver.policies import (
     microseconds,
 )
 from psserver.policies.parts.times import FEWEST, WINDOW
-from psserver.policies.parts.view import Open
 from tests.policies.harness import PolicyHarness
 from tests.policies.timed import Clocked
 
@@ -116,11 +115,11 @@ def test_without_enough_known_durations_the_quantile_rule_waits_longest() -> Non
 
 def test_a_pace_is_that_of_rfc_6298() -> None:
     found = Times(now=SECOND)
-    found.committed(Open(1, "w0", 0, at=0))
+    found.committed("w0", 0)
     pace = found.paces["w0"]
     assert (pace.mean, pace.deviation, pace.limit) == (1e6, 5e5, 3_000_000)
     found.now = 3 * SECOND
-    found.committed(Open(2, "w0", 0, at=SECOND))
+    found.committed("w0", SECOND)
     assert (pace.mean, pace.deviation) == (1.125e6, 6.25e5)
 
 
@@ -300,10 +299,10 @@ def test_times_count_from_the_start_of_the_round() -> None:
     found.granted()
     for now, ticket in ((1.0, 1), (2.0, 2)):
         found.now = microseconds(now)
-        found.committed(Open(ticket, f"w{ticket}", 0, at=0))
+        found.committed(f"w{ticket}", 0)
     found.updated([], set(), credit=0.0)
     found.now = microseconds(11.0)
-    found.committed(Open(3, "w1", 1, at=microseconds(2.0)))
+    found.committed("w1", microseconds(2.0))
     assert found.ranks == [1e6 + (9e6 - 1e6) / 8, 2e6] and found.complete == 2 * SECOND
 
 

@@ -56,7 +56,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         phase_ended=ledger.phase_ended,
         phase=ledger.phase,
         undeclared=ledger.undeclared,
-        timers=list(driver.timers.due),
+        timers=list(driver.timers.pending.items()),
         timers_paused_since=driver.timers.paused_since,
         timers_idle=driver.timers.idle,
     )

@@ -5,8 +5,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from psserver.policies.parts.view import Open
-
 # Number of past durations that quantiles are taken of.
 WINDOW: Final = 64
 # Number of durations below which a quantile is not known.
@@ -61,13 +59,13 @@ class Times:
     ranks: list[float] = field(default_factory=list)
     complete: int = 0
 
-    def committed(self, opened: Open) -> None:
-        """Learn how long a ticket took."""
-        duration = self.now - opened.at
+    def committed(self, worker: str, granted: int) -> None:
+        """Learn how long a ticket of a worker took that was granted at that time."""
+        duration = self.now - granted
         self.durations.append(duration)
-        pace = self.paces.get(opened.worker)
+        pace = self.paces.get(worker)
         if pace is None:
-            self.paces[opened.worker] = Pace(duration, duration / 2)
+            self.paces[worker] = Pace(duration, duration / 2)
         else:
             pace.learn(duration)
         since = float(self.now - (self.began or 0))
@@ -83,17 +81,17 @@ class Times:
             self.began = self.complete = self.now
         return self.now
 
-    def updated(self, late: list[Open], contributors: set[str], *, credit: float) -> None:
-        """Begin the next round. `late`: tickets that the update cancels. `credit`: the new one."""
+    def updated(self, late: list[str], contributors: set[str], *, credit: float) -> None:
+        """Begin the next round. `late`: workers whose tickets the update cancels. `credit`: the new one."""
         if not late:
             self.complete = self.now
         self.began, self.first, self.credit = self.now, None, credit
         self.chosen, self.count = None, 0
         for worker in contributors & self.missed.keys():
             del self.missed[worker]
-        for opened in late:
+        for worker in late:
             self.durations.append(None)
-            self.missed[opened.worker] = self.missed.get(opened.worker, 0) + 1
+            self.missed[worker] = self.missed.get(worker, 0) + 1
 
     def discarded(self) -> None:
         """Forget the coming update, whose contributions are dropped."""

@@ -8,13 +8,10 @@ from bisect import insort
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from psserver.policies.parts.extremes import Extremes
+from psserver.policies.parts.times import Times
 from pswire.values import value
-
-if TYPE_CHECKING:
-    from psserver.policies.parts.times import Times
 
 
 @dataclass(slots=True)
@@ -71,7 +68,7 @@ class View:
     active_count: int = 0
     peak: int = 0
     # None under a policy that needs no times.
-    times: "Times | None" = None
+    times: Times | None = None
     _clocks: Extremes = field(default_factory=Extremes)
     _bases: Extremes = field(default_factory=Extremes)
     _contributors: set[str] = field(default_factory=set)
@@ -84,7 +81,7 @@ class View:
     # Questions
 
     @property
-    def known_times(self) -> "Times":
+    def known_times(self) -> Times:
         """The times, under a policy that needs them."""
         assert self.times is not None, "expected a composition with a deadline, or a trigger that is timed"
         return self.times
