@@ -5,7 +5,7 @@ Every step times every fault, from many seeds; `scripts/soak` takes more seeds.
 
 import pytest
 
-from psserver.checkpoint import CheckpointError, Store, name_of
+from psserver.checkpoint import CheckpointError, Store, manifest, name_of
 from tests.checkpoint.fake_disk import FAULTS, FakeDisk, PowerLoss
 from tests.checkpoint.written import JOB, ROOT, usable, write
 from tests.repetitions import FIRST_SEED, repetitions
@@ -66,6 +66,10 @@ def test_at_every_step(fault: str) -> None:
             if fault != "lost sync":
                 assert found, (seed, step)
                 assert not written or found[-1] == NEW, (seed, step)
+                # What has a manifest has its files, too.
+                names = Store(ROOT, after).names()
+                ended = [name for name in names if manifest.NAME in after.names(ROOT / name)]
+                assert [name_of(entry, JOB) for entry in found] == ended, (seed, step)
             outcomes.add((outcome, tuple(found)))
             # What is left is in nobody's way.
             store = Store(ROOT, after)
