@@ -1,6 +1,5 @@
 """What a session owes: nothing that was sent is lost on a broken stream, nothing that was answered is sent again."""
 
-import re
 from dataclasses import dataclass, field
 
 import pytest
@@ -28,6 +27,7 @@ from psworker.engine import (
 from psworker.engine.state import state_of
 from psworker.errors import IllegalInput, Refused, SessionError, Voided
 from tests.repetitions import repetitions
+from tests.sentences import Recorder
 
 FATES = ["applied", "dropped", "pending"]
 
@@ -201,7 +201,7 @@ def test_a_cancel_that_was_lost_with_the_exchange_does_not_end_the_asking() -> N
     assert engine.commit(commit) == [Ready()] and engine.work == "waiting"
 
 
-def test_a_commit_that_was_answered_is_spoken_of_once() -> None:
+def test_a_commit_that_was_answered_is_spoken_of_once(sentences: Recorder) -> None:
     for end in (lambda e: e.commit(Commit(1)), lambda e: e.ready(), lambda e: e.done()):
         engine = holding(1)
         engine.begin_commit(Commit(1))
@@ -209,8 +209,9 @@ def test_a_commit_that_was_answered_is_spoken_of_once() -> None:
         end(engine)
         before = state_of(engine)
         for again in (lambda e: e.commit(Commit(1)), lambda e: e.rollback_commit(1)):
-            with pytest.raises(IllegalInput, match="of ticket 1 while"):
+            with pytest.raises(IllegalInput) as refused:
                 again(engine)
+            sentences.check(refused)
         assert state_of(engine) == before
 
 
@@ -349,11 +350,10 @@ def test_another_incarnation_owes_nothing_of_the_old_ones_tickets() -> None:
     assert engine.ready() == [Ready()]
 
 
-def test_ready_while_a_ticket_is_open_is_a_mistake() -> None:
-    with pytest.raises(
-        IllegalInput, match="ready while working on ticket 1: expected commit or abandon or done"
-    ):
+def test_ready_while_a_ticket_is_open_is_a_mistake(sentences: Recorder) -> None:
+    with pytest.raises(IllegalInput) as refused:
         holding(1).ready()
+    sentences.check(refused)
 
 
 @pytest.mark.parametrize(("fatal", "kind"), [(True, Refused), (False, SessionError)])
@@ -478,7 +478,7 @@ def documented() -> dict[tuple[str, str], str]:
     "state", ["idle", "waiting", "granted", "working", "cancelled", "committing", "exhausted"]
 )
 @pytest.mark.parametrize("name", INPUTS)
-def test_the_table_is_what_the_engine_does(name: str, state: str) -> None:
+def test_the_table_is_what_the_engine_does(name: str, state: str, sentences: Recorder) -> None:
     """An illegal input is named with the state, and changes nothing."""
     outcome = documented()[name, state]
     assert (outcome != "-") == (state in LEGAL[name])
@@ -486,8 +486,9 @@ def test_the_table_is_what_the_engine_does(name: str, state: str) -> None:
     assert engine.work == state
     before = state_of(engine)
     if outcome == "-":
-        with pytest.raises(IllegalInput, match=rf"{name}( of ticket 1)? while {re.escape(state)}"):
+        with pytest.raises(IllegalInput) as refused:
             INPUTS[name](engine, True)
+        sentences.check(refused)
         assert state_of(engine) == before
         return
     INPUTS[name](engine, True)
@@ -506,21 +507,25 @@ def test_the_table_is_what_the_engine_does(name: str, state: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["begin_commit", "commit", "abandon"])
-def test_another_ticket_than_the_one_in_hand_is_a_mistake(name: str) -> None:
+def test_another_ticket_than_the_one_in_hand_is_a_mistake(name: str, sentences: Recorder) -> None:
     engine = holding(7)
-    with pytest.raises(IllegalInput, match=f"{name} of ticket 1 while working on ticket 7"):
+    with pytest.raises(IllegalInput) as refused:
         INPUTS[name](engine, True)
+    sentences.check(refused)
     assert state_of(engine) == state_of(holding(7))
 
 
 # Another membership, where batches have numbers
 
 
-def test_a_commit_of_a_ticket_that_another_membership_has_made_void_is_worked_on_again() -> None:
+def test_a_commit_of_a_ticket_that_another_membership_has_made_void_is_worked_on_again(
+    sentences: Recorder,
+) -> None:
     engine = holding(5)
     engine.renew("lost", 0)
-    with pytest.raises(Voided, match="ticket 5 was cancelled: lost"):
+    with pytest.raises(Voided) as refused:
         engine.commit(Commit(5))
+    sentences.check(refused)
     assert engine.abandon(5, "cancelled") == [] and engine.ready() == [Ready()]
 
 

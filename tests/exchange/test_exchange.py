@@ -20,6 +20,7 @@ from psworker.data.shard_client import ShardClient
 from psworker.engine import Commit
 from tests.comparing import same
 from tests.probes import SessionProbe
+from tests.sentences import Recorder
 from tests.shm.sessions import proof
 
 pytestmark = pytest.mark.cluster
@@ -139,15 +140,16 @@ def test_a_broken_exchange_before_the_commit_is_tried_again(
     assert [d.version for d in told if d.version > 0] == [1, 2, 3, 4, 5]
 
 
-def test_nan_is_refused_by_name_and_the_session_goes_on(server: str) -> None:
+def test_nan_is_refused_by_name_and_the_session_goes_on(server: str, sentences: Recorder) -> None:
     with connected(server) as session:
         grant = session.ready()
         assert grant is not None
         flats = session.plan.scatter(list(gradients(0).values()))
         bad = [flats[0].copy()]
         bad[0][8] = np.nan
-        with pytest.raises(psworker.PayloadRefused, match=r"finite numbers, got nan at w\[1, 1\]"):
+        with pytest.raises(psworker.PayloadRefused) as refused:
             session.contribute(grant, bad, samples=1, ready=True)
+        sentences.check(refused)
         session.contribute(grant, flats, samples=1, ready=False)
         assert session.done().version == 1
 
@@ -230,7 +232,7 @@ def test_bad_requests_are_named(server: str, request_bytes: bytes, expected: str
     foreign.channel.close()
 
 
-def test_a_commit_without_its_session_is_refused(server: str) -> None:
+def test_a_commit_without_its_session_is_refused(server: str, sentences: Recorder) -> None:
     with connected(server) as session:
         grant = session.ready()
         assert grant is not None
@@ -238,8 +240,9 @@ def test_a_commit_without_its_session_is_refused(server: str) -> None:
         unknown = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
         commit = Commit(grant.ticket, samples=1)
         shard = SessionProbe(session).shard()
-        with pytest.raises(psworker.Refused, match="is another session's"):
+        with pytest.raises(psworker.Refused) as refused:
             shard.step(grant.ticket, flats[0], grant.index, commit, unknown)
+        sentences.check(refused)
         session.contribute(grant, flats, samples=1)
         assert session.done().version == 1
 

@@ -291,12 +291,7 @@ FAULTS: Final = (
         "a read does not wait for the log",
         "if state.executed <= after: «await self._catch_up(after)»",
         "pass",
-        (
-            "service/test_silent_servers.py",
-            "service/test_from_job.py",
-            "service/test_concurrent_calls.py",
-            "exchange/test_exchange.py",
-        ),
+        ("service/test_call_limits.py",),
     ),
     # Checkpoints
     Fault(
@@ -381,8 +376,8 @@ FAULTS: Final = (
     ),
     Fault(
         "the dashboard serves without its token",
-        "return any(hmac.compare_digest(token.encode(), one.encode()) for one in «(given, kept)»)",
-        "(token, kept)",
+        "return any(hmac.compare_digest(token.encode(), one.encode()) for one in «(given, $cookie)»)",
+        "(token, $cookie)",
         ("dashboard/test_access.py",),
     ),
     Fault(

@@ -13,6 +13,7 @@ from pswire.security.authority import Authority
 from pswire.security.identity import Identity
 from pswire.security.names import IdentityError, Role
 from tests.security.authorities import authority
+from tests.sentences import Recorder
 
 
 def verifier(made: Authority) -> verification.PolicyBuilder:
@@ -85,28 +86,34 @@ def test_an_authority_goes_on_from_its_certificate_and_key() -> None:
     assert Identity(authority().cert, issued.cert, issued.key).facts.subject.name == "o"
 
 
-def test_what_is_no_authority_is_refused() -> None:
+def test_what_is_no_authority_is_refused(sentences: Recorder) -> None:
     made, other = authority(), authority("other")
-    with pytest.raises(IdentityError, match="does not belong to its certificate"):
+    with pytest.raises(IdentityError) as refused:
         Authority(made.cert, other.key)
-    with pytest.raises(IdentityError, match="in PEM, without a password"):
+    sentences.check(refused)
+    with pytest.raises(IdentityError) as refused:
         Authority(b"nonsense", made.key)
+    sentences.check(refused)
 
 
 @pytest.mark.parametrize("cluster", ["", "two words", "a/b", "x" * 65])
-def test_names_that_no_certificate_can_hold_are_refused(cluster: str) -> None:
-    with pytest.raises(IdentityError, match="the name of a cluster"):
+def test_names_that_no_certificate_can_hold_are_refused(cluster: str, sentences: Recorder) -> None:
+    with pytest.raises(IdentityError) as refused:
         Authority.make(cluster)
-    with pytest.raises(IdentityError, match="the name of a worker"):
+    sentences.check(refused)
+    with pytest.raises(IdentityError) as refused:
         authority().issue(Role.WORKER, cluster or "a b")
+    sentences.check(refused)
 
 
-def test_a_host_that_is_none_is_refused() -> None:
-    with pytest.raises(IdentityError, match="expected a DNS name or an IP address"):
+def test_a_host_that_is_none_is_refused(sentences: Recorder) -> None:
+    with pytest.raises(IdentityError) as refused:
         authority().issue(Role.SERVER, "s", ["höst"])
+    sentences.check(refused)
 
 
-def test_without_the_extra_a_sentence_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_a_sentence_names_it(monkeypatch: pytest.MonkeyPatch, sentences: Recorder) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(IdentityError, match=r"pip install 'paramserver\[tls\]'"):
+    with pytest.raises(IdentityError) as refused:
         Authority.make("lab")
+    sentences.check(refused)

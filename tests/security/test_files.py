@@ -13,6 +13,7 @@ from pswire.security.identity import Identity
 from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
 from tests.security.authorities import authority, ended, worker
+from tests.sentences import Recorder
 
 
 @pytest.fixture
@@ -44,13 +45,16 @@ def test_nothing_is_overwritten_unasked(written: TlsFiles) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o666, 0o610])
-def test_a_key_that_others_can_read_is_refused(written: TlsFiles, mode: int) -> None:
+def test_a_key_that_others_can_read_is_refused(written: TlsFiles, mode: int, sentences: Recorder) -> None:
     path(written.key).chmod(mode)
-    with pytest.raises(IdentityError, match=rf"by others \(mode {mode:04o}\); run: chmod 600 .*w0-key.pem"):
+    with pytest.raises(IdentityError) as refused:
         written.read()
+    sentences.check(refused)
 
 
-def test_a_group_may_read_a_key_of_roots(written: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_may_read_a_key_of_roots(
+    written: TlsFiles, monkeypatch: pytest.MonkeyPatch, sentences: Recorder
+) -> None:
     """So Kubernetes mounts secrets for processes that are not root."""
     found = os.stat_result((stat.S_IFREG | 0o640, 1, 1, 1, 0, 4711, 100, 0, 0, 0))
     monkeypatch.setattr(module.os, "fstat", lambda descriptor: found)
@@ -61,11 +65,12 @@ def test_a_group_may_read_a_key_of_roots(written: TlsFiles, monkeypatch: pytest.
         written.read()
     strange = os.stat_result((stat.S_IFREG | 0o600, 1, 1, 1, 1001, 4711, 100, 0, 0, 0))
     monkeypatch.setattr(module.os, "fstat", lambda descriptor: strange)
-    with pytest.raises(IdentityError, match="belongs to user 1001"):
+    with pytest.raises(IdentityError) as refused:
         written.read()
+    sentences.check(refused)
 
 
-def test_a_file_that_is_missing_is_named(written: TlsFiles) -> None:
+def test_a_file_that_is_missing_is_named(written: TlsFiles, sentences: Recorder) -> None:
     for part, what in (
         (written.ca, "certificates of authorities"),
         (written.cert, "certificate"),
@@ -73,36 +78,36 @@ def test_a_file_that_is_missing_is_named(written: TlsFiles) -> None:
     ):
         held = path(part).read_bytes()
         path(part).unlink()
-        with pytest.raises(
-            IdentityError, match=rf"the {what}.* cannot be read: .*{path(part).name}: No such file"
-        ):
+        with pytest.raises(IdentityError, match=what) as refused:
             written.read()
+        sentences.check(refused)
         path(part).write_bytes(held)
         path(part).chmod(0o600)
     written.read()
 
 
-def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(IdentityError, match=f"{tmp_path}: Is a directory"):
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path, sentences: Recorder) -> None:
+    with pytest.raises(IdentityError) as refused:
         TlsFiles(tmp_path).read()
+    sentences.check(refused)
 
 
-def test_files_that_do_not_belong_together_are_named(written: TlsFiles) -> None:
+def test_files_that_do_not_belong_together_are_named(written: TlsFiles, sentences: Recorder) -> None:
     other = worker("w1")
     path(written.cert).write_bytes(other.cert)
-    with pytest.raises(
-        IdentityError, match=r"the key does not belong to the certificate \(.*ca.pem, .*w0.pem"
-    ):
+    with pytest.raises(IdentityError) as refused:
         written.read()
+    sentences.check(refused)
 
 
-def test_an_authority_that_did_not_sign_it_is_named(written: TlsFiles) -> None:
+def test_an_authority_that_did_not_sign_it_is_named(written: TlsFiles, sentences: Recorder) -> None:
     written.ca.write_bytes(authority("other").cert)
-    with pytest.raises(IdentityError, match="was not signed by the authority"):
+    with pytest.raises(IdentityError) as refused:
         written.read()
+    sentences.check(refused)
 
 
-def test_a_key_with_a_password_is_refused_without_a_question(written: TlsFiles) -> None:
+def test_a_key_with_a_password_is_refused_without_a_question(written: TlsFiles, sentences: Recorder) -> None:
     """OpenSSL would ask for it at the terminal, and wait."""
     key = serialization.load_pem_private_key(path(written.key).read_bytes(), None)
     locked = key.private_bytes(
@@ -111,8 +116,9 @@ def test_a_key_with_a_password_is_refused_without_a_question(written: TlsFiles) 
         serialization.BestAvailableEncryption(b"secret"),
     )
     path(written.key).write_bytes(locked)
-    with pytest.raises(IdentityError, match="the key is encrypted; write it without a password"):
+    with pytest.raises(IdentityError) as refused:
         written.read()
+    sentences.check(refused)
 
 
 def test_an_ended_certificate_is_refused(tmp_path: Path) -> None:
@@ -122,25 +128,30 @@ def test_an_ended_certificate_is_refused(tmp_path: Path) -> None:
         files.read()
 
 
-def test_a_client_with_a_token_needs_the_authority_only(written: TlsFiles) -> None:
+def test_a_client_with_a_token_needs_the_authority_only(written: TlsFiles, sentences: Recorder) -> None:
     identity = TlsFiles(written.ca).read()
     assert not identity.cert
     assert not identity.key
-    with pytest.raises(IdentityError, match="got a certificate without a key"):
+    with pytest.raises(IdentityError) as refused:
         TlsFiles(written.ca, written.cert).read()
-    with pytest.raises(IdentityError, match="got a key without a certificate"):
+    sentences.check(refused)
+    with pytest.raises(IdentityError) as refused:
         TlsFiles(written.ca, None, written.key).read()
+    sentences.check(refused)
 
 
-def test_what_is_no_authority_is_refused_for_clients_too(tmp_path: Path) -> None:
+def test_what_is_no_authority_is_refused_for_clients_too(tmp_path: Path, sentences: Recorder) -> None:
     nonsense = tmp_path / "ca.pem"
     for content in (b"", b"nonsense", b"\xff\xfe"):
         nonsense.write_bytes(content)
-        with pytest.raises(IdentityError, match="certificates of authorities"):
+        with pytest.raises(IdentityError) as refused:
             TlsFiles(nonsense).read()
+        sentences.check(refused)
 
 
-def test_a_certificate_of_somebody_elses_making_needs_a_name_of_ours(tmp_path: Path) -> None:
+def test_a_certificate_of_somebody_elses_making_needs_a_name_of_ours(
+    tmp_path: Path, sentences: Recorder
+) -> None:
     from cryptography import x509
 
     made = authority()
@@ -160,5 +171,6 @@ def test_a_certificate_of_somebody_elses_making_needs_a_name_of_ours(tmp_path: P
     signed = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     files = TlsFiles.in_folder(tmp_path, "w0")
     files.write(Identity(made.cert, signed, Secret(issued.key.reveal())))
-    with pytest.raises(IdentityError, match="expected a certificate with one name ps://"):
+    with pytest.raises(IdentityError) as refused:
         files.read()
+    sentences.check(refused)

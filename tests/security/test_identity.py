@@ -8,6 +8,7 @@ from pswire.security.identity import Identity, fingerprint_of_pem, peer_fingerpr
 from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
 from tests.security.authorities import authority, ended, future, server, worker
+from tests.sentences import Recorder
 
 
 def shaken(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "localhost") -> list[ssl.SSLObject]:
@@ -70,10 +71,11 @@ def test_a_certificate_of_others_is_believed_by_neither_end() -> None:
         )
 
 
-def test_a_client_without_a_certificate_is_heard_only_where_tokens_are() -> None:
+def test_a_client_without_a_certificate_is_heard_only_where_tokens_are(sentences: Recorder) -> None:
     nobody = Identity(authority().cert)
-    with pytest.raises(ssl.SSLError, match="peer did not return a certificate"):
+    with pytest.raises(ssl.SSLError) as refused:
         shaken(nobody.client_context(), server().server_context())
+    sentences.check(refused)
     _, at_server = shaken(nobody.client_context(), server().server_context(mutual=False))
     assert peer_fingerprint(at_server) == nobody.fingerprint == b""
 
@@ -110,10 +112,11 @@ def test_what_is_wrong_is_said(identity: Identity, said: str) -> None:
         _ = identity.facts
 
 
-def test_an_identity_of_another_authority_is_told_apart() -> None:
+def test_an_identity_of_another_authority_is_told_apart(sentences: Recorder) -> None:
     w = worker()
-    with pytest.raises(IdentityError, match="was not signed by the authority"):
+    with pytest.raises(IdentityError) as refused:
         _ = Identity(authority("other").cert, w.cert, w.key).facts
+    sentences.check(refused)
 
 
 def test_authorities_may_be_several() -> None:
@@ -128,16 +131,18 @@ def test_authorities_may_be_several() -> None:
     shaken(Identity(both, o.cert, o.key).client_context(), accepts)
 
 
-def test_a_server_needs_a_certificate() -> None:
-    with pytest.raises(IdentityError, match="a server needs a certificate"):
+def test_a_server_needs_a_certificate(sentences: Recorder) -> None:
+    with pytest.raises(IdentityError) as refused:
         Identity(authority().cert).server_context()
+    sentences.check(refused)
 
 
-def test_a_fingerprint_is_that_of_the_first_certificate() -> None:
+def test_a_fingerprint_is_that_of_the_first_certificate(sentences: Recorder) -> None:
     w = worker()
     assert fingerprint_of_pem((w.cert + authority().cert).decode()) == w.fingerprint
-    with pytest.raises(IdentityError, match="expected a certificate in PEM"):
+    with pytest.raises(IdentityError) as refused:
         fingerprint_of_pem("nonsense")
+    sentences.check(refused)
 
 
 def test_secrets_do_not_print() -> None:

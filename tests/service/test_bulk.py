@@ -17,6 +17,7 @@ from pswire.transport.framed_socket import FRAME_BYTES, HEAD, SocketError
 from pswire.transport.frames import Message
 from tests import patience
 from tests.comparing import same
+from tests.sentences import Recorder
 
 # Seconds; more than a test takes.
 LONG = patience.PATIENCE
@@ -70,21 +71,26 @@ def test_no_more_is_received_than_is_wanted(ends: tuple[socket.socket, socket.so
     assert here.recv(100) == framed(b"b")
 
 
-def test_a_frame_that_is_too_long_is_refused_by_its_head(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_a_frame_that_is_too_long_is_refused_by_its_head(
+    ends: tuple[socket.socket, socket.socket], sentences: Recorder
+) -> None:
     here, there = ends
     there.sendall(HEAD.pack(FRAME_BYTES + 1, 0))
-    with pytest.raises(SocketError, match=f"at most {FRAME_BYTES} bytes, got one of {FRAME_BYTES + 1}"):
+    with pytest.raises(SocketError) as refused:
         received(here)
+    sentences.check(refused)
 
 
 def test_the_end_of_the_stream_in_the_middle_of_a_payload_is_an_error(
     ends: tuple[socket.socket, socket.socket],
+    sentences: Recorder,
 ) -> None:
     here, there = ends
     there.sendall(framed(b"abc")[:-1])
     there.close()
-    with pytest.raises(SocketError, match="middle of a payload"):
+    with pytest.raises(SocketError) as refused:
         received(here)
+    sentences.check(refused)
 
 
 def test_what_a_peer_refuses_ends_it(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -20,6 +20,7 @@ from pswire.messages import specs_to_wire
 from pswire.model.plan import make_plan
 from pswire.transport.connecting import stub_of
 from pswire.v1 import shard_pb2 as pb
+from tests.sentences import Recorder
 from tests.service.conftest import Unharmed
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, Options, Served, refused, serving, wait_until
@@ -206,10 +207,10 @@ def test_a_log_that_contradicts_the_shard_is_reported(second: Served) -> None:
     assert second.ended() == ExitCode.UNREACHABLE
 
 
-def test_the_end_of_the_stream_is_the_end_of_the_server(second: Served) -> None:
+def test_the_end_of_the_stream_is_the_end_of_the_server(second: Served, sentences: Recorder) -> None:
     follow(second, opening())
     assert second.ended() == ExitCode.UNREACHABLE
-    assert second.events["stopped"]["reason"] == "the coordinator (server 0) is gone"
+    sentences.check(second.events["stopped"]["reason"])
 
 
 def test_the_exit_code_is_the_coordinators(second: Served) -> None:
@@ -317,7 +318,7 @@ def test_a_connection_that_breaks_while_orders_are_sent_is_a_loss_that_may_pass(
 
 
 def test_an_older_coordinator_does_not_end_what_a_newer_one_goes_on_with(
-    second: Served, monkeypatch: pytest.MonkeyPatch
+    second: Served, monkeypatch: pytest.MonkeyPatch, sentences: Recorder
 ) -> None:
     """The newer one has come, and does not know yet that it is to try again, when the older one ends its job."""
     came, told = threading.Event(), threading.Event()
@@ -347,4 +348,4 @@ def test_an_older_coordinator_does_not_end_what_a_newer_one_goes_on_with(
         with pytest.raises(grpc.RpcError):
             list(newer)
     assert second.ended() == ExitCode.UNREACHABLE
-    assert second.server.continuation.again == "the job goes on as job.2"
+    sentences.check(second.server.continuation.again)

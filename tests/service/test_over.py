@@ -17,6 +17,7 @@ from pswire.exits import ExitCode
 from psworker import running
 from psworker.running import Reporter, WorkerOptions
 from psworker.servers import Place
+from tests.sentences import Recorder
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving
 from tests.service.test_ends import finished
@@ -34,9 +35,10 @@ def over() -> Iterator[Cluster]:
         yield cluster
 
 
-def test_a_loop_of_ones_own_is_told_so(over: Cluster) -> None:
-    with pytest.raises(psworker.JobOver, match="the job is over: all workers are done"):
+def test_a_loop_of_ones_own_is_told_so(over: Cluster, sentences: Recorder) -> None:
+    with pytest.raises(psworker.JobOver) as refused:
         psworker.connect(over.hosts, INITIAL, task_index=0)
+    sentences.check(refused)
 
 
 def test_of_a_job_that_did_not_succeed_it_is_told_that_a_restart_may_help(

@@ -8,6 +8,7 @@ import pytest
 import psworker
 from psworker.engine import ClientEngine, Request
 from psworker.errors import PayloadRefused, Refused, SessionError
+from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, serving, wait_until
 
 
@@ -41,21 +42,21 @@ def test_a_session_that_is_closed_before_its_thread_begins_sends_leave_too(
         wait_until(lambda: [w.state for w in cluster.status().workers] == ["left"], "it to have left")
 
 
-def test_another_model_is_refused_in_words() -> None:
+def test_another_model_is_refused_in_words(sentences: Recorder) -> None:
     with serving() as cluster, psworker.connect(cluster.hosts, {"w": np.zeros(3)}) as session:
         # A Join alone does not decide what the job trains: a session must stand for it.
         assert session.ready() is not None
         before = cluster.picture()
-        with pytest.raises(
-            Refused, match=r"trains another model: variable 0: expected 'w' float64\[3\].*got 'w'"
-        ):
+        with pytest.raises(Refused) as refused:
             psworker.connect(cluster.hosts, {"w": np.zeros(4)})
-        with pytest.raises(Refused, match="expected 1 variables, got 2: 'b'"):
+        sentences.check(refused)
+        with pytest.raises(Refused) as refused:
             psworker.connect(cluster.hosts, {"w": np.zeros(3), "b": np.zeros(1)})
+        sentences.check(refused)
         assert [w[0] for w in cluster.picture().workers] == [w[0] for w in before.workers]
 
 
-def test_what_a_session_refuses_to_send() -> None:
+def test_what_a_session_refuses_to_send(sentences: Recorder) -> None:
     """Before anything travels; the ticket stays good."""
     with (
         serving() as cluster,
@@ -64,18 +65,24 @@ def test_what_a_session_refuses_to_send() -> None:
         grant = session.ready()
         assert grant is not None
         before = cluster.picture()
-        with pytest.raises(ValueError, match=r"no variable is named 'v'; expected some of \['b', 'w'\]"):
+        with pytest.raises(ValueError) as refused:
             session.push(grant, {"v": np.ones(3)})
-        with pytest.raises(ValueError, match=r"'w': expected the shape \[3\], got \[2\]"):
+        sentences.check(refused)
+        with pytest.raises(ValueError) as refused:
             session.push(grant, {"w": np.ones(2)})
-        with pytest.raises(ValueError, match="'w': expected numbers that fit float32, got the dtype complex"):
+        sentences.check(refused)
+        with pytest.raises(ValueError) as refused:
             session.push(grant, {"w": np.ones(3, complex)})
-        with pytest.raises(ValueError, match="expected 1 payloads, one per server, got 2"):
+        sentences.check(refused)
+        with pytest.raises(ValueError) as refused:
             session.push_flat(grant, [np.ones(4, np.float32)] * 2)
-        with pytest.raises(ValueError, match=r"expected float32 of shape \(4,\), got float64"):
-            session.push_flat(grant, [np.ones(4)])  # type: ignore[list-item]
-        with pytest.raises(PayloadRefused, match=r"got nan at w\[1\]"):
+        sentences.check(refused)
+        with pytest.raises(ValueError) as refused:
+            session.push_flat(grant, [np.ones(4)])
+        sentences.check(refused)  # type: ignore[list-item]
+        with pytest.raises(PayloadRefused) as refused:
             session.push(grant, {"w": np.array([0, np.nan, 0])})
+        sentences.check(refused)
         assert cluster.picture() == before
         session.push(grant, {"w": np.ones(3)})
         session.commit(grant, samples=1)
@@ -104,7 +111,7 @@ def test_who_waits_in_a_session_that_is_closed_is_told(wait: str, state: str) ->
 
 @pytest.mark.parametrize("transport", ["grpc", "socket", "shared-memory"])
 @pytest.mark.parametrize("servers", [1, 2])
-def test_a_closed_session_says_so(transport: str, servers: int) -> None:
+def test_a_closed_session_says_so(transport: str, servers: int, sentences: Recorder) -> None:
     with serving(servers=servers) as cluster:
         session = psworker.connect(cluster.hosts, {"w": np.zeros(3)}, transport=transport)
         grant = session.ready()
@@ -116,5 +123,6 @@ def test_a_closed_session_says_so(transport: str, servers: int) -> None:
             lambda: session.pull(grant),
             lambda: session.push(grant, {"w": np.ones(3)}),
         ):
-            with pytest.raises(SessionError, match="the session is closed"):
+            with pytest.raises(SessionError) as refused:
                 call()
+            sentences.check(refused)

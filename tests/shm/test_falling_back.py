@@ -14,6 +14,7 @@ from pswire.transport import segments
 from pswire.transport.segments import HEADER, Place, Segment, SegmentError
 from pswire.v1 import shard_pb2
 from tests.probes import SessionProbe
+from tests.sentences import Recorder
 from tests.service.serving import Cluster, refused, serving
 from tests.shm.sessions import connect, granted, proof, step
 
@@ -65,20 +66,19 @@ def test_only_one_of_two_servers_shares() -> None:
         assert trained(cluster) == ("shared-memory", "socket")
 
 
-def test_a_worker_that_insists_is_told_why_not() -> None:
+def test_a_worker_that_insists_is_told_why_not(sentences: Recorder) -> None:
     with serving(transport="grpc") as cluster:
         with connect(cluster.hosts, "shared-memory") as session:
-            with pytest.raises(
-                psworker.Refused,
-                match="shared memory was asked for, but is not available .* --transport grpc",
-            ):
+            with pytest.raises(psworker.Refused) as refused:
                 session.ready()
+            sentences.check(refused)
 
 
 @pytest.mark.usefixtures("no_memory")
-def test_a_server_that_insists_does_not_start() -> None:
-    with pytest.raises(SegmentError, match="No space left"):
+def test_a_server_that_insists_does_not_start(sentences: Recorder) -> None:
+    with pytest.raises(SegmentError) as refused:
         Sharing("shared-memory")
+    sentences.check(refused)
 
 
 def test_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +98,10 @@ def test_a_worker_that_may_not_open_what_it_was_given(monkeypatch: pytest.Monkey
         assert trained(cluster) == ("socket",)
 
 
-def test_an_unknown_transport_is_named() -> None:
-    with pytest.raises(ValueError, match="expected one of auto, grpc, socket, shared-memory, got 'pigeon'"):
+def test_an_unknown_transport_is_named(sentences: Recorder) -> None:
+    with pytest.raises(ValueError) as refused:
         connect("127.0.0.1:1", "pigeon")
+    sentences.check(refused)
 
 
 # Unknown peers
@@ -175,22 +176,25 @@ def test_a_slot_needs_an_attachment_and_a_number_that_was_lent() -> None:
 # Segments
 
 
-def test_a_segment_is_found_by_its_place_and_known_by_its_token() -> None:
+def test_a_segment_is_found_by_its_place_and_known_by_its_token(sentences: Recorder) -> None:
     segment = Segment(64, writable=True)
     segments.words(segment.memory)[0] = 7
     place = segment.place
     other = segments.open_segment(place, writable=False)
     assert segments.words(other)[0] == 7
-    with pytest.raises(SegmentError, match="of another process"):
+    with pytest.raises(SegmentError) as refused:
         segments.open_segment(Place(place.pid, place.fd, b"x" * 16, 64), writable=True)
+    sentences.check(refused)
     with pytest.raises(SegmentError, match=f"has {HEADER + 64} bytes, expected"):
         segments.open_segment(Place(place.pid, place.fd, place.token, 32), writable=True)
-    with pytest.raises(SegmentError, match="is no segment"):
+    with pytest.raises(SegmentError) as refused:
         with open(os.devnull, encoding="ascii") as null:
             segments.open_segment(Place(place.pid, null.fileno(), place.token, 64), writable=True)
+    sentences.check(refused)
     del segment
-    with pytest.raises(SegmentError, match="cannot be opened|is no segment"):
+    with pytest.raises(SegmentError) as refused:
         segments.open_segment(place, writable=True)
+    sentences.check(refused)
 
 
 def test_nobody_can_cut_a_segment_short() -> None:

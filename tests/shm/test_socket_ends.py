@@ -25,6 +25,7 @@ from psworker.data.exchange import SocketBroken
 from psworker.data.shared_memory import Attachment
 from psworker.errors import PayloadRefused
 from tests.probes import SessionProbe
+from tests.sentences import Recorder
 from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
 from tests.shm.sessions import connect, granted, proof, step
 from tests.shm.test_sockets import KINDS, listening, socket_to, stream_to
@@ -34,7 +35,9 @@ BIG = VariableSpec("big", (6 << 20,))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_refusal_reaches_a_peer_that_is_still_sending(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_reaches_a_peer_that_is_still_sending(
+    kind: str, monkeypatch: pytest.MonkeyPatch, sentences: Recorder
+) -> None:
     """A socket that is closed with something unread takes back what was sent on it last."""
     # However long it takes to send the rest.
     monkeypatch.setattr(sockets, "REFUSED_CLOSES", PATIENCE)
@@ -46,13 +49,14 @@ def test_a_refusal_reaches_a_peer_that_is_still_sending(kind: str, monkeypatch: 
     with listening(picky) as opened, closing(stream_to(opened, kind=kind)) as stream:
         for _ in range(32):
             stream.send([bytes(2 << 20)])
-        with pytest.raises(SocketBroken, match="expected another word") as caught:
+        with pytest.raises(SocketBroken) as caught:
             stream.receive()
+        sentences.check(caught)
         assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
 @pytest.mark.parametrize("transport", ["grpc", "socket"])
-def test_a_bad_number_early_in_a_large_payload_is_named(transport: str) -> None:
+def test_a_bad_number_early_in_a_large_payload_is_named(transport: str, sentences: Recorder) -> None:
     ones = [(BIG, np.ones(BIG.shape, np.float32))]
     with serving() as cluster:
         with psworker.connect(cluster.hosts, ones, transport=transport, server_timeout=PATIENCE) as session:
@@ -60,8 +64,9 @@ def test_a_bad_number_early_in_a_large_payload_is_named(transport: str) -> None:
             session.pull_flat(grant)
             bad = np.ones(BIG.shape, np.float32)
             bad[3] = np.nan
-            with pytest.raises(PayloadRefused, match="expected finite numbers"):
+            with pytest.raises(PayloadRefused) as refused:
                 session.push_flat(grant, [bad])
+            sentences.check(refused)
             session.abandon(grant, "enough")
 
 

@@ -25,6 +25,7 @@ from pswire.transport.frames import Message
 from psworker.data.exchange import SocketBroken, SocketStream
 from tests.comparing import same
 from tests.probes import SessionProbe, forget_socket, send_raw
+from tests.sentences import Recorder
 from tests.service.loops import Opened
 from tests.service.loops import opened as opened_by
 from tests.service.serving import PATIENCE, serving, wait_until
@@ -82,21 +83,23 @@ def test_messages_of_any_size_come_whole(size: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_connection_needs_a_token_of_its_own(kind: str) -> None:
+def test_a_connection_needs_a_token_of_its_own(kind: str, sentences: Recorder) -> None:
     with listening() as opened:
         token = opened.issue_token()
         for guess in (b"", b"guessed", os.urandom(16)):
-            with pytest.raises(SocketError, match="did not accept this connection"):
+            with pytest.raises(SocketError) as refused:
                 socket_to(opened, kind, guess)
+            sentences.check(refused)
         with closing(socket_to(opened, kind, token.token)) as connection:
-            with pytest.raises(SocketError, match="did not accept this connection"):
+            with pytest.raises(SocketError) as refused:
                 socket_to(opened, kind, token.token)
+            sentences.check(refused)
             connection.send([b"hello"])
             assert connection.receive() == (b"hello", 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_connection_ends_with_the_stream_that_its_token_came_on(kind: str) -> None:
+def test_a_connection_ends_with_the_stream_that_its_token_came_on(kind: str, sentences: Recorder) -> None:
     """On the server's side too: of a worker that is stopped, or whose machine is gone, nothing is kept."""
     with listening() as opened:
         used, unused = opened.issue_token(), opened.issue_token()
@@ -104,8 +107,9 @@ def test_a_connection_ends_with_the_stream_that_its_token_came_on(kind: str) -> 
             opened.withdraw(used)
             assert connection.receive() is None
             opened.withdraw(unused)
-            with pytest.raises(SocketError, match="did not accept this connection"):
+            with pytest.raises(SocketError) as refused:
                 socket_to(opened, kind, unused.token)
+            sentences.check(refused)
             wait_until(lambda: not opened.connections and not opened.tokens, "both to be forgotten")
 
 
@@ -125,11 +129,12 @@ def test_an_unauthenticated_connection_may_not_send_much() -> None:
             assert other.recv(1) == b""
 
 
-def test_a_refusal_ends_the_connection_with_its_code_and_reason() -> None:
+def test_a_refusal_ends_the_connection_with_its_code_and_reason(sentences: Recorder) -> None:
     with listening() as opened, closing(stream_to(opened)) as stream:
         stream.send([b"refuse"])
-        with pytest.raises(SocketBroken, match="expected another word") as caught:
+        with pytest.raises(SocketBroken) as caught:
             stream.receive()
+        sentences.check(caught)
         assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         with pytest.raises(SocketBroken) as after:
             stream.receive()
@@ -282,12 +287,11 @@ def test_a_session_whose_socket_was_refused_shares_memory_all_the_same(
             assert {one.transport, other.transport} == {("shared-memory",)}
 
 
-def test_a_session_that_insists_on_a_socket_is_told_why_not() -> None:
+def test_a_session_that_insists_on_a_socket_is_told_why_not(sentences: Recorder) -> None:
     with serving(transport="grpc") as cluster, connect(cluster.hosts, "socket") as session:
-        with pytest.raises(
-            psworker.Refused, match="a socket was asked for, but is not available with .* --transport grpc"
-        ):
+        with pytest.raises(psworker.Refused) as refused:
             session.ready()
+        sentences.check(refused)
 
 
 def test_a_port_that_is_out_of_reach_is_logged_once(
