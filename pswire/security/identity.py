@@ -220,7 +220,7 @@ def _why(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code == _EARLY:
         return "is not valid yet; is the clock of this machine right?"
     if error.verify_code in _STRANGE:
-        return "was not signed by the given authority (CA)"
+        return "was not signed by the authority (CA) given with it"
     return f"is not accepted: {error.verify_message}"
 
 
