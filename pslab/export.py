@@ -1,4 +1,9 @@
-"""The weights of a run: those that it left behind, or those of any version, by executing its log again."""
+"""Export of a run's weights, or its whole model, to formats of other tools.
+
+Weights come from the run folder, from a checkpoint, or from the log, which is executed again for any version. The
+path's suffix chooses the format: .keras, .safetensors, .npz, or none for a SavedModel. Nothing is overwritten, and a
+file appears whole or not at all.
+"""
 
 import shutil
 import tempfile
@@ -32,13 +37,15 @@ Floats = NDArray[np.float32]
 
 
 class OtherWeightsError(RunError):
-    """The log was executed again, and a contribution came out otherwise than it is logged."""
+    """The log was executed again, and a contribution differs from the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
     """The variables of one version by name, in the plan's order. `origin`: a phrase about where they come from.
-    `optimizer`: None where it was not asked for, is not known, or is none that a file could hold."""
+
+    `optimizer`: its state; None if it was not asked for, is not known, or cannot be stored.
+    """
 
     arrays: Mapping[str, Floats]
     version: int
@@ -47,8 +54,7 @@ class Weights:
 
 
 def weights_of_checkpoint(folder: Path, *, optimizer: bool = False) -> Weights:
-    """Of the checkpoint in that folder, every byte of which is held against its digest. `optimizer`: with what that
-    remembers. Raises RunError."""
+    """Read a checkpoint's weights, with every byte verified. `optimizer`: also its state. Raises RunError."""
     store = Store(folder.parent)
     try:
         about, found = weights(store, folder.name)
@@ -59,7 +65,7 @@ def weights_of_checkpoint(folder: Path, *, optimizer: bool = False) -> Weights:
 
 
 def _optimizer_of(store: Store, name: str) -> OptimizerState | None:
-    """Raises CheckpointError."""
+    """Read the optimizer's state from a checkpoint; None if it has slots per worker. Raises CheckpointError."""
     about = store.manifest(name)
     try:
         optimizer = build_optimizer(about.optimizer)
@@ -74,7 +80,7 @@ def _optimizer_of(store: Store, name: str) -> OptimizerState | None:
 
 
 def with_optimizer(run: Run, found: Weights) -> Weights:
-    """With what the optimizer remembers at their version, where an intact checkpoint of the run has it."""
+    """Add the optimizer's state at this version, if an intact checkpoint of the run has it."""
     store = Store(run.path / CHECKPOINTS)
     try:
         names = reversed(store.names())
@@ -83,7 +89,7 @@ def with_optimizer(run: Run, found: Weights) -> Weights:
     for name in names:
         try:
             about, arrays = weights(store, name)
-            # Of a version that a recovery has undone the checkpoint may still be there.
+            # A checkpoint of a version that a recovery has undone may have the same number.
             same = all(np.array_equal(arrays.get(each, ()), values) for each, values in found.arrays.items())
             if about.version == found.version and same:
                 return replace(found, optimizer=_optimizer_of(store, name))
@@ -93,7 +99,7 @@ def with_optimizer(run: Run, found: Weights) -> Weights:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """It is one, or half of one, or lay among others before a run removed it."""
+    """Return True for a checkpoint's folder, complete or not, also if a run has removed it."""
     if (folder / MANIFEST).is_file():
         return True
     whole = folder.resolve()
@@ -103,28 +109,28 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def _no_weights(store: Store, folder: Path, error: CheckpointError) -> str:
-    """What is wrong with it, and which one has weights."""
+    """Return what is wrong with a checkpoint, and which one is complete."""
     if not folder.is_dir():
         problem = (
-            f"{folder}: is not there: a run removes checkpoints once enough newer ones are complete (keep)"
+            f"{folder}: does not exist: a run removes checkpoints once enough newer ones are complete (keep)"
         )
     elif not (folder / MANIFEST).is_file():
         problem = (
-            f"{folder}: is half a checkpoint, without {MANIFEST}: it is being written or removed, or the server died "
-            "while it did so"
+            f"{folder}: is an incomplete checkpoint, without {MANIFEST}: it is being written or removed, or the server "
+            "died meanwhile"
         )
     else:
         problem = str(error)
     try:
         other = next_complete(store, folder.name)
     except CheckpointError:
-        # The folder of all of them cannot be read: the problem is that one.
+        # The folder of checkpoints cannot be read.
         return problem
     return f"{problem}; " + (f"{other} is complete" if other else f"none in {store.root} is complete")
 
 
 def run_of_checkpoint(folder: Path) -> Run:
-    """The run that took it. Raises RunError where the checkpoint does not lie in one."""
+    """Return the run of a checkpoint. Raises RunError if the checkpoint does not lie in a run folder."""
     if folder.parent.name != CHECKPOINTS:
         raise RunError(
             f"{folder}: lies in no run folder, which has the job's name and so the model: expected "
@@ -134,11 +140,11 @@ def run_of_checkpoint(folder: Path) -> Run:
 
 
 def weights_of(run: Run, version: int | None, watch: Callable[[Replayed], None] | None = None) -> Weights:
-    """Of `version`, or of the last one.
+    """Return the weights of `version`, or of the last one.
 
-    The last one's file is read, and held against the run's fingerprint. For others, and of a run that was killed
-    before it wrote one, the log is executed again, which takes as long as computing every gradient in one process;
-    `watch` is called after each version. Raises RunError, and JobError where the job's own code raises.
+    The last version's file is read, and compared with the run's fingerprint. For another version, or if the run was
+    killed before it wrote the file, the log is executed again, which takes as long as computing every gradient in one
+    process; `watch` is called after each version. Raises RunError, and JobError if the job's own code raises.
     """
     saved = run.path / WEIGHTS
     last = run.summary.versions
@@ -178,18 +184,20 @@ FORMATS = (KERAS, SAFETENSORS, NPZ, SAVED_MODEL)
 
 @runtime_checkable
 class ModelWriter(Protocol):
-    """What builds a job's model: `psworker.tensorflow.Trainer`."""
+    """A trainer that can write its job's model: `psworker.tensorflow.Trainer`."""
 
     def save_model(
         self, weights: Mapping[str, Floats], path: Path, optimizer: OptimizerState | None = None
     ) -> str:
-        """Write the model with these weights; a path that ends in .keras is a Keras file, another a SavedModel. Returns
-        what the file has of the optimizer, a phrase."""
+        """Write the model with these weights, as a Keras file if the path ends in .keras, else as a SavedModel.
+
+        Return a phrase about the optimizer's state in the file.
+        """
         ...
 
 
 def check_target(path: Path) -> None:
-    """Before anything is computed. Raises RunError for a name that says no format, or is taken."""
+    """Raise RunError for a path that names no format, or exists. Call it before anything is computed."""
     if path.suffix not in FORMATS:
         raise RunError(
             f"{path}: expected a name that ends in .keras, .safetensors or .npz, or one without an ending for a "
@@ -200,28 +208,30 @@ def check_target(path: Path) -> None:
 
 
 def needs_model(path: Path) -> bool:
-    """The format holds the model's code, too, which comes from the job."""
+    """Return True if the format also holds the model's code, which comes from the job."""
     return path.suffix in (KERAS, SAVED_MODEL)
 
 
 def holds_optimizer(path: Path) -> bool:
-    """The format holds what an optimizer remembers."""
+    """Return True if the format holds the optimizer's state."""
     return path.suffix == KERAS
 
 
 def write_weights(
     path: Path, weights: Mapping[str, Floats], model: ModelWriter | None, optimizer: OptimizerState | None
 ) -> str:
-    """`model` is there where the format needs one. Returns what the file has of the optimizer, a phrase. Raises
-    RunError, with nothing left behind, and JobError."""
-    told = "without the optimizer's state, for which the format has no place"
+    """Write a file or folder, with the `model` if the format needs one.
+
+    Return a phrase about the optimizer's state in it. Raises RunError, with nothing left behind, and JobError.
+    """
+    phrase = "without the optimizer's state, for which the format has no place"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".export-", dir=path.parent))
         try:
             part = aside / path.name
             if model is not None:
-                told = model.save_model(weights, part, optimizer)
+                phrase = model.save_model(weights, part, optimizer)
             elif path.suffix == SAFETENSORS:
                 weights_file.save(part, weights)
             else:
@@ -231,11 +241,11 @@ def write_weights(
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror or error}") from error
-    return told
+    return phrase
 
 
 def _write_npz(path: Path, weights: Mapping[str, Floats]) -> None:
-    """As `numpy.savez`, which has no room for a variable called "file"."""
+    """Write as `numpy.savez` does, which cannot take a variable called "file"."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, values in weights.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -249,10 +259,10 @@ def exported(
     watch: Callable[[Replayed], None] | None = None,
     job: str | None = None,
 ) -> tuple[Weights, str]:
-    """Write `version`, or the last one, to `path`, which `check_target` has looked at; what was written, and what the
-    file has of the optimizer, a phrase.
+    """Write `version`, or the last one, to `path`, which `check_target` has accepted.
 
-    `job`: `FILE:CLASS` of the model, instead of the one that the run's experiment names.
+    Return what was written, and a phrase about the optimizer's state in the file. `job`: `FILE:CLASS` of the model,
+    instead of the one that the run's experiment names.
 
     Raises RunError, ExperimentError, DataError, OtherWeightsError, and JobError.
     """
@@ -264,7 +274,7 @@ def exported(
 
 
 def exported_checkpoint(folder: Path, path: Path, job: str | None = None) -> tuple[Weights, str]:
-    """As `exported`, from a checkpoint's folder: nothing is computed."""
+    """Write a checkpoint's weights as `exported` does. Nothing is computed."""
     model = None
     if needs_model(path):
         model = _model(None if job else run_of_checkpoint(folder), job)

@@ -1,4 +1,4 @@
-"""From an experiment to a simulated cluster."""
+"""A simulated cluster built from an experiment."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -32,11 +32,11 @@ from psworker.local import Trainer
 from psworker.local import build as build_local
 
 TrainerFactory = Callable[[int], Trainer]
-"""From a worker's index to its trainer. Workers may share one that keeps nothing between steps."""
+"""From a worker's index to its trainer. Workers may share a trainer without state."""
 
 
 class SimulationError(ValueError):
-    """An experiment that cannot be simulated; the text names the key and what was expected."""
+    """An experiment that cannot be simulated. The text names the key and what was expected."""
 
 
 def build(
@@ -44,11 +44,10 @@ def build(
     trainers: Callable[[Experiment], TrainerFactory] | None = None,
     reschedule: Callable[[Schedule], Schedule] = lambda schedule: schedule,
 ) -> Cluster:
-    """The cluster of `experiment`, ready to run. It writes nothing until it is given a `Folder`.
+    """Build the cluster of `experiment`, ready to run. It writes nothing until it is given a `Folder`.
 
-    `trainers` makes the trainers of a [job] that is computed for real. `reschedule` may put another
-    learning-rate schedule in the place of the optimizer's.
-    Raises SimulationError, PolicyError, OptimizerError, and whatever a job's code raises.
+    `trainers` makes the trainers of a [job] that is really computed. `reschedule` may replace the optimizer's
+    learning-rate schedule. Raises SimulationError, PolicyError, OptimizerError, and whatever a job's code raises.
     """
     _check(experiment)
     simulation, links, faults = experiment.simulation, experiment.links, experiment.faults
@@ -74,10 +73,10 @@ def build(
         interrupt=simulation.interrupt,
         evaluate=simulation.evaluate,
         until_accuracy=simulation.until_accuracy,
-        # Where only time matters every update is finite.
+        # In a simulation of time only, every update is finite.
         assurance=ShardBounds(policy.tensors, optimizer) if any(made.values()) else None,
     )
-    # Perfect links draw nothing: ten thousand workers can share one generator.
+    # Perfect links draw nothing, so ten thousand workers can share one generator.
     chance = stream(experiment.run.seed, 0, "messages")
     for number in numbers:
         if not link_faults.perfect:
@@ -106,7 +105,7 @@ def _time_is_up(cluster: Cluster, seconds: float) -> None:
 
 
 def _numbers(experiment: Experiment) -> list[int]:
-    """Workers of the start, and those that join beyond them."""
+    """Return the numbers of the initial workers and of those that join later."""
     more = {join.worker for join in experiment.faults.joins}
     return sorted({*range(experiment.cluster.workers), *more})
 
@@ -128,7 +127,7 @@ def _terms(experiment: Experiment, optimizer: Optimizer) -> JobTerms:
         checkpoint_versions=every.versions,
         checkpoint_seconds=every.seconds,
         nonfinite_limit=cluster.nonfinite_limit,
-        # Time passes in leaps here: only a limit that is said is looked at.
+        # Virtual time advances in leaps, so only an explicit limit is used.
         ticket_timeout=0.0 if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
     )
 
@@ -181,7 +180,7 @@ def _store(
 
 
 def _batches(experiment: Experiment, worker: Worker, first: int) -> Iterator[tuple[int, Any]]:
-    """(number, batch) from number `first` on; batches of nothing where only time matters."""
+    """Iterate over (number, batch) from `first` on; the batches are None in a simulation of time only."""
     epochs = experiment.job.epochs
     if worker.trainer is not None:
         workers, seed = experiment.cluster.workers, experiment.run.seed
@@ -195,10 +194,9 @@ def _batches(experiment: Experiment, worker: Worker, first: int) -> Iterator[tup
 
 
 def step_times(experiment: Experiment, number: int) -> Draw:
-    """Seconds of each step of worker `number`: its compute time, then its injected delay.
+    """Return a generator of the seconds of each step of worker `number`: compute time plus injected delay.
 
-    The delay is drawn from the stream that a real worker draws from. Raises
-    SimulationError for a trace that cannot be read.
+    The delay is drawn from the stream that a real worker draws from. Raises SimulationError for an unreadable trace.
     """
     seed, simulation = experiment.run.seed, experiment.simulation
     compute, delay = _times(experiment, number)
@@ -224,7 +222,7 @@ def _times(experiment: Experiment, number: int) -> tuple[Delay, Delay]:
     return compute.scaled(experiment.simulation.factors.get(number, 1.0)), delay
 
 
-# Bad input
+# Invalid experiments
 
 
 def _check(experiment: Experiment) -> None:
@@ -276,7 +274,7 @@ def _check_joins(joins: Sequence[Join]) -> None:
 
 
 def _check_learning(experiment: Experiment) -> None:
-    """What is asked of a model needs one that has it."""
+    """Raise SimulationError for options that need another problem."""
     simulation, problem = experiment.simulation, _problem(experiment)
     if simulation.options and simulation.problem == "auto":
         raise SimulationError(
@@ -297,7 +295,7 @@ def _check_learning(experiment: Experiment) -> None:
 
 
 def _check_seconds(experiment: Experiment, numbers: Sequence[int]) -> None:
-    """Only the time can end the run: it must be given, and it must pass."""
+    """Check a run that only time can end: the limit must be given, and time must pass."""
     seconds, links = experiment.simulation.seconds, experiment.links
     if not seconds:
         raise SimulationError(
@@ -316,5 +314,5 @@ def _mean(time: Delay) -> float:
     try:
         return 0.0 if time.never else time.mean
     except DelayError:
-        # Told with the name of its key when its times are to be drawn.
+        # `step_times` reports it with its key.
         return math.inf

@@ -72,7 +72,7 @@ def test_of_half_a_checkpoint_it_is_said_what_it_is_and_which_one_is_complete(tm
         for complete in (first, last, None):
             done = ps_lab("export", store.root / half, "--to", tmp_path / "w.npz")
             expected = f"; {complete} is complete" if complete else f"; none in {store.root} is complete"
-            assert done.code == 2 and "is half a checkpoint, without manifest.json" in done.err, done
+            assert done.code == 2 and "without manifest.json" in done.err, done
             assert done.err.strip().endswith(expected), done
             if complete:
                 (store.root / complete / "manifest.json").unlink()
@@ -111,7 +111,7 @@ def test_one_that_a_run_removes_meanwhile_is_said_or_exported_whole(
     else:
         monkeypatch.setattr(Store, "arrays", arrays)
     done = ps_lab("export", store.root / name, "--to", target)
-    assert done.code == 2 and f"{name}: is not there" in done.err, done
+    assert done.code == 2 and f"{name}: does not exist" in done.err, done
     assert done.err.strip().endswith("is complete") and not target.exists()
     monkeypatch.undo()
     assert ps_lab("export", store.root / newest, "--to", target).code == 0

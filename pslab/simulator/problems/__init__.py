@@ -16,15 +16,17 @@ from pswire.nearest import did_you_mean
 __all__ = ["PROBLEMS", "Gradient", "NumpyTrainer", "Problem", "ProblemError", "numpy_problem"]
 
 PROBLEMS: dict[str, Any] = {"quadratic": Quadratic, "logistic": Logistic, "mlp": Mlp}
-"""The problems by name; each is a dataclass whose fields are its options."""
+"""Problems by name. Each is a dataclass whose fields are its options."""
 
-# What must be above 0; the others may be 0.
+# Options that must be above 0; the others may be 0.
 _POSITIVE = ("dimensions", "condition", "batches_per_epoch", "batch_size", "hidden")
 
 
 def numpy_problem(name: str, options: Mapping[str, object], units: int = 0) -> NumpyTrainer:
-    """`units`: the data is dealt as so many work units. Raises ProblemError for an unknown problem, an unknown option
-    or a value that does not fit."""
+    """Return the trainer of a problem. `units`: its data is dealt as that many work units, if above 0.
+
+    Raises ProblemError for an unknown problem, an unknown option or an invalid value.
+    """
     if name not in PROBLEMS:
         raise ProblemError(f"unknown problem {name!r}{did_you_mean(name, PROBLEMS)}")
     known = {option.name: option.default for option in fields(PROBLEMS[name])}

@@ -1,6 +1,7 @@
-"""Scikit-learn's handwritten digits, dealt out as in the examples, and two models of them with gradients by hand.
+"""Scikit-learn's handwritten digits, and two models with gradients by hand.
 
-Multinomial logistic regression is convex, so its optimum is a number; the other model has one hidden layer."""
+Multinomial logistic regression is convex, so its optimum is known; the other model has one hidden layer.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ CLASSES = 10
 
 @cache
 def digits() -> tuple[Batch, Batch]:
-    """((images [1437, 64] from 0 to 1, labels [1437]), the same of the 360 held out)."""
+    """Return ((images [1437, 64] from 0 to 1, labels [1437]), the same of the 360 held out)."""
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
@@ -33,8 +34,10 @@ def digits() -> tuple[Batch, Batch]:
 
 
 def dealt(worker: int, workers: int, seed: int, epoch: int, batch_size: int) -> Iterator[Batch]:
-    """One worker's batches: shuffled anew each epoch and dealt like cards, so that batch k of all
-    n workers together is batch k of one worker with n times the batch size."""
+    """Iterate over one worker's batches, shuffled in each epoch.
+
+    Samples are dealt in turn, so that batch k of all n workers together is batch k of one worker with n times the size.
+    """
     (x, y), _ = digits()
     mine = np.random.default_rng([seed, epoch]).permutation(len(x))[worker::workers]
     for start in range(0, len(mine), batch_size):
@@ -43,7 +46,7 @@ def dealt(worker: int, workers: int, seed: int, epoch: int, batch_size: int) -> 
 
 
 def softmax_loss(logits: Floats, labels: Labels) -> tuple[float, Floats]:
-    """Mean cross-entropy, and its gradient with respect to the logits [n, classes]."""
+    """Return the mean cross-entropy, and its gradient with respect to the logits [n, classes]."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     exponentials = np.exp(shifted)
     total = exponentials.sum(axis=1, keepdims=True)
@@ -60,7 +63,7 @@ def accuracy(logits: Floats, labels: Labels) -> float:
 
 @dataclass(frozen=True)
 class Logistic:
-    """Cross-entropy of ``x W + b`` plus l2/2 |W|^2, which makes it strongly convex in W."""
+    """Logistic regression: cross-entropy of ``x W + b`` plus l2/2 |W|^2, which makes it strongly convex in W."""
 
     batch_size: int = 32
     l2: float = 0.01
@@ -80,7 +83,7 @@ class Logistic:
         return Gradient({"W": d_weights, "b": d_logits.sum(axis=0)}, loss, len(y))
 
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
-        """`loss` on all training data, `gap` of it above the optimum's, `accuracy` on what was held out."""
+        """Return `loss` on all training data, its `gap` to the optimum, `accuracy` on the held-out data."""
         train, (x, y) = digits()
         loss = self.gradient(parameters, train).loss
         found = accuracy(x @ parameters["W"] + parameters["b"], y)
@@ -89,7 +92,7 @@ class Logistic:
 
 @cache
 def optimum(problem: Logistic) -> float:
-    """The least training loss, by Nesterov's method in full batches (to about 1e-6)."""
+    """Return the least training loss, by Nesterov's method in full batches (to about 1e-6)."""
     train, _ = digits()
     at = {name: values.copy() for name, values in problem.initial().items()}
     before = dict(at)
@@ -104,7 +107,7 @@ def optimum(problem: Logistic) -> float:
 
 @dataclass(frozen=True)
 class Mlp:
-    """64 -> `hidden` (ReLU) -> 10. Initial values: Glorot uniform, from a seed of their own."""
+    """A network 64 -> `hidden` (ReLU) -> 10. Initial values: Glorot uniform, from their own seed."""
 
     hidden: int = 32
     batch_size: int = 32
@@ -142,7 +145,7 @@ class Mlp:
         return Gradient(values, loss, len(y))
 
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
-        """Loss and accuracy on what was held out."""
+        """Return loss and accuracy on the held-out data."""
         _, (x, y) = digits()
         p = parameters
         logits = np.maximum(x @ p["W1"] + p["b1"], 0) @ p["W2"] + p["b2"]

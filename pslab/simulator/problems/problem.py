@@ -1,4 +1,4 @@
-"""What a problem is, and how it becomes a worker's trainer."""
+"""The interface of problems, and the worker's trainer of one."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class ProblemError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """Of a batch's mean loss: one array per parameter."""
+    """The gradient of a batch's mean loss: one array per parameter."""
 
     values: Parameters
     loss: float
@@ -28,22 +28,22 @@ class Gradient:
 
 
 class Problem(Protocol):
-    """A function of parameters and batches. Keeps nothing between calls."""
+    """A function of parameters and batches, without state."""
 
     def initial(self) -> Parameters:
-        """float32 arrays by name: the starting point, the same in every run."""
+        """Return the starting point, the same in every run: float32 arrays by name."""
         ...
 
     def batches(self, worker: int, workers: int, seed: int, epoch: int) -> Iterator[Any]:
-        """One worker's batches of one epoch."""
+        """Iterate over one worker's batches of one epoch."""
         ...
 
     def gradient(self, parameters: Parameters, batch: Any) -> Gradient:
-        """Loss and gradient of a batch at `parameters`."""
+        """Return loss and gradient of a batch at `parameters`."""
         ...
 
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
-        """Metrics at `parameters`, by name."""
+        """Return the metrics at `parameters`, by name."""
         ...
 
 
@@ -56,13 +56,13 @@ class NumpyResult:
 
 
 class NumpyTrainer:
-    """A problem in the form that a worker needs. It keeps nothing, so all workers can share it."""
+    """The trainer of a problem. It has no state, so all workers can share it."""
 
     # Weights come as float32.
     narrow = False
 
     def __init__(self, problem: Problem, units: int = 0) -> None:
-        """`units`: the data is dealt, as so many work units, each of which is one worker's part of so many."""
+        """`units`: if above 0, the data is dealt as that many work units, unit i being the part of worker i."""
         self.problem = problem
         self._initial = dict(problem.initial())
         self._plan: Plan | None = None
@@ -74,13 +74,13 @@ class NumpyTrainer:
         return [(VariableSpec(name, values.shape), values) for name, values in self._initial.items()]
 
     def attach(self, plan: Plan) -> None:
-        """How the variables lie on the servers. Before the first step."""
+        """Set how the variables lie on the servers. Call it before the first step."""
         self._plan = plan
 
     def batches(
         self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int = 0
     ) -> Iterator[tuple[int, Any]]:
-        """(number, batch) of one worker's part of the data, from number `skip` on."""
+        """Iterate over (number, batch) of one worker's part of the data, from number `skip` on."""
         number = 0
         for epoch in range(epochs):
             for batch in self.problem.batches(worker_index, worker_count, seed, epoch):
@@ -89,18 +89,18 @@ class NumpyTrainer:
                 number += 1
 
     def unit_batches(self, worker_index: int, seed: int) -> Callable[[Unit], Iterator[Any]]:
-        """From a work unit to its batches."""
+        """Return a function from a work unit to its batches."""
         assert self.work is not None, "the problem deals no work units"
         units = self.work.count
         return lambda unit: self.problem.batches(unit.index, units, seed, unit.epoch)
 
     def parameters(self, flats: list[Floats]) -> dict[str, Floats]:
-        """Number of elements of all variables."""
+        """Return the variables by name, from one flat array per server."""
         assert self._plan is not None, "attach(plan) comes first"
         return dict(zip(self._initial, self._plan.gather(flats), strict=True))
 
     def step(self, flats: list[Floats], batch: Any) -> NumpyResult:
-        """Loss and gradient of one batch at these weights, one flat array per server."""
+        """Return loss and gradient of one batch at these weights, one flat array per server."""
         gradient = self.problem.gradient(self.parameters(flats), batch)
         assert self._plan is not None
         payloads = self._plan.scatter([gradient.values[name] for name in self._initial])
@@ -108,7 +108,6 @@ class NumpyTrainer:
         return NumpyResult(payloads, gradient.loss, float(np.sqrt(squares)), gradient.samples)
 
     def evaluate(self, flats: list[Floats]) -> dict[str, float]:
-        # A model that has diverged is evaluated, too: its numbers are then no numbers, which is what it is worth.
-        """The problem's metrics at these weights."""
+        """Return the problem's metrics at these weights; NaN or infinite ones for a model that has diverged."""
         with np.errstate(over="ignore", invalid="ignore"):
             return self.problem.evaluate(self.parameters(flats))

@@ -1,4 +1,4 @@
-"""f(x) = 1/2 sum_i h_i (x_i - c_i)^2: the problem on which theory is exact."""
+"""The quadratic f(x) = 1/2 sum_i h_i (x_i - c_i)^2, for which theory is exact."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Quadratic:
-    """Curvatures h_i from 1 to 1/`condition` on a log scale; noise of each gradient N(0, noise^2).
+    """A quadratic with curvatures h_i from 1 to 1/`condition` on a log scale, and gradient noise N(0, noise^2).
 
-    `centres` and `curvatures`, when given, make the workers' data differ:
-    worker w minimises ``curvatures[w]/2 sum_i h_i (x_i - centres[w])^2`` (both
-    are repeated round and round), and the optimum is that of the workers' mean.
+    `centres` and `curvatures` make the workers' data differ: worker w minimises
+    ``curvatures[w]/2 sum_i h_i (x_i - centres[w])^2`` (both are repeated cyclically), and the optimum is that of the
+    workers' mean.
     """
 
     dimensions: int = 10
@@ -38,7 +38,7 @@ class Quadratic:
 
     @property
     def optimum(self) -> float:
-        """Every coordinate of the minimum of the workers' mean, each (centre, curvature) once."""
+        """Each coordinate of the minimum of the workers' mean, with each (centre, curvature) once."""
         pairs = [self._of(worker) for worker in range(max(len(self.centres), len(self.curvatures)))]
         return sum(c * k for c, k in pairs) / sum(k for _, k in pairs)
 
@@ -62,7 +62,7 @@ class Quadratic:
         return Gradient({"x": pull + batch.noise}, loss, 1)
 
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
-        """`loss`: above the optimum's; `distance`: from the optimum; `gradient`: the norm of f's own."""
+        """Return `loss` (above the optimum's), `distance` from the optimum, `gradient` (the norm of that of f)."""
         away = parameters["x"].astype(np.float64) - self.optimum
         pairs = [self._of(worker) for worker in range(max(len(self.centres), len(self.curvatures)))]
         mean = sum(k for _, k in pairs) / len(pairs)
