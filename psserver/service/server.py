@@ -20,6 +20,8 @@ from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.net.follow import FollowNobody
 from psserver.service.net.loop import Owner
+from psserver.service.net.pulls import PullRpc
+from psserver.service.net.pushes import PushRpc
 from psserver.service.net.registration import Registration
 from psserver.service.net.services import (
     COORDINATOR,
@@ -28,8 +30,6 @@ from psserver.service.net.services import (
     add_services,
     methods,
 )
-from psserver.service.net.shard import ShardRpc
-from psserver.service.net.streams import Stream
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from pswire.addresses import Address
@@ -65,12 +65,12 @@ class Server:
             self.host.saver.store = Store(settings.out / CHECKPOINTS)
         self.watch = self.host.watch
         self.authorizer = Authorizer(settings.credentials)
-        self.listeners = Listeners(settings, self.host, self._exchanged, self.authorizer)
-        self.sockets = self.listeners.sockets
+        self._exchange = ExchangeRpc(self.host)
+        self.listeners = Listeners(settings, self.host, self._exchange.exchange, self.authorizer)
+        self.sockets = self._exchange.sockets = self.listeners.sockets
         # Server 0 has the one, any other server the other.
         self._coordinating: Coordinating | None = None
         self.following: Following | None = None
-        self._exchange: ExchangeRpc | None = None
         self._lock: FolderLock | None = None
 
     def run(self) -> ExitCode:
@@ -174,8 +174,9 @@ class Server:
         if self._coordinating is not None:
             services[COORDINATOR.full_name] = methods(COORDINATOR, rpc, self._coordinating.rpc)
         follow = FollowNobody() if self.following is None else self.following.rpc
-        self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
-        services[SHARD.full_name] = methods(SHARD, rpc, ShardRpc(self.host), self._exchange, follow)
+        self._exchange.decider = None if self.job is None else self.job.decider
+        payloads = (PushRpc(self.host), PullRpc(self.host), self._exchange)
+        services[SHARD.full_name] = methods(SHARD, rpc, *payloads, follow)
         return await add_services(served, services, rpc)
 
     def _announce_ready(self, address: Address) -> None:
@@ -194,8 +195,3 @@ class Server:
         if self.listeners.metrics is not None:
             ready["metrics"] = str(self.listeners.metrics.address)
         self._announce("ready", ready)
-
-    async def _exchanged(self, stream: Stream) -> None:
-        """The method Exchange, on a socket. No socket has a token before it is registered."""
-        assert self._exchange is not None
-        await self._exchange.exchange(stream)

@@ -16,7 +16,7 @@ from psserver.checkpoint.disk import RealDisk
 from psserver.service.job import run_log
 from psserver.service.job.follower import Follower
 from psserver.service.life import results
-from psserver.service.net import payloads
+from psserver.service.net import pulls
 from psserver.service.net.follow import FollowRpc
 from psserver.service.store import checkpoints, shard_part
 
@@ -80,7 +80,7 @@ class Death:
             shard_part, "save_shard", "its part", lambda _, __, state: state.facts.version == versions
         )
         self.before(FollowRpc, "_end", "its end")
-        begin, rename = payloads.Outgoing.begin, RealDisk.rename
+        begin, rename = pulls.Outgoing.begin, RealDisk.rename
 
         async def giving(host: Any, request: Any, caller: Any) -> Any:
             if host.server and not request.worker:
@@ -92,7 +92,7 @@ class Death:
                 self.reach("weights")
             rename(disk, old, new)
 
-        mock.patch.object(payloads.Outgoing, "begin", giving).start()
+        mock.patch.object(pulls.Outgoing, "begin", giving).start()
         mock.patch.object(RealDisk, "rename", renaming).start()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import psworker
 from psserver.service.guard.calls import SendingPace
-from psserver.service.net import payloads
+from psserver.service.net import pulls
 from pswire.model.plan import VariableSpec
 from pswire.patience import ping_interval
 from tests.cluster.cluster import Cluster
@@ -52,7 +52,7 @@ def test_a_large_model_trains_over_500_kb_per_second(timeout: float, monkeypatch
         pieces.append(pace.piece)
         sent(pace, seconds)
 
-    monkeypatch.setattr(payloads, "SendingPace", pace)
+    monkeypatch.setattr(pulls, "SendingPace", pace)
     monkeypatch.setattr(SendingPace, "sent", recorded)
     initial = [(MODEL, np.zeros(MODEL.shape, np.float32))]
     steps = 2 if SOAK else 1

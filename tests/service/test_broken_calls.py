@@ -86,7 +86,7 @@ def test_a_fault_of_the_server_ends_the_session_in_words(
         def fails(*_: object, **__: object) -> None:
             raise KeyError("what nobody thought of")
 
-        monkeypatch.setattr(job, "handle", fails)
+        monkeypatch.setattr(job.decider, "handle", fails)
         peer.send(ready=pb.Ready())
         refusal = peer.receive("refusal")
         assert refusal.fatal and "the server failed" in refusal.message and "KeyError" in refusal.message

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from psserver.service.net import bulk
+from psserver.service.net.bulk import SMALL, Buffers
 from psserver.service.net.connection import Connection
 from psserver.service.net.loop import HeavyWork, Owner
-from psserver.service.net.payloads import SMALL, Buffers
 from pswire.transport.framed_socket import FRAME_BYTES, HEAD, SocketError
 from pswire.transport.frames import Message
 from tests import patience
@@ -180,7 +180,7 @@ def test_a_thread_goes_on_with_what_the_loop_began(ends: tuple[socket.socket, so
         owner = Owner()
         owner.begin()
         threads = HeavyWork(owner, 1, "payload")
-        connection = Connection(owner.loop, here, Buffers(), threads)
+        connection = Connection(owner.loop, here, Buffers(), threads, "", lambda nbytes: LONG)
         given: list[Message | None] = []
         ended = owner.loop.create_future()
 

@@ -14,7 +14,7 @@ import pytest
 
 from psserver.service.guard import calls
 from psserver.service.guard.limits import Limit
-from psserver.service.net import exchange, shard
+from psserver.service.net import pushes
 from psserver.service.store import admission
 from pswire.model.plan import VariableSpec
 from pswire.transport.connecting import stub_of
@@ -124,8 +124,7 @@ def test_a_payload_that_stops_half_way_is_cut(
 ) -> None:
     with serving(worker_timeout=0.5) as cluster, Peer(cluster, "worker") as peer:
         grant = peer.ready()
-        for module in (shard, exchange):
-            monkeypatch.setattr(module, "CHUNK_SECONDS", 0.0)
+        monkeypatch.setattr(pushes, "CHUNK_SECONDS", 0.0)
         header, *chunks = messages(peer.header(grant, 0), bytes(peer.plan.shards[0].nbytes), size=16)
         over = threading.Event()
         stack.callback(over.set)

@@ -12,7 +12,7 @@ import pytest
 from psserver.coordinator import JobTerms
 from psserver.coordinator.members import waits
 from psserver.service.life import results
-from psserver.service.net.payloads import Outgoing
+from psserver.service.net.pulls import Outgoing
 from psserver.weights_file import load
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb

@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from psserver.service.net import shard as rpc
+from psserver.service.net import pushes
 from pswire.transport import frames, segments
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
@@ -109,7 +109,7 @@ def test_of_a_strangers_payload_the_header_is_read_and_no_more(monkeypatch: pyte
 
     with serving() as cluster, Peer(cluster, "w0") as peer:
         grant = peer.ready()
-        monkeypatch.setattr(rpc, "_parse", noted)
+        monkeypatch.setattr(pushes, "_parse_push", noted)
         header = peer.header(grant, 0, membership_token=bytes(16))
         chunks = [piece(0, bytes(2**22 - 64))] * 4
         with refused(DENIED, "membership token"):

@@ -13,7 +13,7 @@ import pytest
 import psworker
 from psserver.service.errors import Refused, precondition
 from psserver.service.net import connection as connection_module
-from psserver.service.net import in_place, sockets
+from psserver.service.net import exchange, sockets
 from psserver.service.net.streams import Stream
 from pswire.model.plan import VariableSpec
 from pswire.transport import framed_socket
@@ -161,15 +161,15 @@ def test_an_idle_connection_is_kept_alive_by_both_ends() -> None:
 
 def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not available, only a server that is there can say."""
-    dial, reason = handshake.connect_tcp, in_place.reason_against
+    dial, reason = handshake.connect_tcp, exchange.reason_against
 
     async def ending(*_: object) -> str | None:
-        monkeypatch.setattr(in_place, "reason_against", reason)
+        monkeypatch.setattr(exchange, "reason_against", reason)
         raise Refused(grpc.StatusCode.UNAVAILABLE, "server 0 is shutting down")
 
     def gone(*_: object) -> FramedSocket:
         monkeypatch.setattr(handshake, "connect_tcp", dial)
-        monkeypatch.setattr(in_place, "reason_against", ending)
+        monkeypatch.setattr(exchange, "reason_against", ending)
         raise SocketError("no socket today")
 
     monkeypatch.setattr(handshake, "connect_tcp", gone)

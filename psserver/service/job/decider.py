@@ -6,6 +6,7 @@ has happened that is not in it.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from psserver.service.job.run_log import Flushing, LogFlush, RunLog
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
 from psserver.shard_bounds import ShardBounds
+from pswire import protocol
 from pswire.decisions import entries
 from pswire.decisions.entries import Job as JobEntry
 from pswire.exits import ExitCode
@@ -164,6 +166,18 @@ class Decider:
         """As `step`, and execute what was decided."""
         self.step(lambda: decide(self.coordinator, time.monotonic()))
         self.execute()
+
+    def handle(
+        self,
+        worker: str,
+        incarnation: int,
+        request: protocol.Request,
+        *,
+        ordinary: bool = True,
+        norm: float = math.nan,
+    ) -> None:
+        """Take a request of that incarnation of a worker; `ordinary` and `norm` as for `Coordinator.handle`."""
+        self.input(lambda c, now: c.handle(worker, incarnation, request, now, ordinary=ordinary, norm=norm))
 
     def step(self, decide: Callable[[], list[Output]]) -> None:
         """Decide, write, send. A failure ends the job; JoinRefused is an answer, with nothing changed."""

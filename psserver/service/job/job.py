@@ -249,20 +249,6 @@ class Job:
 
     # Work
 
-    def handle(
-        self,
-        worker: str,
-        incarnation: int,
-        request: protocol.Request,
-        *,
-        ordinary: bool = True,
-        norm: float = math.nan,
-    ) -> None:
-        """Take a request of that incarnation of a worker, as `Coordinator.handle`."""
-        self.decider.input(
-            lambda c, now: c.handle(worker, incarnation, request, now, ordinary=ordinary, norm=norm)
-        )
-
     def repeated(self, worker: str, ticket: int) -> bool:
         """The worker's ticket is no longer open: a commit of it is a repeated one and changes nothing."""
         found = self.coordinator.tickets.find(ticket, worker)

@@ -6,6 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -45,6 +46,8 @@ class Listeners:
         self._settings, self._host = settings, host
         self.grpc: grpc.aio.Server | None = None
         self.metrics: Metrics | None = None
+        # Seconds that a peer may take to read so many bytes.
+        self.patience = partial(transfer, worker_timeout=settings.terms.worker_timeout)
         self.sockets = SocketListener(
             exchange,
             host.owner,
@@ -58,10 +61,6 @@ class Listeners:
         host.memory.ledger.watch(
             lambda: self.sockets.received, lambda: host.held_by(self.sockets.holders(), "frames")
         )
-
-    def patience(self, nbytes: int) -> float:
-        """Seconds that a peer may take over so much."""
-        return transfer(nbytes, self._settings.terms.worker_timeout)
 
     def bind_grpc(self) -> tuple[grpc.aio.Server, Address]:
         """Its address, with the port that it has. Within the loop. Raises BindError."""

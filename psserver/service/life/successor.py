@@ -95,7 +95,7 @@ class Succession:
             job.stop(f"a phase is over, and {worker} begins another job", success=True, cause=REPLACED)
         member = roster.present.get(worker)
         if member is not None:
-            job.handle(worker, member.incarnation, protocol.Leave("begins another job"))
+            job.decider.handle(worker, member.incarnation, protocol.Leave("begins another job"))
 
     def check_came(self, after: str) -> None:
         """A worker that belongs to no job yet comes to this one, which trains. Raises Refused where it is not behind

@@ -1,7 +1,8 @@
-"""Frames of large payloads on a socket, moved by a thread of a small pool.
+"""Large frames: pooled memory for them, and threads that move them while the peer keeps up.
 
-The loop would wake up for every buffer of the kernel: some hundred times for a model of 67 MB. A thread moves frames
-for one turn, and stops sooner where the peer makes it wait: a slow peer costs a descriptor, and no thread.
+On the loop, a payload of 67 MB would cost some hundred wake-ups, one for each buffer of the kernel. A thread of a
+small pool moves frames for one turn, and stops sooner if the peer makes it wait. So a slow peer holds a descriptor,
+but no thread.
 """
 
 import select
@@ -10,20 +11,25 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from psserver.service.net.payloads import Buffers
 from pswire.transport.framed_socket import FRAME_BYTES, HEAD, MORE, Carrier, Parts, SocketError
 from pswire.transport.frames import Message
 
-# Of a server, whatever the number of its workers.
+# Threads of a server, whatever the number of its workers.
 THREADS: Final = 4
-# After so many seconds a thread serves the next connection.
+# Seconds after which a thread serves the next connection.
 TURN: Final = 0.05
-# How long a thread waits for a peer that is in the middle of a payload; milliseconds.
+# Milliseconds that a thread waits for a peer in the middle of a payload.
 REST: Final = 2
+# Initial bytes of a buffer. Memory grows with what has arrived, not with what was announced.
+FIRST: Final = 2**18
+# Bytes received at once while no large frame is being received.
+SMALL: Final = 2**17
+# Free buffers that are kept for the next large frame.
+FREE_BUFFERS: Final = 4
 
 
 class _Memory(threading.local):
-    """A frame of each thread: what a connection receives here costs no memory of its own."""
+    """One frame per thread: a connection that receives here needs no memory of its own."""
 
     def __init__(self) -> None:
         self.frame = memoryview(bytearray(HEAD.size + FRAME_BYTES))
@@ -35,11 +41,10 @@ _memory = _Memory()
 def receive(
     connected: Carrier, most: int, take: Callable[[Message], bool], begun: bytes | bytearray = b""
 ) -> bytes:
-    """Hand frames of at most `most` bytes to `take`, until it returns False, the turn is over, or the peer rests;
-    the beginning of the next frame is returned. `begun`: that of the first, less than a whole one.
+    """Pass frames of at most `most` bytes to `take` until it returns False, the turn is over, or the peer pauses.
 
-    A frame is good until `take` returns. Raises SocketError at the end of the stream and for what is no frame, and
-    what `take` raises.
+    `begun` holds the start of the first frame. Returns the start of the next one. A frame is valid until `take`
+    returns. Raises SocketError at the end of the stream and for a malformed frame, and whatever `take` raises.
     """
     frame, end = _memory.frame, time.monotonic() + TURN
     poll = _poll(connected, select.POLLIN)
@@ -62,10 +67,10 @@ def receive(
 
 
 def send(connected: Carrier, messages: Iterator[Parts]) -> memoryview:
-    """Send messages until there are no more, the turn is over, or the peer does not take them; what was begun and not
-    sent is returned. The last part of a message is its payload.
+    """Send messages until none are left, the turn is over, or the peer pauses; return the unsent rest of the last one.
 
-    Raises SocketError when the other end is gone, and what `messages` raises.
+    The last part of each message is its payload. Raises SocketError if the peer has closed, and whatever `messages`
+    raises.
     """
     end = time.monotonic() + TURN
     poll = _poll(connected, select.POLLOUT)
@@ -84,15 +89,17 @@ def send(connected: Carrier, messages: Iterator[Parts]) -> memoryview:
 
 
 def _poll(connected: Carrier, event: int) -> Callable[[], bool]:
-    """Waits until `connected` is ready, and for `REST` at most: is it?"""
+    """Return a function that waits for `connected`, at most `REST`, and returns whether it is ready."""
     poll = select.poll()
     poll.register(connected, event)
     return lambda: bool(poll.poll(REST))
 
 
 def fill(connected: Carrier, frame: memoryview, filled: int) -> int:
-    """Receive the rest of one frame, until the turn is over or the peer rests: how much of it is there. Raises
-    SocketError as `receive`."""
+    """Receive the rest of one frame until the turn is over or the peer pauses; return how many bytes it has.
+
+    Raises SocketError at the end of the stream.
+    """
     end = time.monotonic() + TURN
     return _fill(connected, frame, filled, len(frame), _poll(connected, select.POLLIN), end)
 
@@ -100,12 +107,13 @@ def fill(connected: Carrier, frame: memoryview, filled: int) -> int:
 def _fill(
     connected: Carrier, view: memoryview, filled: int, size: int, ready: Callable[[], bool], end: float
 ) -> int:
-    """Receive until `size` bytes are there, the peer rests, or makes the thread wait beyond `end`: how many are."""
+    """Receive up to `size` bytes into `view`; return how many it holds when the peer pauses or `end` has passed."""
     while filled < size:
         try:
             count = connected.recv_into(view[filled:size])
         except (BlockingIOError, InterruptedError):
-            # One that sends byte by byte never rests. Others have a second turn, for the end of a frame.
+            # A peer that sends byte by byte never pauses; `end` stops it. Others get a second turn for the rest of a
+            # frame.
             if time.monotonic() > end or not ready():
                 return filled
             continue
@@ -120,7 +128,7 @@ def _fill(
 def _give(
     connected: Carrier, view: memoryview, flags: int, ready: Callable[[], bool], end: float
 ) -> memoryview:
-    """Send `view`, or as much of it as the peer takes until it makes the thread wait beyond `end`: the rest."""
+    """Send `view` until the peer pauses or `end` has passed; return what is left of it."""
     while view:
         try:
             view = view[connected.send(view, flags) :]
@@ -132,10 +140,46 @@ def _give(
     return view
 
 
-class LargeFrame:
-    """One at a time: `begin` it, receive into `room`, count what came in `filled`, and `take` it once none is missing.
+class Buffers:
+    """Receive buffers of all connections. The loop's thread owns it."""
 
-    `length`: of the whole frame, in bytes. The loop's thread owns it.
+    def __init__(self) -> None:
+        # Small frames of all connections are received here; no data stays in it.
+        self.small = bytearray(SMALL)
+        self.view = memoryview(self.small)
+        self._free: list[bytearray] = []
+        # Bytes of the buffers in use.
+        self.taken = 0
+
+    def take(self, length: int) -> bytearray:
+        """Return a buffer for a frame of `length` bytes. It may be smaller: see `at_least`."""
+        buffer = self._free.pop() if self._free else bytearray(min(length, FIRST))
+        self.taken += len(buffer)
+        return buffer
+
+    def at_least(self, buffer: bytearray, filled: int, more: int, length: int) -> bytearray:
+        """Return `buffer`, or a larger copy with room for `more` bytes. `length`: bytes of the whole frame."""
+        if len(buffer) >= filled + more:
+            return buffer
+        # A view of the old buffer may be in use, so it is replaced and never resized.
+        larger = bytearray(min(length, max(2 * len(buffer), filled + more)))
+        larger[:filled] = memoryview(buffer)[:filled]
+        self.taken += len(larger) - len(buffer)
+        return larger
+
+    def give(self, buffer: bytearray) -> None:
+        """Take a buffer back; only the largest are kept."""
+        self.taken -= len(buffer)
+        self._free.append(buffer)
+        if len(self._free) > FREE_BUFFERS:
+            sizes = [len(each) for each in self._free]
+            del self._free[sizes.index(min(sizes))]
+
+
+class LargeFrame:
+    """The large frame that a connection receives: `begin`, receive into `room`, add to `filled`, then `take`.
+
+    `length`: bytes of the whole frame. The loop's thread owns it.
     """
 
     __slots__ = ("_buffers", "_memory", "_taken", "filled", "length")
@@ -143,7 +187,7 @@ class LargeFrame:
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
         self._memory: bytearray | None = None
-        # The last whole frame's.
+        # Memory of the last whole frame, until `reuse`.
         self._taken: bytearray | None = None
         self.filled = self.length = 0
 
@@ -153,50 +197,50 @@ class LargeFrame:
 
     @property
     def missing(self) -> int:
-        """Bytes that have not come."""
+        """Bytes that have not arrived."""
         return self.length - self.filled
 
     @property
     def fits(self) -> bool:
-        """There is memory for all of it already."""
+        """Whether memory for the whole frame is allocated."""
         return len(self._memory or b"") >= self.length
 
     @property
     def held(self) -> int:
-        """Bytes of memory."""
+        """Bytes of memory in use."""
         return len(self._memory or b"") + len(self._taken or b"")
 
     def begin(self, length: int, data: memoryview) -> None:
-        """`data`: what has come of it."""
+        """Begin a frame of `length` bytes whose first bytes are `data`."""
         self.length, self.filled = length, len(data)
         memory = self._buffers.take(length)
         self._memory = memory = self._buffers.at_least(memory, 0, len(data), length)
         memory[: len(data)] = data
 
     def room(self, most: int) -> memoryview:
-        """For the next bytes, `most` of them at the most."""
+        """Return room for the next bytes, at most `most`."""
         assert self._memory is not None
         self._memory = memory = self._buffers.at_least(self._memory, self.filled, 1, self.length)
         return memoryview(memory)[self.filled : min(len(memory), self.length, self.filled + most)]
 
     def all(self) -> memoryview:
-        """The whole frame, whatever has come of it. Only where it `fits`."""
+        """Return a view of the whole frame, arrived or not. Only if it `fits`."""
         return memoryview(self._memory or b"")[: self.length]
 
     def take(self) -> memoryview:
-        """The frame, of which nothing is missing: good until `reuse`."""
+        """Return the complete frame; it is valid until `reuse`."""
         frame = self.all()
         self._taken, self._memory = self._memory, None
         return frame
 
     def reuse(self) -> None:
-        """Nobody reads the frame that was taken any more."""
+        """Return the memory of the taken frame to the pool."""
         if self._taken is not None:
             self._buffers.give(self._taken)
             self._taken = None
 
     def release(self) -> None:
-        """The connection has no more use for memory."""
+        """Return all memory to the pool."""
         if self._memory is not None:
             self._buffers.give(self._memory)
             self._memory = None

@@ -1,18 +1,21 @@
-"""One connection of a worker's socket, on the event loop: frames in, frames out, and neither ever blocks.
+"""One connection of a worker on the event loop: frames in, frames out, and nothing blocks.
 
-The wire is that of `pswire.transport.framed_socket`, whose `FramedSocket` is the worker's end.
+The wire is that of `pswire.transport.framed_socket`, whose `FramedSocket` is the worker's end. `_readable` receives
+everything: small frames by way of `_ahead`, a large one in pooled memory. While a large payload arrives without a
+pause, a thread receives it instead (`psserver.service.net.bulk`).
 """
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
+from psserver.service.guard.calls import Caller
 from psserver.service.net import bulk
-from psserver.service.net.bulk import LargeFrame
-from psserver.service.net.loop import HeavyWork, Steps, parked
-from psserver.service.net.payloads import Buffers
+from psserver.service.net.bulk import Buffers, LargeFrame
+from psserver.service.net.loop import HeavyWork
 from pswire.transport.framed_socket import (
     FRAME_BYTES,
     HEAD,
@@ -25,24 +28,27 @@ from pswire.transport.framed_socket import (
 )
 from pswire.transport.frames import Message
 
-# What one turn receives or sends of a large frame: others wait no longer for their turn.
+# Bytes of a large frame that one turn of the loop receives or sends: other connections wait no longer.
 SLICE: Final = 2**20
-# What is received for a connection that does not want it yet; its peer waits then.
+# Bytes that are received before the task asks for them; beyond that the peer waits.
 AHEAD: Final = LARGE
-# In place of a frame: it has begun, and there is much of it.
+# Given to `receive` in place of a frame: a large one has begun and fits into memory.
 _BEGUN: Final[Message] = b"begun"
 
 
 def _is_whole(ahead: bytearray) -> bool:
-    """Does it hold the first frame to its end?"""
+    """Return whether `ahead` holds its first frame to the end."""
     return len(ahead) >= HEAD.size and len(ahead) >= HEAD.size + HEAD.unpack_from(ahead)[0]
 
 
 class Connection:
-    """Runs one coroutine, which alone calls `receive` and `send`, until it ends; then the socket is closed.
+    """A connection, and the one task that calls `receive` and `send`. The socket closes when the task ends.
 
-    The loop's thread owns it. Raises OSError when it is made of a socket that is over already.
+    It is a `psserver.service.net.streams.Stream`. The loop's thread owns it.
     """
+
+    # Whether the other end has shown a certificate; `fingerprint` is that certificate's.
+    authenticates = False
 
     def __init__(
         self,
@@ -50,17 +56,24 @@ class Connection:
         connected: Carrier,
         buffers: Buffers,
         threads: HeavyWork,
+        address: str,
+        patience: Callable[[int], float],
     ) -> None:
-        """`threads`: for what is sent and received in bulk."""
+        """`threads` move large payloads. `patience`: seconds that the peer may take to read so many bytes.
+
+        Raises OSError if the socket is closed already.
+        """
         connected.setblocking(False)
         keep_alive(connected)
         self._loop, self._socket, self._buffers = loop, connected, buffers
-        self._threads = threads
+        self._threads, self._patience = threads, patience
         self._descriptor = connected.fileno()
-        self._steps: Steps | None = None
-        # What the coroutine waits for: "frame", "room" (to send), or something that is not here.
+        self.caller = Caller(self.cut, paced=False, address=address)
+        self._task: asyncio.Task[object] | None = None
+        # What the task waits for: "frame", "room" (to send) or another event; and the future that ends the wait.
         self._waits_for = ""
-        # Received, and not asked for yet; small frames, or the beginning of one.
+        self._waiter: asyncio.Future[Any] | None = None
+        # Bytes that the task has not asked for yet: small frames, or the start of one.
         self._ahead = bytearray()
         self._paused = False
         self._large = LargeFrame(buffers)
@@ -72,15 +85,15 @@ class Connection:
     def run(
         self, coroutine: Coroutine[Any, Any, object], ended: Callable[[BaseException | None], object]
     ) -> None:
-        """`ended(error)` is called once, when the coroutine has ended and the socket is closed."""
+        """Run the coroutine as a task. When it ends, close the socket and call `ended` with its error."""
 
-        def over(error: BaseException | None) -> None:
+        def over(task: "asyncio.Task[object]") -> None:
             self._close()
-            ended(error)
+            ended(asyncio.CancelledError() if task.cancelled() else task.exception())
 
-        self._steps = Steps(self._loop, coroutine, over)
         self._listen()
-        self._steps.resume()
+        self._task = self._loop.create_task(coroutine)
+        self._task.add_done_callback(over)
 
     @property
     def held(self) -> int:
@@ -89,52 +102,60 @@ class Connection:
 
     @property
     def socket(self) -> Carrier:
-        """To be looked at."""
+        """The socket, to be looked at only."""
         return self._socket
 
-    def cut(self) -> None:
-        """End it soon, whatever it waits for. Any number of times."""
-        if self._steps is not None:
-            self._steps.cancel()
-
     @property
-    def fingerprint(self) -> bytes | None:
-        """Of the certificate that the other end has shown; None where it was not asked for one."""
-        return None
+    def fingerprint(self) -> bytes:
+        """Fingerprint of the certificate that the other end has shown; empty without one."""
+        return b""
+
+    def cut(self) -> None:
+        """Cancel the task, whatever it waits for. May be called repeatedly."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _wait_for(self, what: str) -> Any:
+        """Suspend the task until `_give`; return what that gives."""
+        self._waits_for, self._waiter = what, self._loop.create_future()
+        return await self._waiter
+
+    def _give(self, value: object) -> None:
+        self._waits_for = ""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(value)
 
     # Receiving
 
     def expect(self, most: int) -> None:
-        """No frame may be longer."""
+        """Limit frames to `most` bytes."""
         self._most = most
 
     async def receive(self) -> Message | None:
-        """The next frame; None when the stream is over. Raises SocketError for what is no frame.
+        """Return the next frame, or None at the end of the stream. Raises SocketError for a malformed frame.
 
-        A large frame lies in memory that is used again after the next `receive`.
+        The memory of a large frame is reused by the next `receive`.
         """
         self._large.reuse()
         if self._broken is not None:
             raise self._broken
         if self._ahead:
-            # Asked for before its turn: others come first.
+            # The frame may be here already; other connections come first all the same.
             self._loop.call_soon(self._look_ahead)
         elif self._end_of_stream:
             return None
         if self._paused:
             self._paused = False
             self._listen()
-        self._waits_for = "frame"
-        frame: Message | None = await parked()
+        frame: Message | None = await self._wait_for("frame")
+        if frame is _BEGUN:
+            frame = await self._rest_of_large()
         if frame is None and self._broken is not None:
             raise self._broken
-        if frame is _BEGUN:
-            return await self._rest_of_large()
         return frame
 
     async def _rest_of_large(self) -> Message | None:
-        """Of a frame that has begun, and fits into a buffer that is here already: a thread receives it, and the loop
-        what the peer makes wait for."""
+        """Receive a large frame on a thread while the peer keeps up, and its rest on the loop."""
         self._stop_reading()
         large = self._large
         into, begun = large.all(), large.filled
@@ -144,15 +165,14 @@ class Connection:
             self._listen()
         if not large.missing:
             return large.take()
-        self._waits_for = "frame"
-        frame: Message | None = await parked()
+        frame: Message | None = await self._wait_for("frame")
         return frame
 
     async def receive_many(self, take: Callable[[Message], bool]) -> None:
-        """Frames that come without a pause, each handed to `take` on another thread, until it returns False; none where
-        a whole one is here already. `receive` may follow. Raises SocketError, and what `take` raises.
+        """Pass frames that arrive without a pause to `take`, on another thread, until it returns False.
 
-        What the last `receive` gave stays good until the next.
+        Does nothing if a whole frame is here already: `receive` returns it. The frame of the last `receive` stays
+        valid until the next one. Raises SocketError, and whatever `take` raises.
         """
         if self._broken is not None or self._end_of_stream or _is_whole(self._ahead):
             return
@@ -168,17 +188,12 @@ class Connection:
         else:
             self._large.begin(length, memoryview(begun)[HEAD.size :])
 
-    def _give(self, frame: Message | None) -> None:
-        self._waits_for = ""
-        assert self._steps is not None
-        self._steps.resume(frame)
-
     def _readable(self) -> None:
         waits = self._waits_for == "frame"
         if waits and self._large.begun:
             self._fill()
             return
-        # A large frame that was begun in bulk is given to nobody but who waits for it.
+        # A large frame that a thread has begun is received only for a task that waits for it.
         if not waits and (self._large.begun or len(self._ahead) >= AHEAD):
             self._paused = True
             self._stop_reading()
@@ -191,44 +206,36 @@ class Connection:
             count = 0
         if not count:
             self._over()
-        elif self._draining:
-            return
-        elif self._ahead or self._waits_for != "frame":
+        elif not self._draining:
             self._ahead += self._buffers.view[:count]
             self._look_ahead()
-        else:
-            self._parse(self._buffers.view[:count])
 
     def _look_ahead(self) -> None:
-        if self._ahead and self._waits_for == "frame" and not self._large.begun:
-            data, self._ahead = self._ahead, bytearray()
-            self._parse(memoryview(data))
-
-    def _parse(self, data: memoryview) -> None:
-        """Give the first frame of `data`, if it is whole; what is left of it is kept."""
-        if len(data) < HEAD.size:
-            self._ahead += data
+        """Give the first frame of `_ahead` to a task that waits for one."""
+        ahead = self._ahead
+        if len(ahead) < HEAD.size or self._waits_for != "frame" or self._large.begun:
             return
-        length, _ = HEAD.unpack_from(data)
+        length, _ = HEAD.unpack_from(ahead)
         if length > self._most:
             self._break(f"expected a frame of at most {self._most} bytes, got one of {length}")
             return
         end = HEAD.size + length
         if length >= LARGE:
-            self._large.begin(length, data[HEAD.size : end])
-            self._ahead += data[end:]
+            with memoryview(ahead) as view:
+                self._large.begin(length, view[HEAD.size : end])
+            del ahead[:end]
             if self._large.fits and self._large.missing >= SLICE:
                 self._give(_BEGUN)
             else:
                 self._fill()
-        elif len(data) < end:
-            self._ahead += data
-        else:
-            self._ahead += data[end:]
-            self._give(bytes(data[HEAD.size : end]))
+        elif len(ahead) >= end:
+            with memoryview(ahead) as view:
+                frame = bytes(view[HEAD.size : end])
+            del ahead[:end]
+            self._give(frame)
 
     def _fill(self) -> None:
-        """Receive more of a large frame: as much as is here, and no more than a slice."""
+        """Receive what has arrived of a large frame, at most a slice."""
         large, left = self._large, SLICE
         while left > 0 and large.begun and large.missing:
             try:
@@ -252,7 +259,7 @@ class Connection:
             self._give(None)
 
     def _over(self) -> None:
-        """The other end is gone: whatever is waited for on its behalf is waited for no longer."""
+        """The other end has closed: end the stream for a task that waits for a frame, cut any other."""
         self._end_of_stream = True
         self._stop_reading()
         if self._waits_for == "frame" and not self._draining:
@@ -269,24 +276,30 @@ class Connection:
     # Sending
 
     async def send(self, parts: Parts, code: int = 0) -> None:
-        """Raises SocketError when the other end is gone, or for a message that is too long."""
+        """Send one message, which the peer must read in time. Raises SocketError if it has closed, or is too long."""
         length = sum(map(len, parts))
         if length > FRAME_BYTES:
             raise SocketError(f"expected a message of at most {FRAME_BYTES} bytes, got {length}")
         head = HEAD.pack(length, code)
-        if length < LARGE:
-            await self._send(b"".join((head, *parts)))
-        else:
-            # The last part is the payload: everything before it is some hundred bytes.
-            *few, payload = parts
-            await self._send(b"".join((head, *few)), MORE)
-            await self._send(payload)
+        # As `Caller.within`, which as a context manager costs more at every step.
+        caller = self.caller
+        caller.deadline = time.monotonic() + self._patience(length)
+        try:
+            if length < LARGE:
+                await self._send(b"".join((head, *parts)))
+            else:
+                # The last part is the payload; all others have some hundred bytes.
+                *few, payload = parts
+                await self._send(b"".join((head, *few)), MORE)
+                await self._send(payload)
+        finally:
+            caller.deadline = None
 
     async def send_many(self, messages: Iterator[Parts]) -> None:
-        """Of `messages`, whose last parts are large, as many as the other end takes without a pause, from another
-        thread. Raises SocketError, and what `messages` raises."""
-        rest = await self._threads.on_pool(lambda: bulk.send(self._socket, messages))
-        await self._send(rest)
+        """Send large messages from another thread while the peer keeps up. Raises as `send` and `messages` do."""
+        with self.caller.within(self._patience(FRAME_BYTES)):
+            rest = await self._threads.on_pool(lambda: bulk.send(self._socket, messages))
+            await self._send(rest)
 
     async def _send(self, data: "bytes | memoryview", flags: int = 0) -> None:
         view, left = memoryview(data), SLICE
@@ -304,11 +317,10 @@ class Connection:
                 left = SLICE
 
     async def _room(self) -> None:
-        """Until more can be sent."""
+        """Wait until more can be sent."""
         self._loop.add_writer(self._descriptor, self._writable)
-        self._waits_for = "room"
         try:
-            await parked()
+            await self._wait_for("room")
         finally:
             self._loop.remove_writer(self._descriptor)
 
@@ -319,15 +331,17 @@ class Connection:
 
     # The end
 
-    async def drain(self) -> None:
-        """After the last frame: until the other end has closed, which cancels this. A socket that is closed with
-        something unread takes back what was sent on it last."""
+    async def drain(self, seconds: float) -> None:
+        """After the last frame, wait up to `seconds` for the other end to close; that cancels the task.
+
+        A socket that is closed with unread bytes discards what was sent on it last.
+        """
         if self._end_of_stream or self._broken is not None:
             return
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            # It is over already.
+            # The other end has closed.
             return
         self._draining = True
         self._ahead.clear()
@@ -335,14 +349,14 @@ class Connection:
         if self._paused:
             self._paused = False
             self._listen()
-        self._waits_for = "the end"
-        await parked()
+        with self.caller.within(seconds):
+            await self._wait_for("the end")
 
     def _close(self) -> None:
         self._large.release()
         self._stop_reading()
         self._loop.remove_writer(self._descriptor)
         with suppress(OSError):
-            # It may be over already.
+            # The other end may have closed.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

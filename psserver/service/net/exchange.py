@@ -1,28 +1,31 @@
 """Exchange: payloads of all steps on one open stream; with one server, a whole step in one round trip."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import grpc
-from google.protobuf.message import DecodeError
 
-from psserver.service.errors import MembershipOver, Refused, invalid
-from psserver.service.job.job import Job
-from psserver.service.net import in_place
-from psserver.service.net.exchange_replies import committed, message, pulled
-from psserver.service.net.loop import LARGE_PASS
-from psserver.service.net.payloads import Incoming
-from psserver.service.net.registration import bounded
+from psserver.service.errors import MembershipOver, Refused, invalid, precondition
+from psserver.service.guard.calls import Caller
+from psserver.service.job.decider import Decider
+from psserver.service.net.pulls import Wanted, find_version, message, pulled, reply, send_version
+from psserver.service.net.pushes import Incoming, claim_of, parse_request, stage_slot
 from psserver.service.net.sockets import SocketListener, SocketToken
 from psserver.service.net.streams import Stream
 from psserver.service.store.host import ShardHost
-from psserver.service.store.shared_memory import Attachment
+from psserver.service.store.shared_memory import Attachment, to_wire
+from psserver.shard.payload_checks import norm_of
 from psserver.shard.staging import Slot
-from pswire.patience import CHUNK_SECONDS
-from pswire.transport import frames
-from pswire.transport.frames import Message
+from pswire import protocol
+from pswire.logs.events import event
+from pswire.messages import REQUESTS
+from pswire.transport import frames, segments
+from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
 
 # Refusals of one payload, after which the worker may try another.
 LIGHT = (
@@ -34,14 +37,15 @@ LIGHT = (
 
 @dataclass(slots=True)
 class StreamResources:
-    """What a stream holds of its server beyond answers, until it ends. At most one of each."""
+    """What a stream holds of its server until it ends, beside its answers: at most one of each."""
 
     attachment: Attachment | None = None
     token: SocketToken | None = None
-    # Gives back the room that was made for the attachment.
+    # Frees the room that was reserved for the attachment.
     detach: Callable[[], None] | None = None
 
     def release(self) -> None:
+        """Free everything."""
         if self.token is not None:
             self.token.withdraw()
         if self.attachment is not None:
@@ -51,86 +55,37 @@ class StreamResources:
 
 
 class ExchangeRpc:
-    """`job` is set on the server that hosts the coordinator; `sockets` are offered beside gRPC.
+    """The method Exchange, for gRPC calls and for sockets. It has no state of its own.
 
-    It keeps nothing of its own.
+    `decider` and `sockets` are set before the first call: the former on server 0 only, the latter to be offered
+    beside gRPC.
     """
 
-    def __init__(self, host: ShardHost, job: Job | None, sockets: SocketListener) -> None:
+    def __init__(self, host: ShardHost) -> None:
         self._host = host
-        self._job = job
-        self._sockets = sockets
+        self.decider: Decider | None = None
+        self.sockets: SocketListener | None = None
 
     async def exchange(self, stream: Stream) -> None:
-        """One request, one answer, in turn. A refusal ends the stream; nothing has changed then."""
+        """Answer each request in turn. A refusal ends the stream and changes nothing."""
         resources = StreamResources()
         try:
             while (received := await stream.receive()) is not None:
-                request, chunk = _request(received)
+                request, chunk = parse_request(received)
                 if request.HasField("attach"):
                     attached = await self._attach(request.attach, resources, stream)
                     await stream.send(message(attached=attached))
+                elif request.HasField("push"):
+                    await self._push(request, chunk, stream, resources.attachment)
+                elif request.HasField("pull"):
+                    attachment = resources.attachment if request.in_place else None
+                    await pulled(self._host, request.pull, attachment, stream)
                 else:
-                    await self._serve(request, chunk, stream, resources.attachment)
+                    raise invalid("expected an ExchangeRequest with push or pull, got one with neither")
         finally:
             resources.release()
 
-    async def _attach(
-        self, request: shard_pb2.Attach, resources: StreamResources, stream: Stream
-    ) -> shard_pb2.Attached:
-        if request.ask:
-            return await self._offer(request, resources, stream)
-        caller = stream.caller
-        if resources.attachment is not None:
-            raise invalid("expected one attach on a stream, got another")
-        resources.detach = partial(self._host.attachments.end, request.worker, caller)
-        resources.attachment, reply = await in_place.attach(self._host, request, caller)
-        return reply
-
-    async def _offer(
-        self, request: shard_pb2.Attach, resources: StreamResources, stream: Stream
-    ) -> shard_pb2.Attached:
-        """What is available to this stream. A token that it got before is withdrawn."""
-        reason = await in_place.reason_against(self._host, request, stream.caller)
-        if resources.token is not None:
-            resources.token.withdraw()
-        offer = shard_pb2.Attached(refusal=reason or "")
-        if self._host.options.transport != "grpc":
-            resources.token = self._sockets.issue_token(stream.fingerprint)
-            offer.token, offer.port = resources.token.token, self._sockets.port
-            offer.socket = "" if reason else self._sockets.name
-        return offer
-
-    async def _serve(
-        self,
-        request: shard_pb2.ExchangeRequest,
-        chunk: frames.ChunkView | None,
-        stream: Stream,
-        attachment: Attachment | None,
-    ) -> None:
-        if request.HasField("push") and request.slot:
-            await self._push_slot(request, stream, attachment)
-        elif request.HasField("push"):
-            await self._push(request, chunk, stream, attachment)
-        elif request.HasField("pull"):
-            await pulled(self._host, request.pull, attachment if request.in_place else None, stream)
-        else:
-            raise invalid("expected an ExchangeRequest with push or pull, got one with neither")
-
-    async def _push_slot(
-        self, request: shard_pb2.ExchangeRequest, stream: Stream, attachment: Attachment | None
-    ) -> None:
-        """A payload that is here already. A refusal of it does not cost the stream, nor what is attached to it."""
-        if attachment is None:
-            raise invalid("expected attach before a push of a slot")
-        try:
-            slot = await in_place.stage(self._host, request.push, attachment, request.slot, stream.caller)
-        except Refused as refused:
-            if refused.code not in LIGHT or isinstance(refused, MembershipOver):
-                raise
-            await stream.send(message(code=refused.code.value[0], refusal=refused.message))
-            return
-        await self._staged(request, slot, stream, attachment)
+    # A push, and the commit with it
 
     async def _push(
         self,
@@ -139,91 +94,136 @@ class ExchangeRpc:
         stream: Stream,
         attachment: Attachment | None,
     ) -> None:
-        incoming = await Incoming.begin(self._host, request.push, stream.caller)
-        payload = _Payload(incoming, chunk)
-        arrived = False
-        try:
-            while payload.first is not None or not payload.complete:
-                with stream.caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
-                    if payload.left >= LARGE_PASS:
-                        await stream.receive_many(payload.take)
-                    await payload.take_first()
-                    if not payload.complete:
-                        payload.first = _chunk(await stream.receive())
-            arrived = True
-        finally:
-            if not arrived:
-                incoming.give_up()
-        await self._staged(request, incoming.finish(), stream, attachment)
+        """Stage the payload, then commit it if the request says so; otherwise answer with its receipt."""
+        host = self._host
+        if not request.slot:
+            incoming = await Incoming.begin(host, request.push, stream.caller)
+            slot = await incoming.receive(stream, chunk)
+        elif attachment is None:
+            raise invalid("expected attach before a push of a slot")
+        else:
+            try:
+                slot = await stage_slot(host, request.push, attachment, request.slot, stream.caller)
+            except Refused as refused:
+                if refused.code not in LIGHT or isinstance(refused, MembershipOver):
+                    raise
+                # The stream and its attachment survive the refusal of one payload.
+                await stream.send(message(code=refused.code.value[0], refusal=refused.message))
+                return
+        if request.HasField("commit"):
+            await self._commit(request, slot, attachment if request.in_place else None, stream)
+        else:
+            await stream.send(message(receipt=host.receipt(slot)))
 
-    async def _staged(
+    async def _commit(
         self,
         request: shard_pb2.ExchangeRequest,
         slot: Slot,
-        stream: Stream,
         attachment: Attachment | None,
+        stream: Stream,
     ) -> None:
-        if request.HasField("commit"):
-            readable = attachment if request.in_place else None
-            await committed(self._host, self._job, request, slot, readable, stream)
+        """Commit the staged payload, wait for the outcome, and send the next version with it.
+
+        Raises Refused, with nothing changed unless the worker or its session ended during the wait.
+        """
+        hello, commit, decider = request.hello, request.commit, self.decider
+        if decider is None or decider.agreement.terms.servers != 1:
+            raise precondition("expected no commit here: the job has several servers; commit in the session")
+        if hello.job != decider.agreement.terms.job or commit.ticket != request.push.ticket:
+            raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
+        if (hello.worker, hello.incarnation) != (request.push.worker, request.push.incarnation):
+            raise invalid("expected a hello of the worker that pushed")
+        # The job has no other server whose receipt would be needed.
+        taken, norm = REQUESTS.codecs[protocol.Commit].from_wire(commit), norm_of([slot.squares])
+        outboxes = decider.routes.outboxes
+        outbox, inline = outboxes.begin_inline(hello.worker, hello.incarnation, hello.session)
+        try:
+            decider.handle(hello.worker, hello.incarnation, taken, ordinary=slot.ordinary, norm=norm)
+            notices = await inline.take(wait_for_grant=commit.ready)
+            if not await decider.flushing.written():
+                inline.forget()
+                raise Refused(
+                    grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over"
+                )
+            await self._answer(request.push, notices, attachment, stream)
+            inline.delivered()
+        finally:
+            outboxes.end_inline(outbox, inline)
+
+    async def _answer(
+        self,
+        push: shard_pb2.PushHeader,
+        notices: list[protocol.Event],
+        attachment: Attachment | None,
+        stream: Stream,
+    ) -> None:
+        """Send the notices, with the granted version if there is a grant among them."""
+        for notice in notices:
+            if isinstance(notice, protocol.Grant):
+                grant = notice
+                break
         else:
-            await stream.send(message(receipt=self._host.receipt(slot)))
+            await stream.send(reply(notices))
+            return
+        host, dtype = self._host, push.weights_dtype or push.dtype
+        try:
+            shard = await host.claims.admit_member(push.worker, push.incarnation, push.plan, grant.index)
+            wanted = Wanted(shard, grant.ticket, grant.version, push.worker, dtype)
+            found = await find_version(host, wanted, attachment, stream.caller)
+        except Refused as refused:
+            # The commit stands. The worker hears of its grant, and then pulls or is refused.
+            ticket = event("grant_without_version", ticket=grant.ticket)
+            log.info("no version with the grant of ticket %d: %s", grant.ticket, refused, extra=ticket)
+            await stream.send(reply(notices))
+            return
+        await send_version(found, notices, stream)
+
+    # Attaching shared memory, and offering a socket
+
+    async def _attach(
+        self, request: shard_pb2.Attach, resources: StreamResources, stream: Stream
+    ) -> shard_pb2.Attached:
+        if request.ask:
+            return await self._offer(request, resources, stream)
+        host, caller = self._host, stream.caller
+        if resources.attachment is not None:
+            raise invalid("expected one attach on a stream, got another")
+        resources.detach = partial(host.attachments.end, request.worker, caller)
+        reason = await reason_against(host, request, caller)
+        reason = reason or await host.attachments.begin(request.worker, caller)
+        if reason is None:
+            try:
+                attachment = resources.attachment = host.sharing.lend(host.elements)
+            except SegmentError as error:
+                reason = str(error)
+        if reason is not None:
+            return shard_pb2.Attached(refusal=reason)
+        control, *slots = map(to_wire, attachment.places)
+        return shard_pb2.Attached(control=control, slots=slots, arena_versions=host.options.arena_versions)
+
+    async def _offer(
+        self, request: shard_pb2.Attach, resources: StreamResources, stream: Stream
+    ) -> shard_pb2.Attached:
+        """Offer what is available to this stream. A token that it got before is withdrawn."""
+        reason = await reason_against(self._host, request, stream.caller)
+        if resources.token is not None:
+            resources.token.withdraw()
+        offer = shard_pb2.Attached(refusal=reason or "")
+        if self._host.options.transport != "grpc":
+            assert self.sockets is not None
+            resources.token = self.sockets.issue_token(stream.fingerprint)
+            offer.token, offer.port = resources.token.token, self.sockets.port
+            offer.socket = "" if reason else self.sockets.name
+        return offer
 
 
-def _request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.ChunkView | None]:
-    chunk = None
-    try:
-        if len(received) > frames.SMALL:
-            rest, chunk = frames.split_chunk(received)
-            request = shard_pb2.ExchangeRequest.FromString(bytes(rest))
-        else:
-            request = shard_pb2.ExchangeRequest.FromString(bytes(received))
-    except (frames.FrameError, DecodeError) as error:
-        text = f"expected a pswire.v1.ExchangeRequest, got {len(received)} bytes that do not parse"
-        raise invalid(text) from error
-    bounded(request)
-    if chunk is None and request.HasField("chunk"):
-        chunk = frames.ChunkView(request.chunk.offset, memoryview(request.chunk.data))
-    return request, chunk
-
-
-class _Payload:
-    """Chunks on their way into `incoming`. `first`: one that is here, and goes in before those that come.
-
-    It goes in with them where several come: another thread is asked once.
-    """
-
-    def __init__(self, incoming: Incoming, first: frames.ChunkView | None) -> None:
-        self._incoming, self.first = incoming, first
-
-    @property
-    def left(self) -> int:
-        """Bytes that have not come yet."""
-        return self._incoming.left - (0 if self.first is None else self.first.data.nbytes)
-
-    @property
-    def complete(self) -> bool:
-        return self._incoming.complete
-
-    async def take_first(self) -> None:
-        """Raises Refused."""
-        first, self.first = self.first, None
-        if first is not None:
-            await self._incoming.take(first)
-
-    def take(self, received: Message) -> bool:
-        """On another thread, while nothing else is done with it. Is more wanted? Raises Refused."""
-        first, self.first = self.first, None
-        if first is not None:
-            self._incoming.feed(first)
-        self._incoming.feed(_chunk(received))
-        return not self._incoming.complete
-
-
-def _chunk(received: Message | None) -> frames.ChunkView:
-    if received is None:
-        raise invalid("expected more chunks of the payload, but the stream ended")
-    request, chunk = _request(received)
-    if chunk is None or request.HasField("push") or request.HasField("pull") or request.HasField("attach"):
-        raise invalid("expected a chunk of the payload that was begun, got another request")
-    return chunk
+async def reason_against(host: ShardHost, request: shard_pb2.Attach, caller: Caller) -> str | None:
+    """Return why no memory is shared with this worker, or None. Raises Refused for another job or worker."""
+    shard = await host.claims.admit(claim_of(request), request.plan, request.after, caller)
+    if host.sharing.refusal is not None:
+        return host.sharing.refusal
+    if request.place != segments.here():
+        return f"server {host.server} is on another machine, or in another process namespace"
+    if shard.layout.elements == 0:
+        return f"server {host.server} holds no part of the model"
+    return None

@@ -117,7 +117,7 @@ class SessionRpc:
             case None:
                 self._tell(request, hello, outbox)
             case _:
-                job.handle(worker, incarnation, told)
+                job.decider.handle(worker, incarnation, told)
 
     def _tell(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
         """What people ask for in a status; nothing is decided by it."""
@@ -143,4 +143,6 @@ class SessionRpc:
             )
             outbox.put(protocol.Refusal(message, ticket=commit.ticket))
             return
-        self._job.handle(hello.worker, hello.incarnation, commit, ordinary=found.ordinary, norm=found.norm)
+        self._job.decider.handle(
+            hello.worker, hello.incarnation, commit, ordinary=found.ordinary, norm=found.norm
+        )

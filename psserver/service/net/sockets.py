@@ -1,13 +1,12 @@
-"""Exchange over plain sockets: the same requests and answers, for workers that got a token on a gRPC stream."""
+"""The port for payloads: accepts connections of workers that were given a token on a gRPC stream."""
 
 import asyncio
 import logging
 import secrets
 import socket
 import ssl
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import grpc
@@ -19,7 +18,6 @@ from psserver.service.guard.rates import TokenBucket, Turns
 from psserver.service.net import bulk
 from psserver.service.net.connection import Connection
 from psserver.service.net.loop import HeavyWork, Owner
-from psserver.service.net.payloads import Buffers
 from psserver.service.net.registration import clipped
 from psserver.service.net.streams import Serve
 from psserver.service.net.tls_connection import TlsConnection
@@ -27,69 +25,48 @@ from pswire.logs.events import event
 from pswire.security.names import IdentityError
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.framed_socket import FRAME_BYTES, TOKEN_BYTES, Parts, SocketError
+from pswire.transport.framed_socket import TOKEN_BYTES, SocketError
 
 log = logging.getLogger("ps-server")
 
-# Between attempts to accept a connection when the system does not let us; seconds.
+# Seconds between attempts to accept when the system refuses.
 PAUSE = 0.2
-# Connections that are accepted in one turn of the loop.
+# Connections accepted in one turn of the loop.
 AT_ONCE = 64
-# Between two lines about failed handshakes.
+# Seconds between two log lines about failed handshakes.
 MINUTE = 60.0
-# How long a peer that was refused may take to close; seconds.
+# Seconds that a refused peer may take to close.
 REFUSED_CLOSES = 10.0
 
 
 class SocketToken:
-    """Good for one connection, which lasts no longer than the stream on which the token was asked for."""
+    """A token for one connection, which ends with the stream on which the token was requested."""
 
     def __init__(self, listener: "SocketListener", fingerprint: bytes) -> None:
         self.token = secrets.token_bytes(TOKEN_BYTES)
-        # Of the certificate of whoever asked for it.
+        # Fingerprint of the certificate that requested it.
         self.fingerprint = fingerprint
-        # That has shown it.
+        # The connection that has presented it.
         self.connection: Connection | None = None
         self._listener = listener
 
     def withdraw(self) -> None:
-        """The connection is cut, or not accepted any more. So a worker that is stopped keeps nothing here."""
+        """Cut the connection, or refuse it from now on, so that a stopped worker holds nothing here."""
         self._listener.withdraw(self)
 
     def fits(self, connection: Connection) -> bool:
-        """It is unused, and `connection` is of whoever asked for it. On a Unix socket the system says whose it is."""
-        seen = connection.fingerprint
-        return self.connection is None and (seen is None or seen == self.fingerprint)
+        """Return whether the token is unused, and the connection shows the certificate that requested it.
 
-
-class SocketStream:
-    """A connection as the method that serves it sees it."""
-
-    def __init__(self, connection: Connection, caller: Caller, patience: Callable[[int], float]) -> None:
-        self._connection, self._patience = connection, patience
-        self.caller = caller
-        self.fingerprint = connection.fingerprint or b""
-        self.receive = connection.receive
-        self.receive_many = connection.receive_many
-
-    async def send(self, parts: Parts) -> None:
-        # As `Caller.within`, without what a context manager costs at every step.
-        caller = self.caller
-        caller.deadline = time.monotonic() + self._patience(sum(map(len, parts)))
-        try:
-            await self._connection.send(parts)
-        finally:
-            caller.deadline = None
-
-    async def send_many(self, messages: Iterator[Parts]) -> None:
-        with self.caller.within(self._patience(FRAME_BYTES)):
-            await self._connection.send_many(messages)
+        On a Unix socket the kernel names the peer instead.
+        """
+        same = not connection.authenticates or connection.fingerprint == self.fingerprint
+        return self.connection is None and same
 
 
 class SocketListener:
-    """Listens from the first time that it is asked for its name or port. Close it at the end.
+    """The listening sockets for payloads, opened on first use of `name` or `port`. Close it at the end.
 
-    `bind`: where the port is; `port`: 0 for one that the system chooses. The loop's thread owns it.
+    `bind`: the address of the port; `port`: 0 for a free one. The loop's thread owns it.
     """
 
     def __init__(
@@ -103,40 +80,41 @@ class SocketListener:
         contexts: Callable[[], ssl.SSLContext] | None = None,
         refused: Counter[str] | None = None,
     ) -> None:
-        """`watch` and `patience` as of `psserver.service.net.registration.Registration`. `contexts`: that of TLS for a
-        new connection from another machine; None for none. `refused`: counts failed handshakes, as "handshake"."""
+        """`watch`, `patience`: as for `psserver.service.net.registration.Registration`. `contexts`: makes the TLS
+        context of a connection from another machine; None: no TLS. `refused`: counts failed handshakes under
+        "handshake"."""
         self._serve = serve
         self._owner = owner
         self._watch, self._patience = watch or Watch(), patience
         self._bind, self._wanted = bind, port
         self._contexts = contexts
-        self._buffers = Buffers()
+        self._buffers = bulk.Buffers()
         self._threads = HeavyWork(owner, bulk.THREADS, "payload")
         self._name: str | None = None
         self._port: int | None = None
         self._listening: list[socket.socket] = []
         self._tokens: dict[bytes, SocketToken] = {}
-        self._connections: dict[Connection, Caller] = {}
+        self._connections: dict[Connection, None] = {}
         self._unauthenticated: Strangers[Connection] = Strangers(
             int(UNAUTHENTICATED.value), int(UNAUTHENTICATED_OF_ONE.value)
         )
         self._handshakes = Turns()
         self._refused: Counter[str] = Counter() if refused is None else refused
-        self._told = TokenBucket(1 / MINUTE, 1)
-        # It was said that none can be accepted, and none was since.
+        self._handshake_lines = TokenBucket(1 / MINUTE, 1)
+        # A warning that nothing can be accepted was logged, and nothing was accepted since.
         self._pausing = False
         self._ending = False
 
     @property
     def name(self) -> str:
-        """Of the Unix socket; empty where that is impossible."""
+        """Name of the Unix socket; empty if the system offers none."""
         if self._name is None and not self._ending:
             self._name = self._listen_unix()
         return self._name or ""
 
     @property
     def port(self) -> int:
-        """The TCP port, for workers of other machines; 0 where that is impossible."""
+        """TCP port for workers of other machines; 0 if none can be opened."""
         if self._port is None and not self._ending:
             try:
                 self._port = self._listen_tcp()
@@ -147,32 +125,30 @@ class SocketListener:
 
     @property
     def tokens(self) -> int:
-        """That were issued and not withdrawn."""
+        """Number of tokens issued and not withdrawn."""
         return len(self._tokens)
 
     @property
     def connections(self) -> list[Connection]:
-        """That have shown their token."""
+        """Connections that have presented their token."""
         return list(self._connections)
 
     @property
     def received(self) -> int:
-        """Bytes of buffers for large frames, in all."""
+        """Bytes of all buffers for large frames."""
         return self._buffers.taken
 
     def holders(self) -> list[tuple[Caller, int]]:
-        """The same, by connections that have one."""
-        return [
-            (caller, held) for connection, caller in self._connections.items() if (held := connection.held)
-        ]
+        """The same bytes by connection."""
+        return [(each.caller, held) for each in self._connections if (held := each.held)]
 
     @property
     def unauthenticated(self) -> int:
-        """Connections that have not shown a token yet."""
+        """Number of connections that have not presented a token yet."""
         return len(self._unauthenticated)
 
     def open_port(self) -> None:
-        """Now, rather than for the first worker that asks. Raises SocketError."""
+        """Open the port now rather than for the first worker. Raises SocketError."""
         self._port = self._listen_tcp()
 
     def issue_token(self, fingerprint: bytes = b"") -> SocketToken:
@@ -186,11 +162,11 @@ class SocketListener:
             token.connection.cut()
 
     def begin(self) -> None:
-        """Start the threads: later the system may give none. Raises RuntimeError."""
+        """Start the threads now; later the system may refuse. Raises RuntimeError."""
         self._threads.begin()
 
     def end(self) -> None:
-        """After the loop."""
+        """Stop the threads, after the loop has ended."""
         self._threads.close()
 
     # Accepting
@@ -218,7 +194,7 @@ class SocketListener:
         self._owner.loop.add_reader(listening, self.accept, listening)
 
     def accept(self, listening: socket.socket) -> None:
-        """Accept what has come, some connections at a time."""
+        """Accept waiting connections, a limited number per turn."""
         for _ in range(AT_ONCE):
             try:
                 connected, place = listening.accept()
@@ -231,15 +207,15 @@ class SocketListener:
             self._begin(connected, place[0] if isinstance(place, tuple) else "")
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Out of descriptors, say. The connection stays in the backlog: `accept` would fail again at once."""
+        """Stop accepting for a moment, for example when out of descriptors: `accept` would fail again at once."""
         if not self._pausing:
-            why, told = error.strerror or error, event("accept_failed")
-            log.warning("a connection cannot be accepted yet: %s", why, extra=told)
+            why = error.strerror or error
+            log.warning("a connection cannot be accepted yet: %s", why, extra=event("accept_failed"))
         self._pausing = True
         self._owner.loop.remove_reader(listening)
-        self._owner.loop.call_later(PAUSE, self._go_on, listening)
+        self._owner.loop.call_later(PAUSE, self._resume, listening)
 
-    def _go_on(self, listening: socket.socket) -> None:
+    def _resume(self, listening: socket.socket) -> None:
         if not self._ending:
             self._owner.loop.add_reader(listening, self.accept, listening)
 
@@ -247,45 +223,45 @@ class SocketListener:
         try:
             if connected.family == socket.AF_UNIX:
                 handshake.check_same_user(connected)
-            connection = self._made(connected)
+            connection = self._connection(connected, address)
         except (OSError, IdentityError) as error:
             log.warning("a connection was refused: %s", error, extra=event("connection_refused"))
             connected.close()
             return
-        # Those that send nothing must not keep out those with a token, which send it at once.
+        # Connections that send nothing must not keep out those with a token, who send it at once.
         for oldest in self._unauthenticated.came(connection, address):
             oldest.cut()
-        connection.run(self._run(connection, address), lambda error: self._ended(connection, error))
+        connection.run(self._run(connection), lambda error: self._ended(connection, error))
 
-    def _made(self, connected: socket.socket) -> Connection:
-        loop, buffers, threads = self._owner.loop, self._buffers, self._threads
+    def _connection(self, connected: socket.socket, address: str) -> Connection:
+        loop, rest = self._owner.loop, (self._buffers, self._threads, address, self._patience)
         if connected.family == socket.AF_UNIX or self._contexts is None:
-            return Connection(loop, connected, buffers, threads)
-        return TlsConnection(loop, connected, self._contexts(), buffers, threads)
+            return Connection(loop, connected, *rest)
+        return TlsConnection(loop, connected, self._contexts(), *rest)
 
     # One connection
 
-    async def _run(self, connection: Connection, address: str) -> None:
-        caller = Caller(connection.cut, paced=False, address=address)
+    async def _run(self, connection: Connection) -> None:
+        caller = connection.caller
         with self._watch.watching(caller):
             with caller.within(framed_socket.HANDSHAKE_TIMEOUT):
-                if not await self._authenticated(connection, caller):
+                if not await self._authenticated(connection):
                     return
             await connection.send([])
-            refusal = await self._exchanged(connection, caller)
+            refusal = await self._served(connection)
             if refusal is not None:
-                with caller.within(REFUSED_CLOSES):
-                    await connection.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
-                    await connection.drain()
+                await connection.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
+                await connection.drain(REFUSED_CLOSES)
 
-    async def _authenticated(self, connection: Connection, caller: Caller) -> bool:
-        """The first frame must be an unused token. Nothing else is read before it."""
+    async def _authenticated(self, connection: Connection) -> bool:
+        """Return whether the first frame is an unused token. Nothing else is read before it."""
         connection.expect(most=TOKEN_BYTES)
+        address = connection.caller.address
         if isinstance(connection, TlsConnection):
             try:
-                await connection.handshake(partial(self._handshakes.mine, caller.address))
+                await connection.handshake(partial(self._handshakes.mine, address))
             except SocketError as error:
-                self._refuse(caller.address, error)
+                self._refuse(address, error)
                 return False
         frame = await connection.receive()
         token = None if frame is None else self._tokens.get(bytes(frame))
@@ -295,30 +271,29 @@ class SocketListener:
         connection.expect(most=framed_socket.FRAME_BYTES)
         token.connection = connection
         self._unauthenticated.gone(connection)
-        self._connections[connection] = caller
+        self._connections[connection] = None
         return True
 
     def _refuse(self, address: str, error: SocketError) -> None:
-        """Of many that come, some are named."""
+        """Count a failed handshake; log one per minute."""
         self._refused["handshake"] += 1
-        if self._told.take():
-            told = event("connection_refused")
+        if self._handshake_lines.take():
             log.warning(
                 "a connection of %s to the data port was refused: %s; %d in all",
                 *(address, error, self._refused["handshake"]),
-                extra=told,
+                extra=event("connection_refused"),
             )
 
-    async def _exchanged(self, connection: Connection, caller: Caller) -> Refused | None:
-        """Until the connection is over; or why it is to be ended."""
+    async def _served(self, connection: Connection) -> Refused | None:
+        """Serve the connection to its end; return the refusal that ends it, if any."""
         try:
-            await self._serve(SocketStream(connection, caller, self._patience))
+            await self._serve(connection)
         except Refused as refused:
             return refused
         except SocketError:
             raise
         except Exception as error:
-            # As gRPC does with what a method raises.
+            # gRPC treats an exception of a method the same way.
             log.exception("an exchange failed", extra=event("exchange_failed"))
             return Refused(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
         return None
@@ -332,7 +307,7 @@ class SocketListener:
             log.error("a connection failed", exc_info=error, extra=event("exchange_failed"))
 
     def close(self) -> None:
-        """No connection is accepted any more, and those that stand are cut, soon."""
+        """Stop listening and cut all connections."""
         self._ending = True
         for each in self._listening:
             self._owner.loop.remove_reader(each)

@@ -1,4 +1,4 @@
-"""A connection over TLS: a handshake in turns of the loop, and bytes that are here without the system's knowledge."""
+"""A connection over TLS: its handshake in turns of the loop, and decrypted bytes that the kernel knows nothing of."""
 
 import asyncio
 import socket
@@ -6,9 +6,9 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from psserver.service.net.bulk import Buffers
 from psserver.service.net.connection import Connection
-from psserver.service.net.loop import HeavyWork, parked
-from psserver.service.net.payloads import Buffers
+from psserver.service.net.loop import HeavyWork
 from pswire.transport.framed_socket import SocketError
 from pswire.transport.tls_socket import TlsSocket
 
@@ -16,10 +16,13 @@ _HANDSHAKE: Final = "handshake"
 
 
 class TlsConnection(Connection):
-    """As `Connection`; the coroutine awaits `handshake` before all else.
+    """A `Connection` whose task awaits `handshake` first.
 
-    The loop waits for the plain socket. What TLS still holds when a turn is over comes next turn, others first.
+    The loop watches the plain socket. Bytes that TLS still holds after a turn are read in a later turn, so that other
+    connections come first.
     """
+
+    authenticates = True
 
     def __init__(
         self,
@@ -28,26 +31,27 @@ class TlsConnection(Connection):
         context: ssl.SSLContext,
         buffers: Buffers,
         threads: HeavyWork,
+        address: str,
+        patience: Callable[[int], float],
     ) -> None:
         self._tls = TlsSocket(connected, context)
-        self._reading = self._coming = False
-        super().__init__(loop, self._tls, buffers, threads)
+        self._reading = self._scheduled = False
+        super().__init__(loop, self._tls, buffers, threads, address, patience)
 
     @property
     def fingerprint(self) -> bytes:
         return self._tls.fingerprint
 
     async def handshake(self, turn: Callable[[], Awaitable[None]]) -> None:
-        """`turn`: until the loop has time for a stranger. Raises SocketError for a peer that speaks no TLS,
-        or is not believed."""
+        """Shake hands, one `turn` of the loop's time per step. Raises SocketError if the peer is not trusted or
+        speaks no TLS."""
         try:
             shaken = False
             while not shaken:
                 # The other end speaks first.
                 self._loop.add_reader(self._descriptor, self._shaken)
-                self._waits_for = _HANDSHAKE
-                await parked()
-                # It would be told again and again.
+                await self._wait_for(_HANDSHAKE)
+                # Otherwise the loop would call `_shaken` until the bytes are read.
                 self._loop.remove_reader(self._descriptor)
                 await turn()
                 shaken = self._tls.shake()
@@ -79,11 +83,12 @@ class TlsConnection(Connection):
         self._look_again()
 
     def _look_again(self) -> None:
-        if self._tls.waiting and not self._coming:
-            self._coming = True
-            self._loop.call_soon(self._come)
+        """Schedule another read if TLS holds decrypted bytes."""
+        if self._tls.waiting and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._read_held)
 
-    def _come(self) -> None:
-        self._coming = False
+    def _read_held(self) -> None:
+        self._scheduled = False
         if self._reading and self._tls.waiting:
             self._readable()

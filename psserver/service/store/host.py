@@ -149,12 +149,6 @@ class ShardHost:
 
     # Pushes
 
-    def finish_push(self, shard: Shard, slot: Slot) -> Slot:
-        """The payload is complete and finite, and is its ticket's. Raises Refused when that is closed, or has
-        another."""
-        self.pushes.finish(shard, slot)
-        return slot
-
     def receipt(self, slot: Slot) -> bytes:
         """Of a push that is finished: what its worker is given, for its commit."""
         ordinary, squares = slot.ordinary, slot.squares

@@ -1,0 +1,236 @@
+"""Versions on their way to workers: read in place in shared memory, or sent in chunks."""
+
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.service.errors import Refused, invalid
+from psserver.service.guard.calls import Caller, SendingPace
+from psserver.service.net.loop import LARGE_PASS
+from psserver.service.net.pushes import claim_of, known_codec
+from psserver.service.net.registration import Call
+from psserver.service.net.streams import Stream
+from psserver.service.store.host import ShardHost
+from psserver.service.store.reading import Read
+from psserver.service.store.shared_memory import Attachment, to_wire
+from psserver.shard import Shard
+from pswire import protocol
+from pswire.messages import EVENTS
+from pswire.transport import frames
+from pswire.transport.codecs import BFLOAT16, Elementwise
+from pswire.transport.framed_socket import Parts
+from pswire.v1 import shard_pb2
+
+Floats = NDArray[np.float32]
+
+
+class Piece(NamedTuple):
+    """`data` at byte `offset` of a payload of `total` bytes."""
+
+    offset: int
+    data: memoryview
+    total: int
+
+
+class Outgoing:
+    """A version on its way out. Call `end` when it is sent or given up."""
+
+    def __init__(
+        self,
+        host: ShardHost,
+        shard: Shard,
+        ticket: int,
+        codec: Elementwise,
+        read: Read,
+        granted: bool,
+        pace: SendingPace | None,
+    ) -> None:
+        """`granted`: the ticket has pinned the version. `pace`: None sends the largest chunks at once."""
+        self._host, self._shard, self._ticket, self._codec = host, shard, ticket, codec
+        self._read, self._granted = read, granted
+        self._pace = pace
+        self._complete = False
+
+    @classmethod
+    async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: Caller) -> "Outgoing":
+        """Start the read of a pull request. `caller` is cut if it holds too much. Raises Refused."""
+        shard = await host.claims.admit(claim_of(request), request.plan, request.after, caller)
+        if request.slots:
+            codec = _weights_codec(request.dtype)
+            read = await host.reading.start_slots(shard, request.version, request.worker, caller)
+            # A copy of its own: no lease takes it back.
+            return cls(host, shard, 0, codec, read, True, _pace(host, caller))
+        wanted = Wanted(shard, request.ticket, request.version, request.worker, request.dtype)
+        return await cls.of(host, wanted, caller)
+
+    @classmethod
+    async def of(cls, host: ShardHost, wanted: "Wanted", caller: Caller) -> "Outgoing":
+        """Start the read of a worker that has been admitted. Raises Refused if the version is gone."""
+        shard, ticket, version, worker, dtype = wanted
+        codec = _weights_codec(dtype)
+        read, granted = await host.reading.start(shard, ticket, version, worker, caller)
+        return cls(host, shard, ticket, codec, read, granted, _pace(host, caller))
+
+    @property
+    def large(self) -> bool:
+        return self._codec.itemsize * self._read.version.values.size > LARGE_PASS
+
+    def check(self) -> None:
+        """Raise Refused if the version was taken back. Call it before each piece that is sent.
+
+        A granted version is not taken back during its read: over a slow link no lease would be long enough.
+        """
+        if not self._granted and not self._host.reading.still_readable(self._shard, self._read):
+            number = self._read.version.number
+            raise Refused(grpc.StatusCode.ABORTED, f"version {number} was taken back: its lease is over")
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the payload in pieces, at least one. Any one thread may iterate: it touches nothing of the loop's.
+
+        Pieces are encoded one by one, so that no reader holds a whole encoded copy of the model.
+        """
+        values = self._read.version.values
+        total, offset = self._codec.itemsize * values.size, 0
+        if total == 0:
+            yield Piece(0, memoryview(b""), 0)
+        for encoded in _encoded(self._shard, values, self._codec):
+            data = frames.as_bytes(encoded)
+            while data.nbytes:
+                piece = data.nbytes if self._pace is None else self._pace.piece
+                part, data = data[:piece], data[piece:]
+                began = time.monotonic()
+                yield Piece(offset, part, total)
+                if self._pace is not None:
+                    self._pace.sent(time.monotonic() - began)
+                offset += part.nbytes
+        self._complete = True
+
+    def end(self) -> None:
+        """End the read; if all of it was taken, end the ticket's pin too."""
+        self._host.reading.end(
+            self._shard, self._ticket, self._read, granted=self._granted, complete=self._complete
+        )
+
+
+def _pace(host: ShardHost, caller: Caller) -> SendingPace | None:
+    if caller.paced and caller.pace is None:
+        caller.pace = SendingPace(host.options.worker_timeout)
+    if caller.pace is not None:
+        caller.pace.begin()
+    return caller.pace
+
+
+def _encoded(shard: Shard, values: Floats, codec: Elementwise) -> Iterator[NDArray[Any]]:
+    """Yield the payload in chunks, encoded by the shard's own pass where that is faster."""
+    if codec is not BFLOAT16:
+        return codec.pieces(values, frames.CHUNK_BYTES)
+    step = frames.CHUNK_BYTES // codec.itemsize
+    cut = (values[start : start + step] for start in range(0, values.size, step))
+    return (shard.narrow(part).astype(BFLOAT16.raw, copy=False) for part in cut)
+
+
+def _weights_codec(number: int) -> Elementwise:
+    """Return the codec of that number. Raises Refused for one that encodes gradients only."""
+    codec = known_codec(number)
+    if not isinstance(codec, Elementwise):
+        raise invalid(f"{codec.name} is for gradients: expected weights as float32, bfloat16 or float16")
+    return codec
+
+
+class Wanted(NamedTuple):
+    """A version that a worker wants, and the ticket that was granted it."""
+
+    shard: Shard
+    ticket: int
+    version: int
+    worker: str
+    dtype: int
+
+
+def message(**fields: Any) -> Parts:
+    """Return a reply without a payload."""
+    return (shard_pb2.ExchangeReply(**fields).SerializeToString(),)
+
+
+def reply(notices: list[protocol.Event], **fields: Any) -> Parts:
+    """Return a reply without a payload that carries `notices` to the worker."""
+    found = shard_pb2.ExchangeReply(**fields)
+    for notice in notices:
+        EVENTS.fill(found.events.add(), notice)
+    return (found.SerializeToString(),)
+
+
+async def pulled(
+    host: ShardHost, pull: shard_pb2.PullRequest, attachment: Attachment | None, stream: Stream
+) -> None:
+    """Answer a pull: with a version, or with the optimizer's state. Raises Refused if it is gone."""
+    if pull.slots:
+        await send_version(await Outgoing.begin(host, pull, stream.caller), [], stream)
+        return
+    shard = await host.claims.admit(claim_of(pull), pull.plan, pull.after, stream.caller)
+    wanted = Wanted(shard, pull.ticket, pull.version, pull.worker, pull.dtype)
+    await send_version(await find_version(host, wanted, attachment, stream.caller), [], stream)
+
+
+async def find_version(
+    host: ShardHost, wanted: Wanted, attachment: Attachment | None, caller: Caller
+) -> "shard_pb2.Located | Outgoing":
+    """Return the place of the version in shared memory, or a read that `send_version` must send.
+
+    Raises Refused if the version is gone; nothing has been sent then.
+    """
+    if attachment is not None:
+        shard, ticket, version, worker, _ = wanted
+        found = host.reading.in_place(shard, ticket, version, worker, attachment.word)
+        if found is not None:
+            place, live = found
+            return shard_pb2.Located(segment=to_wire(place), live=[other.token for other in live])
+    return await Outgoing.of(host, wanted, caller)
+
+
+async def send_version(
+    found: "shard_pb2.Located | Outgoing", notices: list[protocol.Event], stream: Stream
+) -> None:
+    """Send what `find_version` found, with `notices` in the first message. Raises Refused if it is taken back."""
+    if isinstance(found, shard_pb2.Located):
+        await stream.send(reply(notices, located=found))
+        return
+    try:
+        messages = _messages(found, notices)
+        if found.large:
+            await stream.send_many(messages)
+        for parts in messages:
+            found.check()
+            await stream.send(parts)
+            if found.large:
+                await stream.send_many(messages)
+    finally:
+        found.end()
+
+
+def _messages(found: Outgoing, notices: list[protocol.Event]) -> Iterator[Parts]:
+    for piece in found.pieces():
+        head: Parts = reply(notices, bytes=piece.total) if piece.offset == 0 else ()
+        yield (*head, *frames.chunk_field(piece.offset, piece.data, reply=True))
+
+
+class PullRpc:
+    """Pull: one version per call. Any generated client can speak it."""
+
+    def __init__(self, host: ShardHost) -> None:
+        self._host = host
+
+    async def pull(self, call: Call) -> None:
+        """Stream a version; each chunk is copied once, from the arena into its message. Raises Refused."""
+        found = await Outgoing.begin(self._host, await call.only(shard_pb2.PullRequest), call.caller)
+        try:
+            for piece in found.pieces():
+                total = piece.total if piece.offset == 0 else None
+                found.check()
+                await call.send((frames.pull_chunk(piece.offset, piece.data, total),))
+        finally:
+            found.end()

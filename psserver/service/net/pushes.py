@@ -1,0 +1,293 @@
+"""Pushed gradients: from messages, or from a slot of shared memory, into staging. One pass copies and checks them.
+
+The way of a push through the server: `connection` (bytes to frames), `exchange` (frames to requests), this module
+(payloads to staging), `job.decider` (the commit), `store.executor` (the update), `pulls` (the answer).
+"""
+
+from functools import partial
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from psserver.receipts import Claim
+from psserver.service.errors import invalid, precondition
+from psserver.service.guard.calls import Caller
+from psserver.service.net.loop import LARGE_PASS
+from psserver.service.net.registration import Call, bounded
+from psserver.service.net.streams import Stream
+from psserver.service.store.host import ShardHost
+from psserver.service.store.shared_memory import Attachment
+from psserver.shard import Shard
+from psserver.shard.staging import Slot
+from pswire.patience import CHUNK_SECONDS
+from pswire.transport import frames
+from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError
+from pswire.transport.frames import Message
+from pswire.transport.wire import codec_numbered
+from pswire.v1 import shard_pb2
+
+# Codecs that the shard decodes and checks in a single pass.
+_FUSED: tuple[Codec, ...] = (FLOAT32, BFLOAT16)
+
+
+class _Decoder(Protocol):
+    """Decodes a payload into its slot, chunk by chunk."""
+
+    def feed(self, data: memoryview) -> str | None:
+        """Return the first number that is not finite, as text, or None. Raises WireDtypeError."""
+        ...
+
+
+class _FusedDecoder:
+    """Decodes and checks in one pass."""
+
+    def __init__(self, shard: Shard, codec: Elementwise, slot: Slot) -> None:
+        self._shard, self._codec, self._slot = shard, codec, slot
+        self._done = 0
+
+    def feed(self, data: memoryview) -> str | None:
+        elements = self._codec.elements(data)
+        start, self._done = self._done, self._done + elements.size
+        return self._shard.checks.copy_in(self._slot, elements, start)
+
+
+class _PlainDecoder:
+    """Decodes in one pass and checks in another; works for any codec."""
+
+    def __init__(self, shard: Shard, codec: Codec, slot: Slot) -> None:
+        self._shard, self._slot = shard, slot
+        self._decoder = codec.decoder(shard.layout, slot.values)
+
+    def feed(self, data: memoryview) -> str | None:
+        start, stop = self._decoder.feed(data)
+        return self._shard.checks.measure(self._slot, start, stop)
+
+
+def _decoder(shard: Shard, codec: Codec, slot: Slot) -> _Decoder:
+    if isinstance(codec, Elementwise) and codec in _FUSED:
+        return _FusedDecoder(shard, codec, slot)
+    return _PlainDecoder(shard, codec, slot)
+
+
+class Incoming:
+    """A payload on its way into its staging slot. End it with `finish` or `give_up`."""
+
+    def __init__(self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, slot: Slot) -> None:
+        self._host, self._shard, self._ticket, self._slot = host, shard, ticket, slot
+        self._codec = codec
+        self._total = codec.size(shard.layout)
+        self._received = 0
+        self._decoder = _decoder(shard, codec, slot)
+        # A chunk that is here and not decoded yet. It is decoded together with the chunks that follow it, so that a
+        # large payload is handed to another thread once.
+        self._pending: frames.ChunkView | None = None
+
+    @classmethod
+    async def begin(cls, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> "Incoming":
+        """Admit the worker, wait for room, and reserve a slot. Raises Refused."""
+        shard = await host.claims.admit(claim_of(header), header.plan, header.after, caller)
+        codec = known_codec(header.dtype)
+        elements = shard.layout.elements
+        total = codec.size(shard.layout)
+        if header.bytes != total:
+            raise invalid(
+                f"payload of ticket {header.ticket}: expected {total} bytes ({elements} {codec.name} "
+                f"elements of server {host.server}'s part), got {header.bytes}"
+            )
+        slot = await host.pushes.begin(shard, header.ticket, header.worker, caller)
+        return cls(host, shard, header.ticket, codec, slot)
+
+    @property
+    def _complete(self) -> bool:
+        return self._received == self._total
+
+    @property
+    def _missing(self) -> int:
+        """Bytes that have not arrived."""
+        pending = 0 if self._pending is None else self._pending.data.nbytes
+        return self._total - self._received - pending
+
+    async def receive(self, stream: Stream, first: frames.ChunkView | None) -> Slot:
+        """Take `first` and all further chunks from `stream`; return the finished slot. Raises Refused."""
+        self._pending, arrived = first, False
+        seconds = self._host.options.worker_timeout + CHUNK_SECONDS
+        try:
+            while self._pending is not None or not self._complete:
+                with stream.caller.within(seconds):
+                    if self._missing >= LARGE_PASS:
+                        await stream.receive_many(self._decode_beside)
+                    chunk, self._pending = self._pending, None
+                    if chunk is not None:
+                        await self.take(chunk)
+                    if not self._complete:
+                        self._pending = _chunk(await stream.receive())
+            arrived = True
+        finally:
+            if not arrived:
+                self.give_up()
+        return self.finish()
+
+    def _decode_beside(self, received: Message) -> bool:
+        """Decode one message on another thread; return True if more are wanted. Raises Refused."""
+        chunk, self._pending = self._pending, None
+        if chunk is not None:
+            self._decode(chunk)
+        self._decode(_chunk(received))
+        return not self._complete
+
+    async def take(self, chunk: frames.ChunkView) -> None:
+        """Decode a chunk, on another thread if it is large. Raises Refused."""
+        await self._host.heavy.run(chunk.data.nbytes, lambda: self._decode(chunk))
+
+    def _decode(self, chunk: frames.ChunkView) -> None:
+        """Decode the next chunk in order. Raises Refused, also for numbers that are not finite.
+
+        Runs on one thread at a time and touches only the slot, which belongs to this payload.
+        """
+        length = chunk.data.nbytes
+        if chunk.offset != self._received:
+            raise invalid(
+                f"payload of ticket {self._ticket}: expected a chunk at offset {self._received}, "
+                f"got {length} bytes at offset {chunk.offset}"
+            )
+        if self._received + length > self._total:
+            raise invalid(
+                f"payload of ticket {self._ticket}: expected {self._total} bytes, "
+                f"got {self._received + length} or more"
+            )
+        try:
+            bad = self._decoder.feed(chunk.data)
+        except WireDtypeError as error:
+            raise invalid(f"payload of ticket {self._ticket}: {error} at offset {chunk.offset}") from error
+        if bad is not None:
+            caution = f"; {self._codec.caution}" if self._codec.caution else ""
+            raise invalid(f"payload of ticket {self._ticket}: expected finite numbers, got {bad}{caution}")
+        self._received += length
+
+    def finish(self) -> Slot:
+        """Give the complete payload to its ticket. Raises Refused if chunks are missing or the ticket is closed."""
+        if not self._complete:
+            self.give_up()
+            raise invalid(
+                f"payload of ticket {self._ticket}: expected {self._total} bytes, "
+                f"but the stream ended after {self._received}"
+            )
+        self._host.pushes.finish(self._shard, self._slot)
+        return self._slot
+
+    def give_up(self) -> None:
+        """Free the slot."""
+        self._host.pushes.give_up(self._shard, self._slot)
+
+
+async def stage_slot(
+    host: ShardHost, header: shard_pb2.PushHeader, attachment: Attachment, number: int, caller: Caller
+) -> Slot:
+    """Copy and check the payload that the worker wrote into shared slot `number`. Raises Refused.
+
+    The copy matters: the worker can write into its slot at any time, but what is checked must be what is applied.
+    """
+    shard = await host.claims.admit(claim_of(header), header.plan, header.after, caller)
+    if not attachment.holds(number):
+        raise invalid(f"payload of ticket {header.ticket}: expected a lent slot, got number {number}")
+    if not attachment.fits(shard.layout.elements):
+        raise precondition("the job's model has changed since this memory was lent; join again")
+    slot = await host.pushes.begin(shard, header.ticket, header.worker, caller)
+    finite = False
+    try:
+        filled = attachment.values(number)
+        bad = await host.heavy.run(filled.nbytes, partial(shard.checks.copy_in, slot, filled, 0))
+        if bad is not None:
+            raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
+        finite = True
+    finally:
+        if not finite:
+            host.pushes.give_up(shard, slot)
+    host.pushes.finish(shard, slot)
+    return slot
+
+
+class PushRpc:
+    """Push: one payload per call. Any generated client can speak it."""
+
+    def __init__(self, host: ShardHost) -> None:
+        self._host = host
+
+    async def push(self, call: Call) -> None:
+        """Stage the payload of one call and reply with its receipt. Raises Refused."""
+        incoming = await Incoming.begin(self._host, await _header(call), call.caller)
+        finished = False
+        try:
+            while (message := await self._next(call)) is not None:
+                part = _parse_push(message)
+                if not isinstance(part, frames.ChunkView):
+                    raise invalid("expected chunks after the header, got another header")
+                await incoming.take(part)
+            finished = True
+        finally:
+            if not finished:
+                incoming.give_up()
+        await call.reply(shard_pb2.PushReply(receipt=self._host.receipt(incoming.finish())))
+
+    async def _next(self, call: Call) -> bytes | None:
+        """Receive in time: a peer that stops in the middle of a payload holds memory of this server."""
+        with call.caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
+            return await call.receive()
+
+
+async def _header(call: Call) -> shard_pb2.PushHeader:
+    first = await call.receive()
+    if first is None:
+        raise invalid("expected a PushRequest with a header first, got an empty stream")
+    part = _parse_push(first)
+    if isinstance(part, frames.ChunkView):
+        raise invalid("expected a PushRequest with a header first, got a chunk")
+    header: shard_pb2.PushHeader = bounded(part)
+    return header
+
+
+def _parse_push(message: bytes) -> shard_pb2.PushHeader | frames.ChunkView:
+    try:
+        return frames.parse_push(message)
+    except frames.FrameError as error:
+        raise invalid(str(error)) from error
+
+
+def parse_request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.ChunkView | None]:
+    """Return the request, and its chunk as a view of `received`. Raises Refused."""
+    chunk = None
+    try:
+        if len(received) > frames.SMALL:
+            rest, chunk = frames.split_chunk(received)
+            request = shard_pb2.ExchangeRequest.FromString(bytes(rest))
+        else:
+            request = shard_pb2.ExchangeRequest.FromString(bytes(received))
+    except (frames.FrameError, DecodeError) as error:
+        text = f"expected a pswire.v1.ExchangeRequest, got {len(received)} bytes that do not parse"
+        raise invalid(text) from error
+    bounded(request)
+    if chunk is None and request.HasField("chunk"):
+        chunk = frames.ChunkView(request.chunk.offset, memoryview(request.chunk.data))
+    return request, chunk
+
+
+def _chunk(received: Message | None) -> frames.ChunkView:
+    if received is None:
+        raise invalid("expected more chunks of the payload, but the stream ended")
+    request, chunk = parse_request(received)
+    if chunk is None or request.HasField("push") or request.HasField("pull") or request.HasField("attach"):
+        raise invalid("expected a chunk of the payload that was begun, got another request")
+    return chunk
+
+
+def claim_of(request: shard_pb2.PushHeader | shard_pb2.PullRequest | shard_pb2.Attach) -> Claim:
+    """Return the membership that the request claims, with its proof."""
+    return Claim(request.job, request.worker, request.incarnation, request.membership_token)
+
+
+def known_codec(number: int) -> Codec:
+    """Return the codec of that number. Raises Refused if there is none."""
+    try:
+        return codec_numbered(number)
+    except WireDtypeError as error:
+        raise invalid(str(error)) from error
