@@ -30,7 +30,7 @@ from psserver.service.life.listeners import BindError
 from psserver.service.life.servers import Servers
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.life.successor import newest, numbered
-from psserver.service.net.loop import spare_what_is_here
+from psserver.service.net.loop import freeze_gc
 from psserver.service.server import ResourcesError
 from psserver.service.store.resume_point import succeeded
 from psserver.settings import Options, SettingsError, UntrustedError, chosen_options, resolve
@@ -158,7 +158,7 @@ def main(
         signal.signal(number, partial(interrupt, servers))
     if parent is not None:
         die_with(parent)
-    spare_what_is_here()
+    freeze_gc()
     sys.exit(int(serve(servers)))
 
 
@@ -189,7 +189,7 @@ def interrupt(servers: Servers, number: int, frame: FrameType | None) -> None:
 def resolved(options: Options) -> ServerSettings:
     """Resolve the settings for this process, which only serves: garbage collection skips what stays for good."""
     settings = resolve(options, os.environ.get("TF_CONFIG"))
-    return replace(settings, host=replace(settings.host, loaded=spare_what_is_here))
+    return replace(settings, host=replace(settings.host, loaded=freeze_gc))
 
 
 def serve(servers: Servers) -> ExitCode:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pslab.dashboard.access import is_loopback
-from psserver.service.guard.limits import Strangers
+from psserver.service.guard.limits import UnprovenPeers
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -110,7 +110,7 @@ def protocol() -> type["H11Protocol"]:
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    unfinished: Strangers[H11Protocol] = Strangers(UNFINISHED_LIMIT)
+    unfinished: UnprovenPeers[H11Protocol] = UnprovenPeers(UNFINISHED_LIMIT)
 
     class LimitedProtocol(H11Protocol):
         _deadline: asyncio.TimerHandle | None = None
@@ -135,11 +135,11 @@ def protocol() -> type["H11Protocol"]:
             if self._deadline is None and not self.transport.is_closing():
                 self._deadline = self.loop.call_later(REQUEST_TIMEOUT, self.transport.close)
                 address = self.client[0] if self.client else ""
-                for oldest in unfinished.came(self, address):
+                for oldest in unfinished.admit(self, address):
                     oldest.transport.abort()
 
         def _forget(self) -> None:
-            unfinished.gone(self)
+            unfinished.discard(self)
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None

@@ -21,7 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from psserver.metrics.collector import registry
 from psserver.service.errors import Refused
 from psserver.service.guard.authorization import ANYBODY, METRICS, Authorizer, Peer
-from psserver.service.guard.limits import METRICS_CONNECTIONS, METRICS_OF_ONE
+from psserver.service.guard.limits import METRICS_CONNECTIONS, METRICS_PER_ADDRESS
 from psserver.service.job.job import Job
 from psserver.service.store.host import ShardHost
 from pswire.addresses import Address
@@ -33,7 +33,7 @@ log = logging.getLogger("ps-server")
 
 # Limits of concurrent connections: of all peers, and per address. A Prometheus needs one.
 CONNECTION_LIMIT: Final = int(METRICS_CONNECTIONS.value)
-PER_ADDRESS_LIMIT: Final = int(METRICS_OF_ONE.value)
+PER_ADDRESS_LIMIT: Final = int(METRICS_PER_ADDRESS.value)
 # Seconds from the accept to the end of a connection, whatever it sends.
 DEADLINE: Final = 10.0
 

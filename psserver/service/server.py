@@ -15,7 +15,7 @@ from psserver.service.job.job import Job
 from psserver.service.life.coordinating import Coordinating, lock_folder
 from psserver.service.life.following import Following
 from psserver.service.life.job_loop import Continuation, end_tasks
-from psserver.service.life.listeners import Listeners, Reminders, misnamed
+from psserver.service.life.listeners import Listeners, Reminders, name_warning
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.net.follow import FollowNobody
@@ -181,7 +181,7 @@ class Server:
 
     def _announce_ready(self, address: Address) -> None:
         settings = self.settings
-        sentence = misnamed(settings.credentials, address.host)
+        sentence = name_warning(settings.credentials, address.host)
         if sentence is not None:
             log.warning("%s", sentence, extra=event("certificate_misnamed"))
         ready = {

@@ -48,16 +48,16 @@ def test_what_is_taken_too_early_is_written_to_by_nobody_else(
     """The thread stands still before its second piece; what took the arrays waits for it, and finds them its own."""
     monkeypatch.setattr(shard_part, "PIECE", 2048)
     second, go = threading.Event(), threading.Event()
-    pieces = shard_part.Touched.pieces
+    pieces = shard_part.PrefaultedArrays.pieces
 
-    def slowly(touched: shard_part.Touched) -> Iterator[np.ndarray]:
+    def slowly(touched: shard_part.PrefaultedArrays) -> Iterator[np.ndarray]:
         for k, piece in enumerate(pieces(touched)):
             if k == 1:
                 second.set()
                 assert go.wait(PATIENCE)
             yield piece
 
-    monkeypatch.setattr(shard_part.Touched, "pieces", slowly)
+    monkeypatch.setattr(shard_part.PrefaultedArrays, "pieces", slowly)
     arrays = SpareArrays(memory, threads)
     work = arrays.prepare(SIZES)
     assert work is not None and second.wait(PATIENCE)

@@ -8,7 +8,7 @@ import pytest
 
 from psserver.cli import resolved
 from psserver.fast import FastBackend
-from psserver.service.net.loop import spare_what_is_here
+from psserver.service.net.loop import freeze_gc
 from psserver.settings import Options
 from psserver.shard import arithmetic
 
@@ -35,6 +35,6 @@ def test_a_server_process_leaves_what_stays_out_of_the_search(monkeypatch: pytes
     frozen: list[bool] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
     settings = resolved(Options(ps_hosts="127.0.0.1:0", task_index=0))
-    assert settings.host.loaded is spare_what_is_here
+    assert settings.host.loaded is freeze_gc
     settings.host.loaded()
     assert frozen

@@ -1,4 +1,4 @@
-"""Strangers at a port with TLS, silent ones and such as begin a handshake, keep no invited worker waiting."""
+"""UnprovenPeers at a port with TLS, silent ones and such as begin a handshake, keep no invited worker waiting."""
 
 import asyncio
 import gc

@@ -334,7 +334,7 @@ def test_a_stranger_does_not_lead_server_1(identities: Identities) -> None:
         worker = identities.credentials(Role.WORKER, "w0")
         with open_channel(second.address, [], worker) as channel:
             opening = shard_pb2.FollowRequest(
-                open=shard_pb2.Open(job="mine", task_index=1, servers=2, secret=b"s" * 32)
+                open=shard_pb2.Open(job="wait", task_index=1, servers=2, secret=b"s" * 32)
             )
             follow = channel.stream_stream("/pswire.v1.Shard/Follow", None, None)
             for sent in ([], [opening.SerializeToString()]):

@@ -30,17 +30,17 @@ def join(cluster: Cluster, credentials: Credentials, name: str | None = None) ->
 
 def test_a_named_credential_is_good_for_its_name_only(sentences: Recorder) -> None:
     names = Names()
-    assert names.of(W0, "") == names.of(W0, "w0") == "w0"
+    assert names.name_for(W0, "") == names.name_for(W0, "w0") == "w0"
     with pytest.raises(Refused) as refused:
-        names.of(W0, "w1")
+        names.name_for(W0, "w1")
     sentences.check(refused)
 
 
 def test_a_shared_credential_does_not_take_the_name_of_another() -> None:
     names = Names(reserved=frozenset({"kept"}))
-    names.came(W0, "w0")
-    assert names.of(ANY, "w1") == "w1"
-    names.came(ANY, "w1")
+    names.claim(W0, "w0")
+    assert names.name_for(ANY, "w1") == "w1"
+    names.claim(ANY, "w1")
     for peer, name, words in (
         (ANY, "w0", "the name 'w0' is that of ps://c/worker/w0"),
         (W1, "w1", "the name 'w1' is that of ps://c/worker,"),
@@ -48,9 +48,9 @@ def test_a_shared_credential_does_not_take_the_name_of_another() -> None:
         (ANY, "kept", "the name 'kept' has a token of its own"),
     ):
         with pytest.raises(Refused, match=words):
-            names.of(peer, name)
+            names.name_for(peer, name)
     # It comes back under its own.
-    assert names.of(ANY, "w1") == "w1" and names.of(W0, "w0") == "w0"
+    assert names.name_for(ANY, "w1") == "w1" and names.name_for(W0, "w0") == "w0"
 
 
 def test_a_worker_joins_under_the_name_in_its_certificate(

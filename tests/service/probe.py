@@ -22,6 +22,7 @@ from psserver.service.net.registration import Call, Registration
 from psserver.service.server import Server
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
+from psserver.shard.staging import Slot
 from pswire.v1 import shard_pb2
 from tests.patience import PATIENCE
 
@@ -162,14 +163,13 @@ class Probe:
 
     def after_push(self, monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
         """`call()` when a payload is complete, before its receipt is sent."""
-        finish = self.host.finish_push
+        finish = self.host.pushes.finish
 
-        def finish_and_call(*args: Any) -> bytes:
-            receipt = finish(*args)
+        def finish_and_call(shard: Shard, slot: Slot) -> None:
+            finish(shard, slot)
             call()
-            return receipt
 
-        monkeypatch.setattr(self.host, "finish_push", finish_and_call)
+        monkeypatch.setattr(self.host.pushes, "finish", finish_and_call)
 
     def on_record(self, monkeypatch: pytest.MonkeyPatch, call: Callable[[Record], object]) -> None:
         """`call(record)` for each entry of the decision log from now on, before it is written."""

@@ -84,7 +84,7 @@ def test_idle_calls_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, stack: Exit
         server = cluster.servers[0].server
         before = threading.active_count()
         idle.open(1100)
-        most = server.watch.most_silent
+        most = server.watch.silent_limit
         wait_until(lambda: idle.ended >= 1100 - most, "idle calls to arrive, and all but so many to be cut")
         assert server.watch.silent == most
         # Those of its clients' channels and calls, which are in this process, too; a server has none of either.

@@ -9,7 +9,7 @@ import pytest
 from psserver.service.errors import Refused
 from psserver.service.guard.calls import LARGE_MESSAGE, Caller, ConcurrentCalls, MemberCalls, Watch
 from psserver.service.guard.ledger import MIB
-from psserver.service.guard.limits import FEWEST_SILENT, SILENT
+from psserver.service.guard.limits import LEAST_SILENT, SILENT
 from psserver.service.guard.room import silent_calls
 
 
@@ -44,33 +44,33 @@ def calls() -> Iterator[Calls]:
 
 def test_of_more_than_few_the_oldest_is_cut(calls: Calls) -> None:
     few = ConcurrentCalls(2)
-    with few.one(calls.begin(0)), few.one(calls.begin(1)):
+    with few.count(calls.begin(0)), few.count(calls.begin(1)):
         assert calls.cut == []
-        with few.one(calls.begin(2)):
+        with few.count(calls.begin(2)):
             assert calls.cut == [0] and len(few) == 2
     assert len(few) == 0
 
 
 def test_a_members_oldest_calls_are_cut_and_others_are_not_touched(calls: Calls) -> None:
     members = MemberCalls(lambda: 2, calls.watch)
-    members.proven("other", calls.begin(0))
+    members.claim("other", calls.begin(0))
     for number in range(1, 5):
         caller = calls.begin(number)
         for _ in range(2):
-            members.proven("greedy", caller)
+            members.claim("greedy", caller)
     assert calls.cut == [1, 2]
-    assert members.whose(caller) == "greedy"
+    assert members.member_of(caller) == "greedy"
 
 
 def test_calls_that_have_ended_count_for_nobody(calls: Calls) -> None:
     members = MemberCalls(lambda: 2, calls.watch)
     for number in range(500):
         caller = calls.begin(number)
-        members.proven(f"w{number % 100}", caller)
+        members.claim(f"w{number % 100}", caller)
         calls.end(number)
     assert calls.cut == []
     calls.begin(500)
-    members.proven("w0", caller)
+    members.claim("w0", caller)
 
 
 def test_a_member_that_does_not_read_gets_no_more_calls(calls: Calls) -> None:
@@ -81,18 +81,18 @@ def test_a_member_that_does_not_read_gets_no_more_calls(calls: Calls) -> None:
         writing = []
         for number in range(2):
             caller = calls.begin(number)
-            members.proven("mute", caller)
+            members.claim("mute", caller)
             writing.append(asyncio.get_running_loop().create_future())
-            calls.watch.left(caller, 2 * MIB, writing[-1])
+            calls.watch.leave_unread(caller, 2 * MIB, writing[-1])
             calls.end(number)
         assert calls.watch.message_bytes == 4 * MIB
         with pytest.raises(Refused, match="2 calls with answers that it does not read"):
-            members.proven("mute", calls.begin(2))
-        members.proven("other", calls.begin(3))
+            members.claim("mute", calls.begin(2))
+        members.claim("other", calls.begin(3))
         # Its peer has gone.
         writing[0].set_exception(ConnectionError("gone"))
         await asyncio.sleep(0)
-        members.proven("mute", calls.begin(4))
+        members.claim("mute", calls.begin(4))
         assert calls.watch.message_bytes == 2 * MIB
         writing[1].set_result(None)
 
@@ -102,10 +102,10 @@ def test_a_member_that_does_not_read_gets_no_more_calls(calls: Calls) -> None:
 
 def test_only_large_messages_are_counted(calls: Calls) -> None:
     caller = calls.begin(0)
-    calls.watch.holds(caller, LARGE_MESSAGE - 1)
+    calls.watch.set_message(caller, LARGE_MESSAGE - 1)
     assert calls.watch.message_bytes == 0
-    calls.watch.holds(caller, LARGE_MESSAGE)
-    calls.watch.holds(caller, 2 * LARGE_MESSAGE)
+    calls.watch.set_message(caller, LARGE_MESSAGE)
+    calls.watch.set_message(caller, 2 * LARGE_MESSAGE)
     assert calls.watch.message_bytes == 2 * LARGE_MESSAGE == sum(nbytes for _, nbytes in calls.watch.messages)
     calls.end(0)
     assert calls.watch.message_bytes == 0
@@ -113,5 +113,5 @@ def test_only_large_messages_are_counted(calls: Calls) -> None:
 
 def test_silent_calls_are_fewer_where_memory_is_little() -> None:
     assert silent_calls(1024 * MIB) == 31
-    assert silent_calls(10 * MIB) == FEWEST_SILENT.value
+    assert silent_calls(10 * MIB) == LEAST_SILENT.value
     assert silent_calls(2**40) == SILENT.value

@@ -26,7 +26,7 @@ import psworker
 from benchmarks.peers.child import Child
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from psserver.service.guard.rates import AGAIN
+from psserver.service.guard.rates import REJOIN_BURST
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from tests.repetitions import repetitions
@@ -45,7 +45,7 @@ def come_and_go(cluster: Cluster, peer: Peer, name: str) -> None:
     """Join, open a session, leave, all over again."""
     with grpc.insecure_channel(cluster.servers[0].address) as channel:
         stub = stub_of(channel)
-        for time in range(AGAIN):
+        for time in range(REJOIN_BURST):
             session = f"{name}-{time}"
             reply = insist(lambda s=session: stub.Join(join_request(peer.plan, worker=name, session=s)))
             hello = pb.Hello(
@@ -127,7 +127,7 @@ def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
     report = check_run(Run(out))
     assert not report.violations, report.violations
     kinds = [json.loads(line)["kind"] for line in (out / "decisions.jsonl").read_text().splitlines()]
-    assert kinds.count("join") == 1 + NAMES * AGAIN
+    assert kinds.count("join") == 1 + NAMES * REJOIN_BURST
 
 
 # Half of them die
@@ -216,7 +216,7 @@ def poor_server(folder: Path) -> Iterator[str]:
     resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 4 * DESCRIPTORS, reason="needs 1000 descriptors"
 )
 def test_without_descriptors_nobody_is_lost_and_one_line_says_so(tmp_path: Path) -> None:
-    """Strangers take them all. Who is here trains on; who comes is accepted when there are some again."""
+    """UnprovenPeers take them all. Who is here trains on; who comes is accepted when there are some again."""
 
     def said(words: str) -> list[str]:
         return [line for line in (tmp_path / "server.log").read_text().splitlines() if words in line]

@@ -11,7 +11,7 @@ import pytest
 
 from pslab.display.status import memory_line, memory_sentences, status_json
 from psserver.service.guard.calls import Caller
-from psserver.service.guard.ledger import MIB, MOST_PARTS, MemoryLedger, usual_limit
+from psserver.service.guard.ledger import MIB, MOST_PARTS, MemoryLedger, default_limit
 from psserver.service.store.reading import Reads
 from psserver.shard.arena import Version
 from pswire.config.units import parse_size
@@ -249,4 +249,4 @@ def test_sizes(text: str, size: int | None) -> None:
             parse_size(text)
     else:
         assert parse_size(text) == size
-    assert usual_limit() > 100 * MIB
+    assert default_limit() > 100 * MIB

@@ -44,16 +44,16 @@ def test_a_burst_then_so_many_per_second() -> None:
 def test_a_flood_of_new_names_does_not_keep_a_known_one_out() -> None:
     clock = Clock()
     arrivals = Arrivals(1, {"honest"}.__contains__, clock)
-    for number in range(rates.FEWEST_NEW):
-        assert arrivals.may(f"n{number}")
-        arrivals.came(f"n{number}")
-    assert not arrivals.may("newcomer") and arrivals.may("honest")
-    for _ in range(rates.AGAIN):
-        assert arrivals.may("honest")
-        arrivals.came("honest")
-    assert not arrivals.may("honest")
+    for number in range(rates.NEW_BURST):
+        assert arrivals.allows(f"n{number}")
+        arrivals.record(f"n{number}")
+    assert not arrivals.allows("newcomer") and arrivals.allows("honest")
+    for _ in range(rates.REJOIN_BURST):
+        assert arrivals.allows("honest")
+        arrivals.record("honest")
+    assert not arrivals.allows("honest")
     clock.now += 1.0
-    assert arrivals.may("honest") and arrivals.may("newcomer")
+    assert arrivals.allows("honest") and arrivals.allows("newcomer")
 
 
 def test_names_that_joined_and_left_without_a_commit_share_one_pace() -> None:
@@ -67,40 +67,40 @@ def test_names_that_joined_and_left_without_a_commit_share_one_pace() -> None:
     arrivals = Arrivals(1, proven, clock)
     names = [f"n{number}" for number in range(1000)]
     for name in names:
-        clock.now += 1 / rates.NEW_PER_SECOND
-        assert arrivals.may(name)
+        clock.now += 1 / rates.NEW_NAMES_PER_SECOND
+        assert arrivals.allows(name)
         harness.joins(name, "A")
-        arrivals.came(name)
+        arrivals.record(name)
         harness.leaves(name)
     clock.now += 1000
     began, let_in = clock.now, 0
     while clock.now - began <= 1.0:
         for name in names:
-            if arrivals.may(name):
-                arrivals.came(name)
+            if arrivals.allows(name):
+                arrivals.record(name)
                 let_in += 1
         clock.now += 0.125
-    assert let_in == rates.FEWEST_NEW + rates.NEW_PER_SECOND
+    assert let_in == rates.NEW_BURST + rates.NEW_NAMES_PER_SECOND
 
 
 def test_a_pace_that_is_full_again_is_forgotten() -> None:
     clock = Clock()
     arrivals = Arrivals(1, lambda name: True, clock)
     for number in range(100):
-        arrivals.came(f"n{number}")
+        arrivals.record(f"n{number}")
     assert len(arrivals) == 100
-    clock.now += rates.AGAIN / rates.AGAIN_PER_SECOND + 1.0
-    arrivals.came("last")
+    clock.now += rates.REJOIN_BURST / rates.REJOINS_PER_SECOND + 1.0
+    arrivals.record("last")
     assert len(arrivals) == 1
-    for _ in range(rates.AGAIN - 1):
-        arrivals.came("last")
-    assert not arrivals.may("last")
+    for _ in range(rates.REJOIN_BURST - 1):
+        arrivals.record("last")
+    assert not arrivals.allows("last")
     # At the next look it is not full yet.
     clock.now += 1.0
     for _ in range(3):
-        arrivals.came("last")
-    clock.now += rates.AGAIN / rates.AGAIN_PER_SECOND - 0.5
-    arrivals.came("other")
+        arrivals.record("last")
+    clock.now += rates.REJOIN_BURST / rates.REJOINS_PER_SECOND - 0.5
+    arrivals.record("other")
     assert len(arrivals) == 2
 
 
@@ -127,8 +127,8 @@ def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPa
 
 
 def test_joins_beyond_the_pace_are_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "FEWEST_NEW", 4)
-    monkeypatch.setattr(rates, "NEW_PER_SECOND", NEVER)
+    monkeypatch.setattr(rates, "NEW_BURST", 4)
+    monkeypatch.setattr(rates, "NEW_NAMES_PER_SECOND", NEVER)
     with serving() as cluster, Peer(cluster, "a") as peer:
         assert peer.step().version == 1
         for name in ("b", "c", "d"):
@@ -154,11 +154,11 @@ def test_each_key_has_a_bucket_that_is_forgotten_when_it_is_full() -> None:
     clock = Clock()
     buckets = Buckets(rate=1.0, burst=2, clock=clock)
     for _ in range(2):
-        assert buckets.may("noisy")
+        assert buckets.allows("noisy")
         buckets.spend("noisy")
-    assert not buckets.may("noisy") and buckets.may("other")
+    assert not buckets.allows("noisy") and buckets.allows("other")
     clock.now += 2.0
-    assert buckets.may("noisy")
+    assert buckets.allows("noisy")
     buckets.spend("other")
     assert len(buckets) == 1
 
@@ -183,15 +183,15 @@ def test_a_flood_of_other_models_is_neither_planned_nor_read(monkeypatch: pytest
         first.step()
         before = len(planned)
         answers = Counter[grpc.StatusCode]()
-        for number in range(3 * rates.MODELS):
+        for number in range(3 * rates.MODEL_BURST):
             request = join_request(OTHER, worker=f"other-{number}", session="s")
             with pytest.raises(grpc.RpcError) as caught:
                 cluster.coordinator.Join(request, timeout=PATIENCE)
             answers[caught.value.code()] += 1
         # The first worker's model was new, too.
         assert answers == {
-            grpc.StatusCode.FAILED_PRECONDITION: rates.MODELS - 1,
-            grpc.StatusCode.UNAVAILABLE: 2 * rates.MODELS + 1,
+            grpc.StatusCode.FAILED_PRECONDITION: rates.MODEL_BURST - 1,
+            grpc.StatusCode.UNAVAILABLE: 2 * rates.MODEL_BURST + 1,
         }
         with Peer(cluster, "second") as second:
             second.step()
@@ -202,10 +202,10 @@ def test_models_are_planned_at_a_pace_while_the_job_has_none(monkeypatch: pytest
     planned = counted(monkeypatch)
     monkeypatch.setattr(coordinator, "MODELS_PER_SECOND", NEVER)
     with serving() as cluster:
-        for _ in range(3 * rates.MODELS):
+        for _ in range(3 * rates.MODEL_BURST):
             with pytest.raises(grpc.RpcError):
                 cluster.coordinator.Join(join_request(OTHER, plan="0123"), timeout=PATIENCE)
-    assert len(planned) == rates.MODELS
+    assert len(planned) == rates.MODEL_BURST
 
 
 def test_the_jobs_fingerprint_with_another_model_is_refused() -> None:

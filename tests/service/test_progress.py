@@ -22,11 +22,11 @@ def commit(harness: CoordinatorHarness, worker: str, batch: int) -> None:
 
 def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() -> None:
     job, progress = harness(2), Progress()
-    assert progress.how_far(job.coordinator, 0.0) is None
+    assert progress.measure(job.coordinator, 0.0) is None
     progress.told("w0", Extent(2, 10))
-    assert progress.how_far(job.coordinator, 0.0) is None
+    assert progress.measure(job.coordinator, 0.0) is None
     progress.told("w1", Extent(2, 6))
-    found = progress.how_far(job.coordinator, 0.0)
+    found = progress.measure(job.coordinator, 0.0)
     assert found is not None and (found.epoch, found.epochs, found.done, found.total) == (1, 2, 0, 16)
     assert found.unit == "batches" and math.isnan(found.seconds_left)
 
@@ -37,13 +37,13 @@ def test_the_time_that_is_left_follows_from_the_pace() -> None:
     for second in range(4):
         progress.look(job.coordinator, float(second))
         commit(job, "w0", batch=second)
-    found = progress.how_far(job.coordinator, 3.0)
+    found = progress.measure(job.coordinator, 3.0)
     assert found is not None and (found.done, found.epoch) == (4, 1)
     # Four batches in three seconds: six more of them.
     assert found.seconds_left == 4.5
     for batch in range(4, 10):
         commit(job, "w0", batch)
-    found = progress.how_far(job.coordinator, 4.0)
+    found = progress.measure(job.coordinator, 4.0)
     assert found is not None and (found.done, found.epoch, found.seconds_left) == (10, 2, 0.0)
 
 
@@ -58,12 +58,12 @@ def test_the_job_takes_as_long_as_its_slowest_worker() -> None:
             job.coordinator.roster.tally("w0").next_batch = batch + 1
         job.coordinator.roster.tally("w1").next_batch = second // 4
         progress.look(job.coordinator, float(second))
-    found = progress.how_far(job.coordinator, 8.0)
+    found = progress.measure(job.coordinator, 8.0)
     assert found is not None and (found.done, found.total) == (18, 40)
     # w1 needs four seconds for each of its 18 batches, whatever the others do; a mean pace says 9.8 s.
     assert found.seconds_left == 72.0
     job.coordinator.roster.present["w0"].enter("done", 8.0)
-    assert progress.how_far(job.coordinator, 8.0) == found, "one that is done has no say"
+    assert progress.measure(job.coordinator, 8.0) == found, "one that is done has no say"
 
 
 def test_nobody_waits_for_the_data_of_one_that_is_lost() -> None:
@@ -74,29 +74,29 @@ def test_nobody_waits_for_the_data_of_one_that_is_lost() -> None:
         for worker in ("w0", "w1"):
             job.coordinator.roster.tally(worker).next_batch = second
         progress.look(job.coordinator, float(second))
-    found = progress.how_far(job.coordinator, 5.0)
+    found = progress.measure(job.coordinator, 5.0)
     assert found is not None and found.seconds_left == 995.0
     job.coordinator.disconnect("w1", 0, 5.0)
-    found = progress.how_far(job.coordinator, 5.0)
+    found = progress.measure(job.coordinator, 5.0)
     assert found is not None and found.seconds_left == 5.0
 
 
 def test_a_limit_of_versions_counts_where_it_comes_first() -> None:
     job, progress = harness(1, versions=4), Progress()
     commit(job, "w0", 0)
-    found = progress.how_far(job.coordinator, 1.0)
+    found = progress.measure(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit, found.epochs) == (1, 4, "versions", 0)
     progress.told("w0", Extent(1, 100))
-    found = progress.how_far(job.coordinator, 1.0)
+    found = progress.measure(job.coordinator, 1.0)
     assert found is not None and found.unit == "versions"
     progress.told("w0", Extent(1, 2))
-    found = progress.how_far(job.coordinator, 1.0)
+    found = progress.measure(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit) == (1, 2, "batches")
 
 
 def test_work_units_are_known_to_the_coordinator() -> None:
     job = CoordinatorHarness(workers=1, work=WorkTerms(units=3, epochs=2, batches=2)).starts()
-    found = Progress().how_far(job.coordinator, 0.0)
+    found = Progress().measure(job.coordinator, 0.0)
     assert found is not None and (found.epoch, found.epochs, found.total, found.unit) == (1, 2, 12, "parts")
 
 

@@ -12,9 +12,9 @@ import pytest
 from psserver.service.guard.calls import Caller, ConcurrentCalls, Watch
 from psserver.service.guard.limits import (
     UNAUTHENTICATED,
-    UNAUTHENTICATED_OF_ONE,
+    UNAUTHENTICATED_PER_ADDRESS,
     Limit,
-    Strangers,
+    UnprovenPeers,
     address_of,
 )
 from psserver.service.guard.rates import BURST_SECONDS, Turns
@@ -30,39 +30,39 @@ QUIET, NOISY = "127.0.0.2", "127.0.0.3"
 
 
 def test_of_too_many_the_oldest_goes_of_the_address_that_has_the_most() -> None:
-    strangers: Strangers[str] = Strangers(4)
+    strangers: UnprovenPeers[str] = UnprovenPeers(4)
     for peer, address in (("a1", "a"), ("b1", "b"), ("b2", "b"), ("a2", "a")):
-        assert strangers.came(peer, address) == []
+        assert strangers.admit(peer, address) == []
     # With the one that comes, b has the most.
-    assert strangers.came("b3", "b") == ["b1"]
-    assert strangers.came("c1", "c") == ["a1"]
-    assert strangers.came("d1", "d") == ["b2"]
+    assert strangers.admit("b3", "b") == ["b1"]
+    assert strangers.admit("c1", "c") == ["a1"]
+    assert strangers.admit("d1", "d") == ["b2"]
     assert list(strangers) == ["a2", "b3", "c1", "d1"] and "b1" not in strangers
     # All alone: the address that came first.
-    assert strangers.came("e1", "e") == ["a2"]
+    assert strangers.admit("e1", "e") == ["a2"]
 
 
 def test_whoever_comes_alone_stays_whatever_one_address_does() -> None:
-    strangers: Strangers[int] = Strangers(8)
-    assert strangers.came(-1, "quiet") == []
+    strangers: UnprovenPeers[int] = UnprovenPeers(8)
+    assert strangers.admit(-1, "quiet") == []
     for peer in range(1000):
-        assert -1 not in strangers.came(peer, "noisy")
+        assert -1 not in strangers.admit(peer, "noisy")
     assert -1 in strangers and len(strangers) == 8
 
 
 def test_one_address_has_a_limit_of_its_own_and_a_unix_socket_none() -> None:
-    strangers: Strangers[int] = Strangers(100, 2)
-    assert [strangers.came(peer, "a") for peer in range(4)] == [[], [], [0], [1]]
-    assert [strangers.came(peer, "") for peer in range(10, 14)] == [[]] * 4
+    strangers: UnprovenPeers[int] = UnprovenPeers(100, 2)
+    assert [strangers.admit(peer, "a") for peer in range(4)] == [[], [], [0], [1]]
+    assert [strangers.admit(peer, "") for peer in range(10, 14)] == [[]] * 4
     assert len(strangers) == 6
 
 
 def test_those_that_are_gone_count_for_nobody() -> None:
-    strangers: Strangers[int] = Strangers(2, 1)
+    strangers: UnprovenPeers[int] = UnprovenPeers(2, 1)
     for peer in range(100):
-        assert strangers.came(peer, f"address {peer}") == []
-        strangers.gone(peer)
-        strangers.gone(peer)
+        assert strangers.admit(peer, f"address {peer}") == []
+        strangers.discard(peer)
+        strangers.discard(peer)
     assert len(strangers) == 0
 
 
@@ -86,7 +86,7 @@ def test_every_address_has_its_turn_however_many_wait_of_another() -> None:
         turns, order = Turns(), list[str]()
 
         async def work(address: str) -> None:
-            await turns.mine(address)
+            await turns.wait(address)
             order.append(address)
 
         noisy = [asyncio.ensure_future(work("noisy")) for _ in range(50)]
@@ -121,7 +121,7 @@ def test_strangers_have_one_turn_in_each_turn_of_the_loop() -> None:
 
         async def work(address: str) -> None:
             for _ in range(3):
-                await turns.mine(address)
+                await turns.wait(address)
                 strangers.append(passes[0])
 
         served()
@@ -146,7 +146,7 @@ def test_turns_that_cost_much_leave_the_loop_to_others(monkeypatch: pytest.Monke
             loop.call_soon(function)
 
         async def work() -> None:
-            await turns.mine("a")
+            await turns.wait("a")
             now[0] += BURST_SECONDS / 2
             await asyncio.sleep(0)
 
@@ -168,7 +168,7 @@ def test_a_request_waits_for_its_turn_among_the_silent_and_a_members_calls_do_no
         if block:
             await turn.wait()
 
-    monkeypatch.setattr(Turns, "mine", mine)
+    monkeypatch.setattr(Turns, "wait", mine)
     block = False
     with serving() as cluster, Peer(cluster, "a") as peer:
         peer.step()
@@ -201,7 +201,7 @@ def test_silent_connections_of_one_address_cut_none_of_another(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served, "UNAUTHENTICATED", Limit(6, "test"))
-    monkeypatch.setattr(served, "UNAUTHENTICATED_OF_ONE", Limit(4, "test"))
+    monkeypatch.setattr(served, "UNAUTHENTICATED_PER_ADDRESS", Limit(4, "test"))
     # None is cut for its silence.
     monkeypatch.setattr(framed_socket, "HANDSHAKE_TIMEOUT", 10 * PATIENCE)
     opened = stack.enter_context(listening())
@@ -220,7 +220,7 @@ def test_silent_connections_of_one_address_cut_none_of_another(
 
 
 def test_the_limits_leave_room_for_others() -> None:
-    assert UNAUTHENTICATED_OF_ONE.value <= UNAUTHENTICATED.value / 2
+    assert UNAUTHENTICATED_PER_ADDRESS.value <= UNAUTHENTICATED.value / 2
 
 
 def calls(watch: Watch, kind: str) -> None:
@@ -231,26 +231,26 @@ def calls(watch: Watch, kind: str) -> None:
         for number, address in enumerate(["quiet", *["noisy"] * 8]):
             name = f"{address} {number}"
             caller = Caller(lambda name=name: cut.append(name), address=address)  # type: ignore[misc]
-            stack.enter_context(watch.silence(caller) if kind == "silent" else few.one(caller))
+            stack.enter_context(watch.first_message(caller) if kind == "silent" else few.count(caller))
     assert cut == [f"noisy {number}" for number in range(1, 6)]
 
 
 @pytest.mark.parametrize("kind", ["silent", "concurrent"])
 def test_calls_of_one_address_cut_none_of_another(kind: str) -> None:
-    calls(Watch(most_silent=4), kind)
+    calls(Watch(silent_limit=4), kind)
 
 
 def test_a_call_knows_the_address_that_it_comes_from(stack: ExitStack) -> None:
     with serving() as cluster:
         server = cluster.servers[0].server
         seen: list[str] = []
-        silence = server.watch.silence
+        first_message = server.watch.first_message
 
         def looked(caller: Caller) -> object:
             seen.append(caller.address)
-            return silence(caller)
+            return first_message(caller)
 
-        server.watch.silence = looked  # type: ignore[method-assign, assignment]
+        server.watch.first_message = looked  # type: ignore[method-assign, assignment]
         channel = stack.enter_context(grpc.insecure_channel(cluster.hosts))
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         check(b"", timeout=PATIENCE)

@@ -41,7 +41,7 @@ class Names:
         self._reserved = reserved
         self._held: dict[str, str] = {}
 
-    def of(self, peer: Peer, asked: str) -> str:
+    def name_for(self, peer: Peer, asked: str) -> str:
         """The name under which the peer joins, where it asks for that one, or for any (empty). Raises Refused."""
         if peer.role is None:
             return asked
@@ -57,7 +57,7 @@ class Names:
             raise _denied(f"the name {name!r} is that of {holder}, and {peer.credential} is another one")
         return name
 
-    def came(self, peer: Peer, name: str) -> None:
+    def claim(self, peer: Peer, name: str) -> None:
         """It has joined so."""
         if peer.role is not None:
             self._held.setdefault(name, peer.credential)
@@ -131,9 +131,9 @@ class Authorizer:
             raise
         if peer.role not in ROLES.get(method, ()):
             self.refused["role"] += 1
-            told = event("call_refused", peer=peer.credential, method=method)
+            fields = event("call_refused", peer=peer.credential, method=method)
             log.warning(
-                "%s called %s, which is not for its role: refused", peer.credential, method, extra=told
+                "%s called %s, which is not for its role: refused", peer.credential, method, extra=fields
             )
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,

@@ -11,7 +11,7 @@ import grpc
 
 from psserver.service.errors import Refused
 from psserver.service.guard.authorization import ANYBODY, Peer
-from psserver.service.guard.limits import FIRST_MESSAGE, SILENT, Strangers
+from psserver.service.guard.limits import FIRST_MESSAGE, SILENT, UnprovenPeers
 from pswire.patience import ping_interval
 from pswire.transport import frames
 
@@ -96,8 +96,8 @@ class Caller:
 class Watch:
     """All calls of a server. The loop's thread owns it; close it at the end."""
 
-    def __init__(self, most_silent: int = int(SILENT.value)) -> None:
-        """`most_silent`: calls that have said nothing yet."""
+    def __init__(self, silent_limit: int = int(SILENT.value)) -> None:
+        """`silent_limit`: calls that have said nothing yet."""
         self._calls: set[Caller] = set()
         # Bytes of the last message of each call, either way, where it is large.
         self._messages: dict[Caller, int] = {}
@@ -105,7 +105,7 @@ class Watch:
         # The same, of calls that were cut while it was on its way.
         self._unread: dict[Caller, int] = {}
         # That have said nothing yet.
-        self._silent: Strangers[Caller] = Strangers(most_silent)
+        self._silent: UnprovenPeers[Caller] = UnprovenPeers(silent_limit)
         self._next: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -121,7 +121,7 @@ class Watch:
         return len(self._silent)
 
     @property
-    def most_silent(self) -> int:
+    def silent_limit(self) -> int:
         """Of more, the oldest is cut of the address that has the most."""
         return self._silent.most
 
@@ -133,10 +133,10 @@ class Watch:
             yield caller
         finally:
             self._calls.discard(caller)
-            self.holds(caller, 0)
+            self.set_message(caller, 0)
             caller.release()
 
-    def stands(self, caller: Caller) -> bool:
+    def is_active(self, caller: Caller) -> bool:
         """The call is under way, or was cut and its peer has not read what was sent before."""
         return caller in self._calls or caller in self._unread
 
@@ -144,7 +144,7 @@ class Watch:
         """The call was cut, and the transport still holds a large message for it."""
         return caller in self._unread
 
-    def left(self, caller: Caller, nbytes: int, writing: "asyncio.Future[None]") -> None:
+    def leave_unread(self, caller: Caller, nbytes: int, writing: "asyncio.Future[None]") -> None:
         """The call is cut while so many bytes are on their way: gRPC holds them until its peer reads or goes, when
         `writing` is done. They are counted until then."""
         self._unread[caller] = nbytes
@@ -158,7 +158,7 @@ class Watch:
 
         writing.add_done_callback(gone)
 
-    def holds(self, caller: Caller, nbytes: int) -> None:
+    def set_message(self, caller: Caller, nbytes: int) -> None:
         """The call's present message has so many bytes; small ones are not counted."""
         before = self._messages.pop(caller, 0)
         if nbytes >= LARGE_MESSAGE:
@@ -172,16 +172,16 @@ class Watch:
         return [*self._messages.items(), *self._unread.items()]
 
     @contextmanager
-    def silence(self, caller: Caller) -> Iterator[None]:
+    def first_message(self, caller: Caller) -> Iterator[None]:
         """The call's first message is awaited inside the block: in time, and among so many others at most. A new
         call that says nothing is cut before an older one that has spoken is refused anything."""
-        for oldest in self._silent.came(caller, caller.address):
+        for oldest in self._silent.admit(caller, caller.address):
             oldest.cancel()
         try:
             with caller.within(FIRST_MESSAGE.value):
                 yield
         finally:
-            self._silent.gone(caller)
+            self._silent.discard(caller)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
@@ -196,20 +196,20 @@ class ConcurrentCalls:
     """At most `most` at once: of more, the oldest of the address that has the most is cut. The loop owns it."""
 
     def __init__(self, most: int) -> None:
-        self._calls: Strangers[Caller] = Strangers(most)
+        self._calls: UnprovenPeers[Caller] = UnprovenPeers(most)
 
     def __len__(self) -> int:
         return len(self._calls)
 
     @contextmanager
-    def one(self, caller: Caller) -> Iterator[None]:
+    def count(self, caller: Caller) -> Iterator[None]:
         """It is one of them inside the block."""
-        for oldest in self._calls.came(caller, caller.address):
+        for oldest in self._calls.admit(caller, caller.address):
             oldest.cancel()
         try:
             yield
         finally:
-            self._calls.gone(caller)
+            self._calls.discard(caller)
 
 
 class MemberCalls:
@@ -225,11 +225,11 @@ class MemberCalls:
         # Then those that have ended are looked for among all.
         self._enough = 64
 
-    def whose(self, caller: Caller) -> str | None:
+    def member_of(self, caller: Caller) -> str | None:
         """The member's name; None while nobody has proven to be one."""
         return self._whose.get(caller)
 
-    def proven(self, worker: str, caller: Caller) -> None:
+    def claim(self, worker: str, caller: Caller) -> None:
         """The call is this member's. Of more than it may have, the oldest are cut: a worker that begins anew leaves
         broken ones behind. Raises Refused where those are cut already, and hold what the member does not read."""
         if self._whose.get(caller) == worker:
@@ -255,7 +255,7 @@ class MemberCalls:
     def _forget(self, callers: list[Caller], *, also_standing: bool = False) -> None:
         """Those that have ended."""
         for caller in callers:
-            if self._watch.stands(caller) and not also_standing:
+            if self._watch.is_active(caller) and not also_standing:
                 continue
             worker = self._whose.pop(caller)
             self._of[worker].pop(caller, None)

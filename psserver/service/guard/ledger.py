@@ -125,7 +125,7 @@ class MemoryLedger:
         return found
 
 
-def usual_limit() -> int:
+def default_limit() -> int:
     """A share of what the machine has, or of what the container allows."""
     allowed = [_number(path) for path in _cgroup_limits()]
     pages = [

@@ -58,12 +58,12 @@ MEMBER_CALLS: Final = Limit(
 )
 
 
-FEWEST_SILENT: Final = Limit(
+LEAST_SILENT: Final = Limit(
     16, "silent calls, however little memory there is: workers join at the same moment"
 )
 
 
-FEWEST_MEMBER_CALLS: Final = Limit(4, "payload calls of one member, however little memory there is")
+LEAST_MEMBER_CALLS: Final = Limit(4, "payload calls of one member, however little memory there is")
 
 
 ANSWERS: Final = Limit(64, "answers of some size that no member asked for and nobody has read yet")
@@ -78,7 +78,7 @@ UNAUTHENTICATED: Final = Limit(
 )
 
 
-UNAUTHENTICATED_OF_ONE: Final = Limit(
+UNAUTHENTICATED_PER_ADDRESS: Final = Limit(
     128, "the same, of one address: half of the room is left for others, whatever one of them does"
 )
 
@@ -88,7 +88,7 @@ METRICS_CONNECTIONS: Final = Limit(
 )
 
 
-METRICS_OF_ONE: Final = Limit(8, "the same, of one address: a Prometheus elsewhere finds room")
+METRICS_PER_ADDRESS: Final = Limit(8, "the same, of one address: a Prometheus elsewhere finds room")
 
 
 FIRST_MESSAGE: Final = Limit(
@@ -118,7 +118,7 @@ LEASE_DIVISOR: Final = Limit(4.0, "a worker that does not read is waited for a q
 Peer = TypeVar("Peer", bound=Hashable)
 
 
-class Strangers(Generic[Peer]):
+class UnprovenPeers(Generic[Peer]):
     """At most `most` at once, and of one address `of_one` (None: no limit of its own). One too many, and the oldest of
     the address that has the most is cut: whoever comes alone stays.
 
@@ -140,7 +140,7 @@ class Strangers(Generic[Peer]):
     def __iter__(self) -> Iterator[Peer]:
         return iter(self._where)
 
-    def came(self, peer: Peer, address: str) -> list[Peer]:
+    def admit(self, peer: Peer, address: str) -> list[Peer]:
         """It is one of them; those that are to be cut for it are none any more."""
         cut = []
         if self._of_one is not None and address and len(self._of.get(address, ())) >= self._of_one:
@@ -151,7 +151,7 @@ class Strangers(Generic[Peer]):
         self._where[peer] = address
         return cut
 
-    def gone(self, peer: Peer) -> None:
+    def discard(self, peer: Peer) -> None:
         """It has ended, or proven something. Any number of times."""
         address = self._where.pop(peer, None)
         if address is None:
@@ -167,7 +167,7 @@ class Strangers(Generic[Peer]):
 
     def _oldest(self, address: str) -> Peer:
         peer = next(iter(self._of[address]))
-        self.gone(peer)
+        self.discard(peer)
         return peer
 
 

@@ -7,31 +7,31 @@ from collections.abc import Callable
 from typing import Final
 
 # Names that have committed nothing, all together: twice the workers that a job was started for may come at once.
-NEW_PER_SECOND: Final = 20.0
+NEW_NAMES_PER_SECOND: Final = 20.0
 
 
-FEWEST_NEW: Final = 256
+NEW_BURST: Final = 256
 
 
 # Of one name that has committed: joins, or streams.
-AGAIN_PER_SECOND: Final = 1.0
+REJOINS_PER_SECOND: Final = 1.0
 
 
-AGAIN: Final = 20
+REJOIN_BURST: Final = 20
 
 
 # Of one address: Joins with a model that the job does not have. Each is read, planned or compared for 0.4 s at most.
 MODELS_PER_SECOND: Final = 0.1
 
 
-MODELS: Final = 16
+MODEL_BURST: Final = 16
 
 
 # Operators' remarks, of one address.
 NOTES_PER_SECOND: Final = 1.0
 
 
-NOTES: Final = 20
+NOTE_BURST: Final = 20
 
 
 class TokenBucket:
@@ -78,7 +78,7 @@ class Buckets:
         """Keys of which something is kept."""
         return len(self._of)
 
-    def may(self, key: str) -> bool:
+    def allows(self, key: str) -> bool:
         known = self._of.get(key)
         return known is None or known.wait() == 0
 
@@ -110,19 +110,19 @@ class Arrivals:
         self, workers: int, proven: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._proven = proven
-        self._new = TokenBucket(NEW_PER_SECOND, max(FEWEST_NEW, 2 * workers), clock)
-        self._known = Buckets(AGAIN_PER_SECOND, AGAIN, clock)
+        self._new = TokenBucket(NEW_NAMES_PER_SECOND, max(NEW_BURST, 2 * workers), clock)
+        self._known = Buckets(REJOINS_PER_SECOND, REJOIN_BURST, clock)
 
     def __len__(self) -> int:
         """Names of which something is kept."""
         return len(self._known)
 
-    def may(self, name: str) -> bool:
+    def allows(self, name: str) -> bool:
         if self._proven(name):
-            return self._known.may(name)
+            return self._known.allows(name)
         return self._new.wait() == 0
 
-    def came(self, name: str) -> None:
+    def record(self, name: str) -> None:
         if self._proven(name):
             self._known.spend(name)
         else:
@@ -148,7 +148,7 @@ class Turns:
         # When the present turn began, and when turns will have had no more than their share.
         self._began = self._paid = clock()
 
-    async def mine(self, address: str) -> None:
+    async def wait(self, address: str) -> None:
         """Until it is this one's turn: in a later turn of the loop, in which nobody else has one."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(address, deque()).append(future)

@@ -10,8 +10,8 @@ from psserver.policies import TensorParts
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MIB, MODEL, Held, MemoryLedger
 from psserver.service.guard.limits import (
-    FEWEST_MEMBER_CALLS,
-    FEWEST_SILENT,
+    LEAST_MEMBER_CALLS,
+    LEAST_SILENT,
     LENT_SHARE,
     MEMBER_CALLS,
     NAMES_SHARE,
@@ -229,7 +229,7 @@ class ShardMemory:
     @property
     def member_calls(self) -> int:
         """Payload calls that one member may have: each may hold a whole message, of which the transport has a copy."""
-        most, least = int(MEMBER_CALLS.value), int(FEWEST_MEMBER_CALLS.value)
+        most, least = int(MEMBER_CALLS.value), int(LEAST_MEMBER_CALLS.value)
         return max(least, min(most, self.share // (2 * RECEIVED_BYTES)))
 
     def take_copy(self, nbytes: int) -> str | None:
@@ -265,7 +265,7 @@ class ShardMemory:
 def silent_calls(limit: int) -> int:
     """Calls that may say nothing yet, under that memory limit."""
     most = int(STRANGERS_SHARE.value * limit) // RECEIVED_BYTES
-    return max(int(FEWEST_SILENT.value), min(int(SILENT.value), most))
+    return max(int(LEAST_SILENT.value), min(int(SILENT.value), most))
 
 
 def _refused(message: str) -> Refused:

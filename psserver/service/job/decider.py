@@ -29,44 +29,6 @@ from pswire.exits import ExitCode
 from pswire.logs.events import event
 
 
-class FirstEntries:
-    """Outputs that wait until a session stands.
-
-    The log's first entry names the optimizer. Where that is the workers', a Join alone decides nothing: what is to be
-    written waits here, and another Join may name another optimizer. The loop's thread owns it.
-    """
-
-    def __init__(self, *, wait: bool) -> None:
-        # None: nothing waits any more.
-        self._outputs: list[Output] | None = [] if wait else None
-
-    @property
-    def waiting(self) -> bool:
-        """Nothing is written yet."""
-        return self._outputs is not None
-
-    def release(self, outputs: list[Output], *, settled: bool) -> list[Output]:
-        """`outputs`, behind those that waited; none until it is `settled` what the job trains."""
-        if self._outputs is None:
-            return outputs
-        self._outputs += outputs
-        if not settled:
-            return []
-        outputs, self._outputs = self._outputs, None
-        return outputs
-
-    def correct(self, optimizer: Mapping[str, Any]) -> None:
-        """The optimizer is another one than the first Join said."""
-        assert self._outputs
-        first = self._outputs[0]
-        assert isinstance(first, Record) and isinstance(first.entry, JobEntry)
-        self._outputs[0] = Record(first.index, first.t, replace(first.entry, optimizer=optimizer))
-
-    def skip(self) -> None:
-        """The log has its beginning already."""
-        self._outputs = None
-
-
 @dataclass(slots=True)
 class TrialAnswers:
     """To one trial at a time, of `servers` servers. The loop's thread owns it."""
@@ -136,7 +98,9 @@ class Decider:
         self.assurance = ShardBounds(policy.tensors, agreement.optimizer)
         self.coordinator = Coordinator(terms, policy, self.began, self.assurance)
         self.trials = TrialAnswers(terms.servers)
-        self.first_entries = FirstEntries(wait=agreement.optimizer is None)
+        # Outputs that are deferred until a session stands, because the log's first entry names the optimizer and that
+        # is the workers': another Join may still name another one. None: nothing is deferred.
+        self._deferred: list[Output] | None = [] if agreement.optimizer is None else None
         # The log has its first entry, or that waits.
         self.opened = False
         # Where the job takes some.
@@ -160,7 +124,7 @@ class Decider:
     def take_up(self, coordinator: Coordinator) -> None:
         """Go on with the coordinator of a checkpoint, whose log has its first entry."""
         self.coordinator, self.opened = coordinator, True
-        self.first_entries.skip()
+        self._deferred = None
 
     def input(self, decide: Callable[[Coordinator, float], list[Output]]) -> None:
         """As `step`, and execute what was decided."""
@@ -184,7 +148,9 @@ class Decider:
         if self.failure is not None:
             return
         try:
-            outputs = self._to_write(decide())
+            outputs = decide()
+            if self._deferred is not None:
+                outputs = self._release_deferred(outputs)
             written = self.routes.write(outputs)
             if written.orders:
                 self.flushing.taken()
@@ -231,11 +197,26 @@ class Decider:
         self.routes.outboxes.post_all(self.routes.stop_notice(reason))
         self._end()
 
-    def _to_write(self, outputs: list[Output]) -> list[Output]:
-        if not self.first_entries.waiting:
-            return outputs
-        settled = bool(self.coordinator.roster.here()) or self.coordinator.stopped is not None
-        return self.first_entries.release(outputs, settled=settled)
+    @property
+    def defers(self) -> bool:
+        """Nothing is in the log yet: the optimizer may still change."""
+        return self._deferred is not None
+
+    def correct_optimizer(self, config: Mapping[str, Any]) -> None:
+        """Name another optimizer in the deferred first entry."""
+        assert self._deferred
+        first = self._deferred[0]
+        assert isinstance(first, Record) and isinstance(first.entry, JobEntry)
+        self._deferred[0] = Record(first.index, first.t, replace(first.entry, optimizer=config))
+
+    def _release_deferred(self, outputs: list[Output]) -> list[Output]:
+        """Defer `outputs`, or return them behind all deferred ones once a session stands or the job has stopped."""
+        assert self._deferred is not None
+        self._deferred += outputs
+        if not self.coordinator.roster.here() and self.coordinator.stopped is None:
+            return []
+        outputs, self._deferred = self._deferred, None
+        return outputs
 
     def _save(self, outputs: list[Output]) -> None:
         """Where the last entry orders a checkpoint: the servers have been sent it."""

@@ -324,8 +324,8 @@ class Follower:
         if self.state == "connecting":
             self.state = "ready"
             self._followed.set()
-            told = event("server_ready", server=self.server, address=str(self.address))
-            log.info("server %d at %s is ready", self.server, self.address, extra=told)
+            fields = event("server_ready", server=self.server, address=str(self.address))
+            log.info("server %d at %s is ready", self.server, self.address, extra=fields)
         self._silence.hear(reply.executed, self._loop.time())
         self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
         if reply.HasField("memory"):

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from psserver.checkpoint import Checkpoint
 from psserver.coordinator import Coordinator, JobTerms
@@ -16,10 +16,10 @@ from psserver.service.errors import precondition
 from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.guard.limits import capacity
 from psserver.service.job.agreement import Agreement
-from psserver.service.job.decider import Decider, Failure
+from psserver.service.job.decider import Decider
 from psserver.service.job.joining import JobModel, Joining, resume
 from psserver.service.job.outbox import Outbox
-from psserver.service.job.reports import Epochs, Evaluations, Extent, HowFar, Progress
+from psserver.service.job.reports import Epochs, Evaluations, Extent, Progress
 from psserver.service.job.run_log import LogFlush, RunLog
 from psserver.service.store.checkpoints import PATIENCE, limit
 from psserver.service.store.host import ShardHost
@@ -149,7 +149,7 @@ class Job:
         self.epochs = Epochs(decider)
         self._model = JobModel(decider, announce)
         self.joining = Joining(decider, self._model, self.capacity)
-        self._memory, self._progress = JobMemory(decider), Progress()
+        self._memory, self.progress = JobMemory(decider), Progress()
         # By worker, as it has said last; for people, nothing is decided by it.
         self.carriers: dict[str, Sequence[str]] = {}
         # Entries that were put aside, where it goes on from a checkpoint.
@@ -167,16 +167,6 @@ class Job:
         """For reading once the job is over; while it runs use `report`."""
         return self.decider.coordinator
 
-    @property
-    def failure(self) -> Failure | None:
-        """Why the job cannot decide any more, if it cannot."""
-        return self.decider.failure
-
-    @property
-    def over(self) -> bool:
-        """Nobody is in it any more."""
-        return self.decider.over
-
     # The beginning and the end
 
     def go_on(self, checkpoint: Checkpoint, found: ResumePoint) -> None:
@@ -193,11 +183,6 @@ class Job:
             self.decider.open(optimizer)
             self.decider.execute()
 
-    def checkpoint(self) -> None:
-        """Save what there is, before a signal ends the job."""
-        if self.decider.checkpoints is not None:
-            self.decider.input(lambda c, now: c.checkpoint(now))
-
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
         self._open_without_workers()
         self.decider.input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
@@ -210,8 +195,8 @@ class Job:
 
     def stopped(self) -> protocol.Stop | None:
         """Set once the job has stopped."""
-        if self.failure is not None:
-            return self.routes.stop_notice(self.failure.reason)
+        if self.decider.failure is not None:
+            return self.routes.stop_notice(self.decider.failure.reason)
         stopped = self.coordinator.stopped
         if stopped is None:
             return None
@@ -235,8 +220,8 @@ class Job:
         outbox = Outbox(self.host.owner.loop, session, cut)
         self.routes.outboxes.open(worker, incarnation, outbox)
         self.decider.step(lambda: self.coordinator.connect(worker, incarnation, session, time.monotonic()))
-        if self.failure is not None:
-            outbox.put(self.routes.stop_notice(self.failure.reason))
+        if self.decider.failure is not None:
+            outbox.put(self.routes.stop_notice(self.decider.failure.reason))
         self.decider.execute()
         return outbox
 
@@ -258,7 +243,7 @@ class Job:
         """How much data a member has. Nobody else's is taken."""
         member = self.coordinator.roster.present.get(worker)
         if member is not None and member.incarnation == incarnation:
-            self._progress.told(worker, extent)
+            self.progress.told(worker, extent)
 
     def tell_carriers(self, worker: str, incarnation: int, carriers: Sequence[str]) -> None:
         """How a member's payloads travel to each server, as the wire names it. Nobody else's are taken."""
@@ -269,6 +254,7 @@ class Job:
     # Time and the outside world
 
     def give_up(self, worker: str, reason: str) -> None:
+        """Remove a worker that is present but does not take part."""
         self.decider.input(lambda c, now: c.give_up(worker, reason, now))
 
     @property
@@ -285,7 +271,7 @@ class Job:
             self._open_without_workers()
         self.servers.tick()
         self.decider.input(lambda c, now: c.tick(now))
-        self._progress.look(self.coordinator, time.monotonic())
+        self.progress.look(self.coordinator, time.monotonic())
         present = self.coordinator.roster.present.values()
         self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
         self.decider.write_or_fail(lambda: self.flushing.tick(time.monotonic()))
@@ -296,16 +282,6 @@ class Job:
     def look(self, read: Callable[[Coordinator, float], Seen]) -> Seen:
         """What `read` makes of the coordinator and the present time. From any thread."""
         return self.host.owner.ask(lambda: read(self.coordinator, time.monotonic()))
-
-    def progress(self) -> HowFar | None:
-        """How far the job is, where that is known. From any thread."""
-        return self.look(self._progress.how_far)
-
-    def missing(self) -> dict[str, Any]:
-        """What was not trained on, empty if nothing: "batches" by worker of those that left before their data ended
-        (None: nobody knows how many) or lost some with a server; and work units, or "parts" of them. For the loop's
-        thread."""
-        return self._progress.missing(self.coordinator)
 
     def report(self) -> JobReport:
         """From any thread."""

@@ -101,7 +101,7 @@ class Joining:
 
     def __init__(self, decider: Decider, model: JobModel, capacity: Capacity) -> None:
         self._decider, self._model, self._capacity = decider, model, capacity
-        self._agreement, self._first_entries = decider.agreement, decider.first_entries
+        self._agreement = decider.agreement
 
     def join(
         self,
@@ -122,7 +122,7 @@ class Joining:
         agreement, decider = self._agreement, self._decider
         self._check_known(variables, plan, work)
         proposed = planned(agreement, variables, plan)
-        free = self._first_entries.waiting or (agreement.configured is None and self._nothing_trained)
+        free = self._decider.defers or (agreement.configured is None and self._nothing_trained)
         chosen = agreed(
             *(None if free and optimizer else agreement.optimizer, optimizer),
             rate_was_set=decider.coordinator.rate_was_set,
@@ -182,7 +182,7 @@ class Joining:
         if other:
             # Nothing is written yet.
             decider.agree(chosen)
-            self._first_entries.correct(chosen.config)
+            decider.correct_optimizer(chosen.config)
 
     @property
     def _nothing_trained(self) -> bool:
@@ -199,7 +199,7 @@ class Joining:
             return
         coordinator = self._decider.coordinator
         held = bool(coordinator.roster.here())
-        said = coordinator.initialised or (other and not self._first_entries.waiting)
+        said = coordinator.initialised or (other and not self._decider.defers)
         if said and self._nothing_trained and coordinator.stopped is None:
             # What is in the log cannot be taken back: a new job.
             reason = "nothing was trained, its workers have left, and one with another model came: a new job begins"

@@ -129,7 +129,7 @@ LOOK_EVERY, LOOKS = 1.0, 60
 
 
 @dataclass(frozen=True, slots=True)
-class HowFar:
+class JobProgress:
     """`done` of `total` `unit`; `epoch` counts from 1 (0: there are none). `seconds_left`: NaN without a pace."""
 
     epoch: int
@@ -172,7 +172,7 @@ class Progress:
             if not looks or looks[-1][1] != done:
                 looks.append((now, done))
 
-    def how_far(self, coordinator: Coordinator, now: float) -> HowFar | None:
+    def measure(self, coordinator: Coordinator, now: float) -> JobProgress | None:
         """None where nobody knows how long the job will be."""
         found = self._measured(coordinator)
         if found is None:
@@ -230,18 +230,18 @@ class Progress:
             return math.nan
         return (total - done) * (now - looks[0][0]) / (done - looks[0][1])
 
-    def _measured(self, coordinator: Coordinator) -> HowFar | None:
+    def _measured(self, coordinator: Coordinator) -> JobProgress | None:
         data = _dealt(coordinator) if coordinator.work is not None else self._own(coordinator)
         versions = coordinator.terms.versions
         if not versions:
             return data
-        limit = HowFar(0, 0, min(coordinator.version, versions), versions, "versions", math.nan)
+        limit = JobProgress(0, 0, min(coordinator.version, versions), versions, "versions", math.nan)
         if data is None or not data.total:
             return limit
         # What comes first ends the job.
         return data if data.done / data.total > limit.done / limit.total else limit
 
-    def _own(self, coordinator: Coordinator) -> HowFar | None:
+    def _own(self, coordinator: Coordinator) -> JobProgress | None:
         """Of workers with data of their own; None as long as one of them has not said how much."""
         roster = coordinator.roster
         taking_part = [name for name, tally in roster.tallies.items() if tally.arrived]
@@ -256,19 +256,19 @@ class Progress:
             done, total = done + min(batch, extent.batches), total + extent.batches
             if name in roster.present and extent.batches:
                 epoch = min(epoch, _epoch(batch, extent.batches, extent.epochs))
-        return HowFar(epoch, epochs, done, total, "batches", math.nan)
+        return JobProgress(epoch, epochs, done, total, "batches", math.nan)
 
 
-def _dealt(coordinator: Coordinator) -> HowFar:
+def _dealt(coordinator: Coordinator) -> JobProgress:
     work = coordinator.work
     assert work is not None
     terms = work.terms
     if work.parts:
         done, total = work.counted + work.skipped, terms.units * terms.epochs * work.parts
-        return HowFar(_epoch(done, total, terms.epochs), terms.epochs, done, total, "parts", math.nan)
+        return JobProgress(_epoch(done, total, terms.epochs), terms.epochs, done, total, "parts", math.nan)
     total = terms.units * terms.epochs
     done = max(0, total - work.fresh - len(work.held) - len(work.lost))
-    return HowFar(_epoch(done, total, terms.epochs), terms.epochs, done, total, "units", math.nan)
+    return JobProgress(_epoch(done, total, terms.epochs), terms.epochs, done, total, "units", math.nan)
 
 
 def _epoch(done: int, total: int, epochs: int) -> int:

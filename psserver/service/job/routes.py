@@ -117,17 +117,20 @@ class Routes:
                 self.stopped_at = time.monotonic()
             case entries.Refuse(version, _, _, parts):
                 workers = named(dict.fromkeys(part.worker for part in parts))
-                told = event("update_refused", version=version, workers=workers)
+                fields = event("update_refused", version=version, workers=workers)
                 log.warning(
                     "version %d would not be finite: refused; the gradients were finite, and came from %s",
                     version,
                     workers,
-                    extra=told,
+                    extra=fields,
                 )
             case entries.Lost(worker):
-                told = event("connection_lost", worker=worker, grace=self._grace)
+                fields = event("connection_lost", worker=worker, grace=self._grace)
                 log.warning(
-                    "%s: its connection is lost; it has %.1f s to come back", worker, self._grace, extra=told
+                    "%s: its connection is lost; it has %.1f s to come back",
+                    worker,
+                    self._grace,
+                    extra=fields,
                 )
             case _ if entry.event:
                 who = f"{entry.worker} " if hasattr(entry, "worker") else ""

@@ -198,13 +198,13 @@ class Coordinating:
         )
         await life.watch(results)
         if going.again is not None and going.signal is None:
-            return await self._let_go()
+            return await self._abandon()
         going.again = None
         code = await self._conclude(results)
         stopped = job.stopped()
         assert stopped is not None
         if going.signal is None:
-            await self.rpc.see_off()
+            await self.rpc.wait_for_log_readers()
         if not await life.stay(self._succession):
             code = ExitCode.UNREACHABLE
         going.successor = self._succession.successor
@@ -231,7 +231,7 @@ class Coordinating:
         self._announce("stopped", ended)
         return code
 
-    async def _let_go(self) -> ExitCode:
+    async def _abandon(self) -> ExitCode:
         """Of what was decided, all that is behind the newest checkpoint is void. Nobody is told of an end: workers and
         servers look for the job that goes on."""
         job, served = self.job, self._listeners.grpc

@@ -38,7 +38,7 @@ class Following:
         self.rpc = FollowRpc(host, servers, settings.job_secret, wake, settings.former, out)
 
     async def run(self) -> ExitCode:
-        """Until the coordinator says so, or is gone, or some time after a signal (`_see_it_end`)."""
+        """Until the coordinator says so, or is gone, or some time after a signal (`_wait_for_last_orders`)."""
         index, settings, hosts = self._settings.task_index, self._settings, self._continuation.hosts
         announcing = Announcing(
             hosts[0],
@@ -49,8 +49,8 @@ class Following:
         announced = asyncio.create_task(announcing.run(lambda: bool(self._host.job)))
         try:
             if not await self._ended():
-                return self._stopped(self._alone(), ExitCode.UNREACHABLE)
-            await self._see_it_end()
+                return self._stopped(self._unfollowed_reason(), ExitCode.UNREACHABLE)
+            await self._wait_for_last_orders()
             return self._code()
         finally:
             announced.cancel()
@@ -68,7 +68,7 @@ class Following:
             going.wake.clear()
         return True
 
-    async def _see_it_end(self) -> None:
+    async def _wait_for_last_orders(self) -> None:
         """A signal mostly comes to all servers of a job, in any order: server 0 then wants this one's part of a last
         checkpoint, and its final weights. Wait for its word for `worker_timeout` seconds, and so long again behind the
         first checkpoint that is ordered meanwhile: a server that is told to end alone ends, too."""
@@ -89,7 +89,7 @@ class Following:
             return self._continuation.recover
         return max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
 
-    def _alone(self) -> str:
+    def _unfollowed_reason(self) -> str:
         """Why it ends when it has waited for so long."""
         seconds, coordinator = self.patience, self._continuation.hosts[0]
         if self._settings.again:

@@ -42,8 +42,8 @@ class JobLoop:
     async def watch(self, results: Results) -> None:
         """Let time pass for the coordinator until everybody has left, or another generation is to begin."""
         job, warn_at = self._job, self._wait_warning
-        while not job.over:
-            await self._awoken(min(TICK, job.seconds_to_timer))
+        while not job.decider.over:
+            await self._wait_for_wake(min(TICK, job.seconds_to_timer))
             if self._begins_again():
                 return
             # As long as a link may take for what it was granted.
@@ -54,16 +54,17 @@ class JobLoop:
                 results.begin()
             if results.hopeless:
                 # Who evaluates the last version waits for the same server.
-                await self._let_leave()
+                await self._wait_for_leaving()
                 return
             if self._host.state.failure is not None:
                 cause = "diverged" if self._host.state.diverged else "server"
                 job.stop(self._host.state.failure, success=False, cause=cause)
             if (signalled := self._signalled()) is not None:
                 await self._decided()
-                job.checkpoint()
+                if job.decider.checkpoints is not None:
+                    job.decider.input(lambda c, now: c.checkpoint(now))
                 job.stop(f"stopped by {signalled}", success=False, cause=signalled)
-                await self._let_leave()
+                await self._wait_for_leaving()
                 return
             warn_at = self._warn(job, warn_at)
 
@@ -82,10 +83,10 @@ class JobLoop:
                 return False
             if time.monotonic() - began > succession.limit:
                 break
-            await self._awoken(TICK)
+            await self._wait_for_wake(TICK)
         return True
 
-    async def _awoken(self, seconds: float) -> None:
+    async def _wait_for_wake(self, seconds: float) -> None:
         """Wait so long, or until somebody has something to say."""
         waiting = asyncio.ensure_future(self._wake.wait())
         await asyncio.wait([waiting], timeout=seconds)
@@ -97,13 +98,13 @@ class JobLoop:
         clock = self._host.owner.loop.time
         deadline = clock() + self._job.terms.worker_timeout
         while self._job.coordinator.trying and clock() < deadline and not self._begins_again():
-            await self._awoken(TICK)
+            await self._wait_for_wake(TICK)
 
-    async def _let_leave(self) -> None:
+    async def _wait_for_leaving(self) -> None:
         """Workers that were told that the job is over have a moment to leave."""
         deadline = self._host.owner.loop.time() + LEAVING
-        while not self._job.over and self._host.owner.loop.time() < deadline:
-            await self._awoken(deadline - self._host.owner.loop.time())
+        while not self._job.decider.over and self._host.owner.loop.time() < deadline:
+            await self._wait_for_wake(deadline - self._host.owner.loop.time())
 
     def _warn(self, job: Job, warn_at: float) -> float:
         """Log what a worker waits for, unasked, each time its wait has doubled."""

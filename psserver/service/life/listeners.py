@@ -100,8 +100,8 @@ class Listeners:
             try:
                 self.metrics.write(self._settings.out / "metrics.prom")
             except OSError as error:
-                told = event("metrics_not_written")
-                log.error("metrics.prom was not written: %s", error.strerror or error, extra=told)
+                fields = event("metrics_not_written")
+                log.error("metrics.prom was not written: %s", error.strerror or error, extra=fields)
 
 
 class BindError(OSError):
@@ -186,7 +186,7 @@ def ending(credentials: Credentials, now: float) -> str | None:
     return f"the {what} {facts.subject} {over}: nobody connects with it then; replace the files, no restart is needed"
 
 
-def misnamed(credentials: Credentials, host: str) -> str | None:
+def name_warning(credentials: Credentials, host: str) -> str | None:
     """A sentence if nobody who means this server's own `host` believes its certificate."""
     if not (credentials.encrypted and credentials.identity.cert) or credentials.identity.is_for(host):
         return None

@@ -173,5 +173,5 @@ class Announcing:
     def _say(self, sentence: str) -> None:
         if sentence != self._said:
             self._said = sentence
-            told = event("not_where_expected", server=self._server, address=str(self._own))
-            log.warning("server 0 does not take this server at %s: %s", self._own, sentence, extra=told)
+            fields = event("not_where_expected", server=self._server, address=str(self._own))
+            log.warning("server 0 does not take this server at %s: %s", self._own, sentence, extra=fields)

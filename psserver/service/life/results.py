@@ -49,8 +49,8 @@ PATIENCE = 60.0
 
 def exit_code(job: Job) -> ExitCode:
     """Of a job that is over."""
-    if job.failure is not None:
-        return job.failure.code
+    if job.decider.failure is not None:
+        return job.decider.failure.code
     stopped = job.coordinator.stopped
     assert stopped is not None
     if stopped.in_order and _diverged(job):
@@ -133,7 +133,7 @@ class Results:
 
     def _summarise(self, *, concluded: bool = False) -> None:
         """`concluded`: everybody has left, and nothing follows."""
-        if self._job.failure is None:
+        if self._job.decider.failure is None:
             found = summary(self._job, self._sha256)
             self._job.routes.run_log.write_summary({**found, "concluded": concluded})
 
@@ -163,7 +163,7 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
     seconds = 0.0 if begun is None else end - begun
     found = summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256)
     # A job that was ended early has more data than it wanted.
-    missing = job.missing() if stopped.cause in ("done", "missing") else {}
+    missing = job.progress.missing(job.coordinator) if stopped.cause in ("done", "missing") else {}
     return {**found, "missing": missing, "security": job.security}
 
 
@@ -189,8 +189,8 @@ async def _final_weights(job: Job) -> list[Floats] | None:
         job.awaited = (f"server {follower.server} to finish the log", time.monotonic(), PATIENCE)
         if not await follower.wait_executed(entries, PATIENCE):
             why = "is not there" if follower.missing else "did not finish the log"
-            told = event("no_final_weights")
-            log.error("server %d %s; no final weights", follower.server, why, extra=told)
+            fields = event("no_final_weights")
+            log.error("server %d %s; no final weights", follower.server, why, extra=fields)
             return None
         try:
             limit = transfer(plan.shards[follower.server].nbytes, job.terms.worker_timeout)

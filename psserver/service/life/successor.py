@@ -67,7 +67,7 @@ class Succession:
     def open(self) -> bool:
         """The job has stopped, and another one may follow."""
         stopped = self._job.coordinator.stopped
-        if self._job.failure is not None or stopped is None:
+        if self._job.decider.failure is not None or stopped is None:
             return False
         return self._stays or stopped.cause == REPLACED
 
@@ -76,7 +76,7 @@ class Succession:
         """Seconds that the servers wait for a worker at most: the one that makes a job's room is there already."""
         return math.inf if self._stays else 6 * self._job.terms.worker_timeout
 
-    def end_phases(self, worker: str) -> None:
+    def leave_for_next_job(self, worker: str) -> None:
         """`worker` has ended its part of this job and begins another one: it leaves, and the job ends. Raises Refused
         while the job trains, and for a worker that was never here."""
         job, coordinator = self._job, self._job.coordinator
@@ -97,7 +97,7 @@ class Succession:
         if member is not None:
             job.decider.handle(worker, member.incarnation, protocol.Leave("begins another job"))
 
-    def check_came(self, after: str) -> None:
+    def check_predecessor(self, after: str) -> None:
         """A worker that belongs to no job yet comes to this one, which trains. Raises Refused where it is not behind
         the job that it has ended: its script would begin with data that the others have left behind."""
         if self._behind and after != self._behind and not follows(self._behind, after):
@@ -121,7 +121,7 @@ class Succession:
         job, agreement = self._job, self._job.agreement
         proposed = planned(agreement, variables, plan)
         chosen = agreed(agreement.configured, optimizer)
-        if job.over and self.successor is None:
+        if job.decider.over and self.successor is None:
             same = (
                 not anew
                 and agreement.plan is not None

@@ -14,7 +14,14 @@ from psserver.coordinator.work.units import MAX_DESCRIPTION, WorkError, WorkTerm
 from psserver.policies import LocalRule
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.authorization import Names, Peer
-from psserver.service.guard.rates import MODELS, MODELS_PER_SECOND, NOTES, NOTES_PER_SECOND, Arrivals, Buckets
+from psserver.service.guard.rates import (
+    MODEL_BURST,
+    MODELS_PER_SECOND,
+    NOTE_BURST,
+    NOTES_PER_SECOND,
+    Arrivals,
+    Buckets,
+)
 from psserver.service.job.agreement import FROM_JOB, Variables
 from psserver.service.job.job import Job
 from psserver.service.job.routes import lines
@@ -88,8 +95,8 @@ class CoordinatorRpc:
         # A name that never committed has no pace of its own, also of a worker that was lost before its first commit.
         self._joins = Arrivals(job.terms.workers, job.has_committed)
         # By address.
-        self._models = Buckets(MODELS_PER_SECOND, MODELS)
-        self._notes = Buckets(NOTES_PER_SECOND, NOTES)
+        self._models = Buckets(MODELS_PER_SECOND, MODEL_BURST)
+        self._notes = Buckets(NOTES_PER_SECOND, NOTE_BURST)
         # The job's, and its variables as a worker sends them.
         self._known: tuple[Plan, list[model_pb2.VariableSpec]] | None = None
         self.session = SessionRpc(job).serve
@@ -109,7 +116,7 @@ class CoordinatorRpc:
                 request.ClearField("variables")
                 return
         address = call.caller.address
-        if not self._models.may(address):
+        if not self._models.allows(address):
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE,
                 f"too many workers at {address or 'this address'} bring a model that this job does not have: wait",
@@ -125,7 +132,7 @@ class CoordinatorRpc:
         self._check_job(request)
         _check_name(request.worker)
         request.worker = self._name_of(request, call.caller.peer)
-        if not self._joins.may(request.worker):
+        if not self._joins.allows(request.worker):
             # A worker tries again in a while, as it does for the next stream.
             raise Refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once: wait")
         if not 1 <= len(request.session) <= NAME_LIMIT:
@@ -137,7 +144,7 @@ class CoordinatorRpc:
                 await self._job.host.heavy.on_pool(codec.prepare)
             variables = partial(specs_from_wire, request.variables)
             work = work_from_wire(request)
-            self._see_what_follows(request, variables, work)
+            self._check_succession(request, variables, work)
             member = self._job.joining.join(
                 variables,
                 request.plan,
@@ -154,8 +161,8 @@ class CoordinatorRpc:
             raise invalid(str(error)) from error
         if not await self._job.flushing.written():
             raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
-        self._joins.came(member.worker)
-        self._names.came(call.caller.peer, member.worker)
+        self._joins.record(member.worker)
+        self._names.claim(call.caller.peer, member.worker)
         log.info(
             "%s joins (incarnation %d, task index %d)",
             *(member.worker, member.incarnation, member.rank),
@@ -184,7 +191,7 @@ class CoordinatorRpc:
             phase_batch=self._job.coordinator.roster.tally(member.worker).phase_batch,
         )
 
-    def _see_what_follows(
+    def _check_succession(
         self, request: pb.JoinRequest, variables: Variables, work: WorkTerms | None
     ) -> None:
         """Raises Refused for a worker of no job, or of one behind this one, where another job follows or may."""
@@ -193,7 +200,7 @@ class CoordinatorRpc:
             return
         ended = bool(request.after) and (request.after == job or follows(job, request.after))
         if ended:
-            succession.end_phases(request.worker)
+            succession.leave_for_next_job(request.worker)
         if succession.open:
             succession.ask(variables, request.plan, request.optimizer, work, anew=ended)
         if ended:
@@ -201,7 +208,7 @@ class CoordinatorRpc:
                 f"job {job} is over, and its servers end with it: expected them to be started with --stay, or the "
                 "worker's session to stay open (no close(), no `with`) until it begins the next job"
             )
-        succession.check_came(request.after)
+        succession.check_predecessor(request.after)
 
     def _check_job(self, request: pb.JoinRequest) -> None:
         """Raises Refused for a worker of another job, or of other servers."""
@@ -229,7 +236,7 @@ class CoordinatorRpc:
             # The name that it would be given is looked at before it has it.
             free = self._job.coordinator.roster.free_rank()
             asked = f"w{request.task_index if request.HasField('task_index') else free}"
-        return self._names.of(peer, asked)
+        return self._names.name_for(peer, asked)
 
     # Epochs
 
@@ -275,7 +282,7 @@ class CoordinatorRpc:
             raise invalid("expected a text, got an empty one")
         if not job.decider.opened or job.stopped() is not None:
             raise precondition("expected a job that goes on: it has not begun yet, or has stopped")
-        if not self._notes.may(address):
+        if not self._notes.allows(address):
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE, f"too many notes from {address or 'this address'}: wait"
             )
@@ -290,7 +297,7 @@ class CoordinatorRpc:
         reply = report_to_wire(job.report())
         for worker in reply.workers:
             worker.carriers.extend(map(pb.Carrier.Value, job.carriers.get(worker.name, ())))
-        progress = job.progress()
+        progress = job.progress.measure(job.coordinator, time.monotonic())
         if progress is not None:
             reply.progress.CopyFrom(progress_to_wire(progress))
         reply.job = job.terms.job
@@ -333,7 +340,7 @@ class CoordinatorRpc:
             )
         return reply
 
-    async def see_off(self) -> None:
+    async def wait_for_log_readers(self) -> None:
         """Whoever follows the log has a moment to hear how the job ended."""
         if time.monotonic() - self._followed < FOLLOWED:
             await asyncio.sleep(SEEN_OFF)

@@ -195,8 +195,8 @@ class FollowRpc:
             ) from error
         if message.checkpoint:
             await self._take_up(message, plan)
-        told = event("shard_ready", bytes=self._host.nbytes, variables=len(plan.variables))
-        log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables), extra=told)
+        fields = event("shard_ready", bytes=self._host.nbytes, variables=len(plan.variables))
+        log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables), extra=fields)
 
     async def _take_up(self, message: shard_pb2.Configure, plan: Plan) -> None:
         """The job goes on: this server's part of it, as it is saved. Raises Refused."""

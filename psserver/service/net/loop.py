@@ -129,7 +129,7 @@ class Changes:
                     settle(future)
 
 
-class Countdown:
+class CounterWaits:
     """Those that wait until a number that only rises is beyond one of their own. A rise costs by those whom it ends."""
 
     def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
@@ -160,7 +160,7 @@ class Countdown:
             self.heap.remove(entry)
             heapify(self.heap)
 
-    def risen(self, number: int) -> None:
+    def advance(self, number: int) -> None:
         while self.heap and self.heap[0][0] < number:
             settle(heappop(self.heap)[2])
 
@@ -263,6 +263,6 @@ class HeavyWork:
         self._pool.shutdown()
 
 
-def spare_what_is_here() -> None:
+def freeze_gc() -> None:
     """All that this process has made so far stays: nobody looks through it again. From any thread."""
     gc.freeze()

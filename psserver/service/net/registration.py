@@ -112,7 +112,7 @@ class Call:
         """The next message, of which the first must come in time; None when the peer sends no more."""
         if self.spoken:
             return await self._read()
-        with self.watch.silence(self.caller):
+        with self.watch.first_message(self.caller):
             message = await self._read()
         self.spoken = True
         return message
@@ -122,7 +122,7 @@ class Call:
         if message is grpc.aio.EOF:
             return None
         data: bytes = message
-        self.watch.holds(self.caller, len(data))
+        self.watch.set_message(self.caller, len(data))
         return data
 
     async def only(
@@ -130,10 +130,10 @@ class Call:
     ) -> Any:
         """The one request of a method that takes one. With `turns`: in its turn, until which the call counts as one
         that has said nothing, and has as long. Raises Refused."""
-        with self.watch.silence(self.caller):
+        with self.watch.first_message(self.caller):
             message = await self._read()
             if turns is not None:
-                await turns.mine(self.caller.address)
+                await turns.wait(self.caller.address)
         if message is None:
             raise invalid(f"expected a {kind.DESCRIPTOR.full_name}, got nothing")
         request = parsed(kind, message)
@@ -158,16 +158,16 @@ class Call:
         self.caller.deadline = None
 
     async def _send_large(self, message: bytes) -> None:
-        self.watch.holds(self.caller, len(message))
+        self.watch.set_message(self.caller, len(message))
         writing = asyncio.ensure_future(self.context.write(message))
         self.sending = True
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            self.watch.left(self.caller, len(message), writing)
+            self.watch.leave_unread(self.caller, len(message), writing)
             raise
         self.sending = False
-        self.watch.holds(self.caller, 0)
+        self.watch.set_message(self.caller, 0)
 
     async def reply(self, message: Message) -> None:
         await self.send((message.SerializeToString(),))
@@ -248,7 +248,7 @@ class Registration:
 
         async def serve(call: Call) -> None:
             reply = await function(await call.only(request, first, self._turns), call)
-            with self._answers.one(call.caller):
+            with self._answers.count(call.caller):
                 await call.reply(reply)
 
         return self.method(path, serve)

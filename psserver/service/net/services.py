@@ -48,7 +48,7 @@ class Parsed:
         serve, parse = getattr(method, name), method.request_deserializer
 
         async def answer(call: Call) -> None:
-            with self._few.one(call.caller):
+            with self._few.count(call.caller):
                 if method.request_streaming:
                     given: Any = _messages(parse, call)
                 else:

@@ -44,16 +44,16 @@ class SessionRpc:
         if hello.job != self._job.terms.job:
             raise precondition(f"expected job {self._job.terms.job!r}, got {hello.job!r}; join again")
 
-        if not self._streams.may(hello.worker):
+        if not self._streams.allows(hello.worker):
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"too many streams of {hello.worker!r}: wait")
 
         def cut() -> None:
-            told = event("session_cut", worker=hello.worker)
-            log.warning("worker %s does not read its session: closing it", hello.worker, extra=told)
+            fields = event("session_cut", worker=hello.worker)
+            log.warning("worker %s does not read its session: closing it", hello.worker, extra=fields)
             call.caller.cancel()
 
         outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
-        self._streams.came(hello.worker)
+        self._streams.record(hello.worker)
         reader = asyncio.create_task(self._listen(call, hello, outbox))
         try:
             await call.reply(pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())]))
@@ -93,8 +93,8 @@ class SessionRpc:
             # How gRPC reports a stream that broke.
             log.debug("session of %s ended: %r", hello.worker, error)
         except Exception as error:
-            told = event("session_failed", worker=hello.worker)
-            log.exception("a session of %s failed", hello.worker, extra=told)
+            fields = event("session_failed", worker=hello.worker)
+            log.exception("a session of %s failed", hello.worker, extra=fields)
             said = f"the server failed on a message of this session ({type(error).__name__}: {error})"
             outbox.put(protocol.Refusal(said, fatal=True))
         finally:

@@ -13,7 +13,12 @@ import grpc
 
 from psserver.service.errors import Refused
 from psserver.service.guard.calls import Caller, Watch
-from psserver.service.guard.limits import CONNECTIONS, UNAUTHENTICATED, UNAUTHENTICATED_OF_ONE, Strangers
+from psserver.service.guard.limits import (
+    CONNECTIONS,
+    UNAUTHENTICATED,
+    UNAUTHENTICATED_PER_ADDRESS,
+    UnprovenPeers,
+)
 from psserver.service.guard.rates import TokenBucket, Turns
 from psserver.service.net import bulk
 from psserver.service.net.connection import Connection
@@ -95,8 +100,8 @@ class SocketListener:
         self._listening: list[socket.socket] = []
         self._tokens: dict[bytes, SocketToken] = {}
         self._connections: dict[Connection, None] = {}
-        self._unauthenticated: Strangers[Connection] = Strangers(
-            int(UNAUTHENTICATED.value), int(UNAUTHENTICATED_OF_ONE.value)
+        self._unauthenticated: UnprovenPeers[Connection] = UnprovenPeers(
+            int(UNAUTHENTICATED.value), int(UNAUTHENTICATED_PER_ADDRESS.value)
         )
         self._handshakes = Turns()
         self._refused: Counter[str] = Counter() if refused is None else refused
@@ -175,8 +180,8 @@ class SocketListener:
         try:
             listening, name = handshake.listen_unix()
         except SocketError as error:
-            told = event("local_socket_refused")
-            log.info("workers of this machine send their requests over gRPC: %s", error, extra=told)
+            fields = event("local_socket_refused")
+            log.info("workers of this machine send their requests over gRPC: %s", error, extra=fields)
             return ""
         self._start(listening)
         return name
@@ -229,7 +234,7 @@ class SocketListener:
             connected.close()
             return
         # Connections that send nothing must not keep out those with a token, who send it at once.
-        for oldest in self._unauthenticated.came(connection, address):
+        for oldest in self._unauthenticated.admit(connection, address):
             oldest.cut()
         connection.run(self._run(connection), lambda error: self._ended(connection, error))
 
@@ -259,7 +264,7 @@ class SocketListener:
         address = connection.caller.address
         if isinstance(connection, TlsConnection):
             try:
-                await connection.handshake(partial(self._handshakes.mine, address))
+                await connection.handshake(partial(self._handshakes.wait, address))
             except SocketError as error:
                 self._refuse(address, error)
                 return False
@@ -270,7 +275,7 @@ class SocketListener:
             return False
         connection.expect(most=framed_socket.FRAME_BYTES)
         token.connection = connection
-        self._unauthenticated.gone(connection)
+        self._unauthenticated.discard(connection)
         self._connections[connection] = None
         return True
 
@@ -299,7 +304,7 @@ class SocketListener:
         return None
 
     def _ended(self, connection: Connection, error: BaseException | None) -> None:
-        self._unauthenticated.gone(connection)
+        self._unauthenticated.discard(connection)
         self._connections.pop(connection, None)
         if isinstance(error, SocketError):
             log.info("the connection to a worker is broken: %s", error, extra=event("connection_broken"))

@@ -2,7 +2,7 @@
 
 from psserver.coordinator.status import JobReport
 from psserver.service.guard.ledger import MemoryUse
-from psserver.service.job.reports import HowFar
+from psserver.service.job.reports import JobProgress
 from pswire.messages import REASON, MessageCodec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2
@@ -10,7 +10,7 @@ from pswire.v1 import memory_pb2
 _REPORT = MessageCodec(JobReport, pb.StatusReply, sent=REASON, part=True)
 
 
-progress_to_wire = MessageCodec(HowFar, pb.Progress).to_wire
+progress_to_wire = MessageCodec(JobProgress, pb.Progress).to_wire
 
 
 def report_to_wire(report: JobReport) -> pb.StatusReply:

@@ -36,7 +36,7 @@ class Claims:
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"expected the membership token that {claim.worker!r} was given when it joined, got another one",
             )
-        self._calls.proven(claim.worker, caller)
+        self._calls.claim(claim.worker, caller)
         return await self.admit_member(claim.worker, claim.incarnation, plan, after)
 
     async def admit_member(self, worker: str, incarnation: int, plan: str, after: int) -> Shard:

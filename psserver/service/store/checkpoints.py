@@ -136,8 +136,8 @@ class Checkpoints:
             await asyncio.to_thread(self._make_room)
             return
         took = time.monotonic() - began
-        told = event("checkpoint_written", version=version, bytes=about.nbytes, seconds=took)
-        log.info("version %d is saved: %d bytes in %.1f s", version, about.nbytes, took, extra=told)
+        fields = event("checkpoint_written", version=version, bytes=about.nbytes, seconds=took)
+        log.info("version %d is saved: %d bytes in %.1f s", version, about.nbytes, took, extra=fields)
 
     def _complete(self, about: Manifest, name: str) -> None:
         self._store.complete(about)
@@ -156,9 +156,9 @@ class Checkpoints:
         them."""
         count = len(self._store.make_room(self._is_void))
         if count:
-            told = event("checkpoints_given_up", count=count)
+            fields = event("checkpoints_given_up", count=count)
             log.warning(
-                "the disk is nearly full: %d older checkpoints made room for the next", count, extra=told
+                "the disk is nearly full: %d older checkpoints made room for the next", count, extra=fields
             )
 
     async def _own(self, entry: int, limit: float) -> dict[str, FileFacts]:
@@ -178,12 +178,14 @@ class Checkpoints:
         return part.files
 
     def _skipped(self, due: "_Due") -> None:
-        told = event("checkpoint_skipped", version=due.version)
-        log.warning("version %d is not saved: newer ones are due before it could be", due.version, extra=told)
+        fields = event("checkpoint_skipped", version=due.version)
+        log.warning(
+            "version %d is not saved: newer ones are due before it could be", due.version, extra=fields
+        )
 
     def _failed(self, version: int, error: Exception) -> None:
-        told = event("checkpoint_failed", version=version)
-        log.error("version %d is NOT saved, and training goes on: %s", version, error, extra=told)
+        fields = event("checkpoint_failed", version=version)
+        log.error("version %d is NOT saved, and training goes on: %s", version, error, extra=fields)
 
     async def finish(self) -> None:
         """Wait for the one that is being written. Every wait of it has an end."""

@@ -117,12 +117,12 @@ class Executor:
             self._queue.popleft()
 
     def _failed(self, index: int, error: BaseException) -> None:
-        told = event("entry_failed", entry=index)
+        fields = event("entry_failed", entry=index)
         if isinstance(error, NonfiniteError):
-            log.error("%s", error, extra=told)
+            log.error("%s", error, extra=fields)
             self._state.fail(str(error), diverged=True)
         else:
-            log.error("entry %d of the decision log cannot be executed", index, exc_info=error, extra=told)
+            log.error("entry %d of the decision log cannot be executed", index, exc_info=error, extra=fields)
             self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
 
     def _execute(self, index: int, order: Submitted) -> bool:

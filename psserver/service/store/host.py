@@ -8,7 +8,7 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import receipt
 from psserver.service.guard.calls import Caller, MemberCalls, Watch
-from psserver.service.guard.ledger import STRANGERS, Held, MemoryUse, usual_limit
+from psserver.service.guard.ledger import STRANGERS, Held, MemoryUse, default_limit
 from psserver.service.guard.room import ShardMemory, silent_calls
 from psserver.service.net.loop import HeavyWork, Owner
 from psserver.service.store.admission import Attachments, Claims, PushSlots
@@ -55,7 +55,7 @@ class ShardHost:
         )
         self._backend = FastBackend(options.threads, loaded=options.loaded)
         self.sharing = Sharing(options.transport)
-        self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or usual_limit())
+        self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or default_limit())
         self.pushes = PushSlots(self.state, self.memory, server, options.patience)
         self.reading = Reading(
             self.state, self.orders, self.memory, self.sharing, server, options.patience, options.lease
@@ -115,7 +115,7 @@ class ShardHost:
     def held_by(self, held: Iterable[tuple[Caller, int]], kind: str) -> Iterator[Held]:
         """What calls hold, by their members."""
         for caller, nbytes in held:
-            whose = self.calls.whose(caller)
+            whose = self.calls.member_of(caller)
             yield Held(STRANGERS if whose is None else whose, kind, nbytes)
 
     def take_up(self, state: ShardState, entries: int) -> None:

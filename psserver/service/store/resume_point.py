@@ -67,16 +67,16 @@ class ResumePoint:
         UnwritableError."""
         if self.checkpoint is None:
             void = self.index.rewind(self.mark)
-            told = event("begins_anew", rolled_back=void)
+            fields = event("begins_anew", rolled_back=void)
             log.warning(
-                "there is no checkpoint yet: the job begins anew; %d entries are void", void, extra=told
+                "there is no checkpoint yet: the job begins anew; %d entries are void", void, extra=fields
             )
             return
         about = self.checkpoint.manifest
         self.store.settle(name_of(about.entry, about.job))
         void = self.index.rewind(self.mark)
-        told = event("resumed", version=about.version, rolled_back=void)
-        log.info("goes on from version %d; %d entries behind it are void", about.version, void, extra=told)
+        fields = event("resumed", version=about.version, rolled_back=void)
+        log.info("goes on from version %d; %d entries behind it are void", about.version, void, extra=fields)
 
 
 def complete(folder: Path, version: int) -> bool:
@@ -101,8 +101,8 @@ def name_job(settings: ServerSettings) -> JobTerms:
         name = fence.begin(store, terms.job)
     else:
         if fence.damaged(store):
-            path, told = store.root / fence.GENERATION, event("generation_damaged")
-            log.warning("%s is damaged: the job's name goes on %d further", path, fence.LEAP, extra=told)
+            path, fields = store.root / fence.GENERATION, event("generation_damaged")
+            log.warning("%s is damaged: the job's name goes on %d further", path, fence.LEAP, extra=fields)
         logged = LogIndex(out).job if (out / DECISIONS).is_file() else ""
         name = fence.begin_next(store, logged, terms.job)
     return replace(terms, job=name, generation=Generation.named(name).number, regather=settings.recover)
@@ -161,7 +161,9 @@ def find(
     check_same_job(about, policy, wanted, terms.workers, terms.seed)
     if index.hole is not None:
         what = "the log proves nothing of it any more" if index.hole < about.entry else "what follows is void"
-        told = event("log_damaged", entries=index.hole)
-        log.warning("the log is damaged at its entry %d: %s; %s", index.hole, index.damage, what, extra=told)
+        fields = event("log_damaged", entries=index.hole)
+        log.warning(
+            "the log is damaged at its entry %d: %s; %s", index.hole, index.damage, what, extra=fields
+        )
     mark = mark_of(index, found)
     return ResumePoint(found, mark, index, store, index.expected(mark) if auto else frozenset())

@@ -36,7 +36,7 @@ STEP = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class PrefaultedArrays:
     """Arrays that a thread has the system find memory for, until it is told to stop. `wait` before they are used."""
 
     arrays: list[Floats]
@@ -44,7 +44,7 @@ class Touched:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
-    def before(cls, arrays: list[Floats]) -> "Touched":
+    def before(cls, arrays: list[Floats]) -> "PrefaultedArrays":
         """They have their memory already."""
         made = cls(arrays)
         made._ended.set()
@@ -81,7 +81,7 @@ class SpareArrays:
 
     def __init__(self, memory: MemoryLedger, threads: Executor) -> None:
         self._memory, self._threads = memory, threads
-        self._held: Touched | None = None
+        self._held: PrefaultedArrays | None = None
 
     def prepare(self, sizes: Collection[int]) -> Future[None] | None:
         """Have arrays of so many elements ready soon, where memory has room for them; beside the loop. None: there
@@ -89,7 +89,7 @@ class SpareArrays:
         if self._held is not None or self._memory.take(MODEL, SPARE_KIND, 4 * sum(sizes)) is not None:
             return None
         try:
-            self._held = Touched([np.empty(size, np.float32) for size in sizes])
+            self._held = PrefaultedArrays([np.empty(size, np.float32) for size in sizes])
         except MemoryError:
             self._memory.put(MODEL, SPARE_KIND, 0)
             return None
@@ -99,9 +99,9 @@ class SpareArrays:
         """They are of use for the next copy, where memory has room for them."""
         kept = list(arrays)
         if self._held is None and self._memory.take(MODEL, SPARE_KIND, sum(a.nbytes for a in kept)) is None:
-            self._held = Touched.before(kept)
+            self._held = PrefaultedArrays.before(kept)
 
-    def take(self) -> Touched | None:
+    def take(self) -> PrefaultedArrays | None:
         """What there is: whoever takes it accounts for it."""
         held, self._held = self._held, None
         if held is not None:
@@ -223,8 +223,8 @@ class PartSaver:
         def ended(future: "asyncio.Future[ShardState]") -> None:
             self._copying, error = False, future.exception()
             if error is None:
-                told = event("part_copied", bytes=state.nbytes, seconds=time.monotonic() - began)
-                log.debug("%d bytes to be saved were copied", state.nbytes, extra=told)
+                fields = event("part_copied", bytes=state.nbytes, seconds=time.monotonic() - began)
+                log.debug("%d bytes to be saved were copied", state.nbytes, extra=fields)
                 self._wait((entry, job, future.result()))
                 self._begin()
             elif isinstance(error, MemoryError):
@@ -260,8 +260,8 @@ class PartSaver:
         except CheckpointError as error:
             return Part(entry, error=f"server {self._server}: {error}")
         except Exception as error:
-            told = event("checkpoint_failed", version=state.facts.version)
-            log.exception("this server's part of a checkpoint was not written", extra=told)
+            fields = event("checkpoint_failed", version=state.facts.version)
+            log.exception("this server's part of a checkpoint was not written", extra=fields)
             return Part(entry, error=f"server {self._server}: {type(error).__name__}: {error}")
 
     def _ended(self, part: Part) -> None:
@@ -295,5 +295,5 @@ class PartSaver:
         self._pool.shutdown()
 
 
-def _copied(state: ShardState, spare: Touched | None) -> ShardState:
+def _copied(state: ShardState, spare: PrefaultedArrays | None) -> ShardState:
     return copied(state, [] if spare is None else spare.wait())

@@ -68,8 +68,8 @@ class Sharing:
         if self._strict:
             raise SegmentError(f"--transport shared-memory: {reason}")
         self.refusal = reason
-        told = event("shared_memory_refused", reason=reason)
-        log.warning("no memory is shared with workers: %s", reason, extra=told)
+        fields = event("shared_memory_refused", reason=reason)
+        log.warning("no memory is shared with workers: %s", reason, extra=fields)
 
     def place(self, values: Floats) -> Place | None:
         """Where an array of `allocate` lies; None if in ordinary memory."""

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 import grpc
 
 from psserver.service.errors import Refused
-from psserver.service.net.loop import Changes, Countdown, Owner, settle, until
+from psserver.service.net.loop import Changes, CounterWaits, Owner, settle, until
 from psserver.service.store.shared_memory import ControlWord
 from psserver.shard import Shard
 
@@ -88,7 +88,7 @@ class SharedShard:
     def __init__(self, owner: Owner) -> None:
         # Those that wait: for something rare, for the log, for room.
         self.changes = Changes(lambda: owner.loop)
-        self.catching_up = Countdown(lambda: owner.loop)
+        self.catching_up = CounterWaits(lambda: owner.loop)
         self.admission = PushAdmission(owner)
         # The job that it serves, and what proves its members; empty before it serves one.
         self.job = ""
@@ -112,7 +112,7 @@ class SharedShard:
         self.executed = index + 1
         # Of every entry of every step: mostly nobody waits.
         if self.catching_up.heap:
-            self.catching_up.risen(index + 1)
+            self.catching_up.advance(index + 1)
         if self.changes.waiting:
             self.changes.notify()
 
