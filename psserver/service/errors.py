@@ -1,10 +1,10 @@
-"""How a request is refused, whichever part of the service finds out."""
+"""Refusals of requests, for all parts of the service."""
 
 import grpc
 
 
 class Refused(Exception):
-    """An RPC that cannot be served; nothing has changed."""
+    """A refusal of a request, with a gRPC status code; nothing has changed."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -13,7 +13,7 @@ class Refused(Exception):
 
 
 class MembershipOver(Refused):
-    """The request of one that was a member; what its stream holds of the server is given back."""
+    """A refusal of a request from a former member, whose stream then releases what it holds."""
 
     def __init__(self, message: str) -> None:
         super().__init__(grpc.StatusCode.ABORTED, message)

@@ -1,4 +1,4 @@
-"""A ps-server: one shard, and on task 0 the coordinator too. Assembles, runs, ends."""
+"""A ps-server: one shard, and on task 0 the coordinator too. Assembles, runs and ends it."""
 
 import asyncio
 import logging
@@ -44,17 +44,17 @@ class ResourcesError(OSError):
 
 
 class Server:
-    """`announce(event, fields)` is called with "ready", "plan", "stopped" as they happen.
+    """One server. `announce(event, fields)` is called with "ready", "plan" and "stopped" as they happen.
 
-    The thread that calls `run` runs the event loop, and owns all that is here (`psserver.service.net.owner`). A
-    signal handler tells it to wake. `host`, `job` (None but on task 0) and `sockets` are there to be looked at.
-    `folder`: the number of `settings.out` among those that it has had. `continuation`: once it has run, what follows.
+    The thread that calls `run` runs the event loop and owns everything here (`psserver.service.net.loop`). `host`,
+    `job` (None except on task 0) and `sockets` are there to be inspected. `folder`: the number of `settings.out`
+    among the folders that it has had. `continuation`: what follows, once it has run.
     """
 
     def __init__(
         self, settings: ServerSettings, announce: Announce, out: Path | None = None, folder: int = 1
     ) -> None:
-        """`out`: the folder of number 1, where this is another one."""
+        """`out`: the folder of number 1, if that is another one."""
         self.settings = settings
         self.folder, self._out = folder, out or settings.out
         self.continuation = Continuation(settings.hosts, settings.moved, settings.recover)
@@ -68,13 +68,13 @@ class Server:
         self._exchange = ExchangeRpc(self.host)
         self.listeners = Listeners(settings, self.host, self._exchange.exchange, self.authorizer)
         self.sockets = self._exchange.sockets = self.listeners.sockets
-        # Server 0 has the one, any other server the other.
+        # Server 0 coordinates; any other server follows.
         self._coordinating: Coordinating | None = None
         self.following: Following | None = None
         self._lock: FolderLock | None = None
 
     def run(self) -> ExitCode:
-        """Serve until the job is over, the coordinator is gone, or a signal.
+        """Serve until the job is over, the coordinator is gone, or a signal comes.
 
         Raises BindError, FolderError, ResourcesError.
         """
@@ -102,18 +102,18 @@ class Server:
 
     @property
     def job(self) -> Job | None:
-        """On task 0, once it is made."""
+        """The job, on task 0, once it is made."""
         return None if self._coordinating is None else self._coordinating.job
 
     @property
     def metrics_port(self) -> int | None:
-        """Where metrics were served, once it has run."""
+        """The port of the metrics, once it has run."""
         metrics = self.listeners.metrics
         return self.settings.metrics_port if metrics is None else metrics.address.port
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """A signal handler: end the job, then the server. Ctrl-C after that: at once. Schedulers send SIGTERM several
-        times, and mean the same by it."""
+        """Handle a signal: end the job, then the server. Ctrl-C after that ends the process at once; a second
+        SIGTERM changes nothing, because schedulers send several."""
         if self.continuation.signal is not None:
             if number == signal.SIGINT:
                 raise SystemExit(128 + number)
@@ -155,7 +155,7 @@ class Server:
         if settings.task_index:
             self.following = Following(settings, host, continuation, self._announce, self._out)
             return self.following
-        # First of all.
+        # First, before anything is written.
         self._lock = lock_folder(settings)
         announce, out, folder = self._announce, self._out, self.folder
         try:

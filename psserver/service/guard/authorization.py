@@ -1,4 +1,5 @@
-"""Before a server reads anything of a call: who calls, and may the caller? Whose a name is."""
+"""Authorization: who calls, which methods the caller may call, and whose a worker's name is. Checked before a
+message is read."""
 
 import logging
 from collections import Counter
@@ -19,8 +20,8 @@ from pswire.v1 import coordinator_pb2, options_pb2, shard_pb2
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who calls. `role`: None where nobody is asked who he is, and everybody may do everything. `name`: empty for any
-    of that role. `credential`: what a name belongs to."""
+    """A caller. `role`: None if authentication is off, then every call is allowed. `name`: the only worker name
+    that the credential may use; empty: any. `credential`: what a worker name is bound to."""
 
     role: Role | None = None
     name: str = ""
@@ -31,7 +32,7 @@ ANYBODY: Final = Peer()
 
 
 class Names:
-    """Which credential a worker's name belongs to: that of the first who had it, or the one that it is made for.
+    """The credential that each worker name is bound to: its first user's, or the one issued for the name.
 
     The loop's thread owns it.
     """
@@ -42,7 +43,7 @@ class Names:
         self._held: dict[str, str] = {}
 
     def name_for(self, peer: Peer, asked: str) -> str:
-        """The name under which the peer joins, where it asks for that one, or for any (empty). Raises Refused."""
+        """Return the name under which the peer joins if it asks for `asked` (empty: any name). Raises Refused."""
         if peer.role is None:
             return asked
         if peer.name and asked not in ("", peer.name):
@@ -58,7 +59,7 @@ class Names:
         return name
 
     def claim(self, peer: Peer, name: str) -> None:
-        """It has joined so."""
+        """Bind the name to the peer's credential, after its Join."""
         if peer.role is not None:
             self._held.setdefault(name, peer.credential)
 
@@ -67,14 +68,15 @@ def _denied(message: str) -> Refused:
     return Refused(grpc.StatusCode.PERMISSION_DENIED, message)
 
 
-# Whoever looks, and changes nothing.
+# Roles that read and change nothing.
 _LOOKS = frozenset({Role.OBSERVER, Role.ADMIN})
-# It says whether a server is there, and no more.
+# The health service says only whether a server is running.
 _ALL = frozenset(Role)
 
 
 def _declared() -> Iterator[tuple[str, frozenset[Role]]]:
-    """Yield our own methods with their callers, as the protos say. Raises TypeError for a method without."""
+    """Yield our own methods with their callers, as declared in the protos. Raises TypeError if a method declares
+    none."""
     for file in (coordinator_pb2, shard_pb2):
         for service in file.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
@@ -92,18 +94,17 @@ ROLES: Final[Mapping[str, frozenset[Role]]] = {
     "/grpc.health.v1.Health/Watch": _ALL,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _LOOKS,
 }
-# Of the metrics' port, which is no method of gRPC.
+# Roles that may read the metrics port, which is no gRPC method.
 METRICS: Final = _LOOKS | {Role.SERVER}
-
 
 log = logging.getLogger("ps-server")
 
-# Of a name in a refusal or a log.
+# Longest name in a refusal or a log line, in characters.
 LONGEST: Final = 200
 
 
 class Context(Protocol):
-    """The part of gRPC's context of a call that says who calls."""
+    """The part of a gRPC call's context that identifies the caller."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
     def invocation_metadata(self) -> Any: ...
@@ -111,7 +112,8 @@ class Context(Protocol):
 
 
 class Authorizer:
-    """Of one server. The loop's thread owns it. `refused`: how many calls, by reason."""
+    """Authorization of all calls of one server. `refused`: number of refused calls by reason. The loop's thread
+    owns it."""
 
     def __init__(self, credentials: Credentials = NO_TLS) -> None:
         self._credentials = credentials
@@ -121,7 +123,7 @@ class Authorizer:
         self.refused: Counter[str] = Counter()
 
     def admit(self, method: str, context: Context) -> Peer:
-        """Raises Refused for a peer that may not call `method`."""
+        """Return the peer. Raises Refused if it may not call `method`."""
         if not self._credentials.encrypted:
             return ANYBODY
         try:
@@ -151,7 +153,8 @@ class Authorizer:
         return self.peer_of(subject)
 
     def peer_of(self, subject: Subject) -> Peer:
-        """Whom a certificate of our authority names. Raises Refused for another cluster's."""
+        """Return the peer that a certificate of our authority names. Raises Refused for another cluster's
+        certificate."""
         if subject.cluster != self._cluster:
             raise _unknown(
                 f"the certificate is that of {subject}, and this is the cluster {self._cluster}: expected a "
@@ -164,7 +167,7 @@ class Authorizer:
         return self.peer_with(headers[0] if headers else "")
 
     def peer_with(self, header: str) -> Peer:
-        """Whose token an `authorization` is. Raises Refused for nobody's."""
+        """Return the peer whose token the `authorization` header holds. Raises Refused for an unknown token."""
         tokens = self._credentials.tokens
         assert tokens is not None
         if not header:

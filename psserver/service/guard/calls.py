@@ -15,29 +15,31 @@ from psserver.service.guard.limits import FIRST_MESSAGE, SILENT, UnprovenPeers
 from pswire.patience import ping_interval
 from pswire.transport import frames
 
-# Bytes of the first piece. Two of them may be under way: on the slowest link a ping's answer still comes in time.
+# Bytes of the first piece. Two pieces may be under way; on the slowest link the answer to a ping still arrives in
+# time.
 FIRST_PIECE: Final = 32 * 1024
 
 
 @dataclass(slots=True)
 class SendingPace:
-    """Pieces of the payloads of one call grow while the link takes each at once, and shrink when it does not.
+    """Size of the pieces of a call's payloads: it grows while the link takes each piece at once, and shrinks when
+    it does not.
 
-    A ping waits behind all that was handed to its connection before it. On a slow link a piece must therefore be
-    small, or the answer to a ping comes too late and a worker that receives looks dead; on a fast one large
-    pieces cost least.
+    A ping waits behind everything that was handed to its connection before. On a slow link, pieces must be small,
+    or the answer to a ping comes too late and a receiving worker looks dead; on a fast link, large pieces cost
+    least.
     """
 
     worker_timeout: float
     piece: int = FIRST_PIECE
 
     def begin(self) -> None:
-        """Another payload. Its first piece is taken at once whatever the link, and doubles the next."""
+        """Begin another payload. Every link takes its first piece at once, and the next is twice as large."""
         self.piece = max(FIRST_PIECE, self.piece // 2)
 
     def sent(self, seconds: float) -> None:
-        """The next piece is asked for, so long after the one before it was given."""
-        # Two of them and the ping fit into half of the time that its answer is waited for.
+        """Adapt the size; `seconds` passed between a piece and the request for the next one."""
+        # Two pieces and the ping fit into half of the time limit of its answer.
         limit = ping_interval(self.worker_timeout) / 4
         if seconds > limit:
             self.piece = max(FIRST_PIECE, self.piece // 2)
@@ -45,18 +47,17 @@ class SendingPace:
             self.piece = min(frames.CHUNK_BYTES, self.piece * 2)
 
 
-# Between looks at all calls; seconds.
+# Seconds between two checks of all deadlines.
 LOOK_EVERY = 0.2
-
-
 # Bytes from which a message is counted.
 LARGE_MESSAGE = 2**16
 
 
 class Caller:
-    """The peer of one call: until when must it have moved? `deadline`: None while nothing is expected of it.
+    """The peer of one call, and the deadline by which it must have acted. `deadline`: None while nothing is
+    expected of it.
 
-    `pace`: of what it is sent, once it was sent a version; None where `paced` is false. The loop's thread owns it.
+    `pace`: of what it is sent, once it is sent a version; None if not `paced`. The loop's thread owns it.
     """
 
     __slots__ = ("_cut", "address", "cut_off", "deadline", "pace", "paced", "peer")
@@ -64,8 +65,8 @@ class Caller:
     def __init__(
         self, cut: Callable[[], object], paced: bool = True, peer: Peer = ANYBODY, address: str = ""
     ) -> None:
-        """`cut` ends the call soon: whatever it waits for is cancelled. `paced`: pings share its connection. `peer`:
-        who calls, if he was asked. `address`: of his machine, where that is known."""
+        """`cut` ends the call soon, whatever it waits for. `paced`: pings share its connection. `peer`: the
+        authenticated peer, if any. `address`: of the peer's machine, if known."""
         self.address = address
         self.paced = paced
         self.peer = peer
@@ -80,12 +81,12 @@ class Caller:
         self._cut()
 
     def release(self) -> None:
-        """The call is over: whoever still knows it keeps nothing of it."""
+        """Forget how to cut the call, which is over, so that nothing of it is kept."""
         self._cut = lambda: None
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """The peer must do what is waited for inside the block within so many seconds."""
+        """Give the peer that many seconds for what is awaited inside the block."""
         self.deadline = time.monotonic() + seconds
         try:
             yield
@@ -94,17 +95,17 @@ class Caller:
 
 
 class Watch:
-    """All calls of a server. The loop's thread owns it; close it at the end."""
+    """Deadlines of all calls of a server. Close it at the end. The loop's thread owns it."""
 
     def __init__(self, silent_limit: int = int(SILENT.value)) -> None:
-        """`silent_limit`: calls that have said nothing yet."""
+        """`silent_limit`: most calls without a first message."""
         self._calls: set[Caller] = set()
-        # Bytes of the last message of each call, either way, where it is large.
+        # Bytes of each call's last message, either way, if it is large.
         self._messages: dict[Caller, int] = {}
         self.message_bytes = 0
-        # The same, of calls that were cut while it was on its way.
+        # The same for calls that were cut while that message was being sent.
         self._unread: dict[Caller, int] = {}
-        # That have said nothing yet.
+        # Calls without a first message.
         self._silent: UnprovenPeers[Caller] = UnprovenPeers(silent_limit)
         self._next: asyncio.TimerHandle | None = None
 
@@ -117,17 +118,17 @@ class Watch:
 
     @property
     def silent(self) -> int:
-        """Calls that have said nothing yet."""
+        """Number of calls without a first message."""
         return len(self._silent)
 
     @property
     def silent_limit(self) -> int:
-        """Of more, the oldest is cut of the address that has the most."""
+        """Most calls without a first message. Beyond it the oldest call of the busiest address is cut."""
         return self._silent.most
 
     @contextmanager
     def watching(self, caller: Caller) -> Iterator[Caller]:
-        """Its deadlines hold inside the block."""
+        """Enforce the caller's deadlines inside the block."""
         self._calls.add(caller)
         try:
             yield caller
@@ -137,29 +138,28 @@ class Watch:
             caller.release()
 
     def is_active(self, caller: Caller) -> bool:
-        """The call is under way, or was cut and its peer has not read what was sent before."""
+        """Return whether the call is under way, or was cut and its peer has not read what was sent before."""
         return caller in self._calls or caller in self._unread
 
     def unread(self, caller: Caller) -> bool:
-        """The call was cut, and the transport still holds a large message for it."""
+        """Return whether the call was cut while the transport holds a large message for it."""
         return caller in self._unread
 
     def leave_unread(self, caller: Caller, nbytes: int, writing: "asyncio.Future[None]") -> None:
-        """The call is cut while so many bytes are on their way: gRPC holds them until its peer reads or goes, when
-        `writing` is done. They are counted until then."""
+        """Count `nbytes` of a cut call until `writing` is done: gRPC holds them until the peer reads or goes."""
         self._unread[caller] = nbytes
         self.message_bytes += nbytes
 
         def gone(done: "asyncio.Future[None]") -> None:
             self.message_bytes -= self._unread.pop(caller)
             if not done.cancelled():
-                # Looked at, lest it be logged: that the peer has gone is what was waited for.
+                # Retrieved so that asyncio does not log it: the wait was for the peer to go.
                 done.exception()
 
         writing.add_done_callback(gone)
 
     def set_message(self, caller: Caller, nbytes: int) -> None:
-        """The call's present message has so many bytes; small ones are not counted."""
+        """Record the size of the call's present message; small ones are not counted."""
         before = self._messages.pop(caller, 0)
         if nbytes >= LARGE_MESSAGE:
             self._messages[caller] = nbytes
@@ -168,13 +168,15 @@ class Watch:
 
     @property
     def messages(self) -> list[tuple[Caller, int]]:
-        """Large messages that are here: of whom, and bytes."""
+        """Large messages that this server holds: callers and bytes."""
         return [*self._messages.items(), *self._unread.items()]
 
     @contextmanager
     def first_message(self, caller: Caller) -> Iterator[None]:
-        """The call's first message is awaited inside the block: in time, and among so many others at most. A new
-        call that says nothing is cut before an older one that has spoken is refused anything."""
+        """Await the call's first message inside the block, within a time limit.
+
+        Of too many silent calls, the oldest of the busiest address is cut; calls that have spoken are not affected.
+        """
         for oldest in self._silent.admit(caller, caller.address):
             oldest.cancel()
         try:
@@ -193,7 +195,8 @@ class Watch:
 
 
 class ConcurrentCalls:
-    """At most `most` at once: of more, the oldest of the address that has the most is cut. The loop owns it."""
+    """At most `most` calls at once; beyond that the oldest call of the busiest address is cut. The loop's thread
+    owns it."""
 
     def __init__(self, most: int) -> None:
         self._calls: UnprovenPeers[Caller] = UnprovenPeers(most)
@@ -203,7 +206,7 @@ class ConcurrentCalls:
 
     @contextmanager
     def count(self, caller: Caller) -> Iterator[None]:
-        """It is one of them inside the block."""
+        """Count the call inside the block."""
         for oldest in self._calls.admit(caller, caller.address):
             oldest.cancel()
         try:
@@ -213,25 +216,25 @@ class ConcurrentCalls:
 
 
 class MemberCalls:
-    """Payload calls by the member whose they are, once that is proven. The loop's thread owns it.
-
-    `most`: of one member, now.
-    """
+    """Authenticated payload calls by member. `most`: the limit for one member, now. The loop's thread owns it."""
 
     def __init__(self, most: Callable[[], int], watch: Watch) -> None:
         self._most, self._watch = most, watch
         self._of: dict[str, dict[Caller, None]] = {}
         self._whose: dict[Caller, str] = {}
-        # Then those that have ended are looked for among all.
+        # Above this number of calls, finished ones are swept.
         self._enough = 64
 
     def member_of(self, caller: Caller) -> str | None:
-        """The member's name; None while nobody has proven to be one."""
+        """Return the member that the call belongs to, or None if it has not authenticated."""
         return self._whose.get(caller)
 
     def claim(self, worker: str, caller: Caller) -> None:
-        """The call is this member's. Of more than it may have, the oldest are cut: a worker that begins anew leaves
-        broken ones behind. Raises Refused where those are cut already, and hold what the member does not read."""
+        """Assign the call to a member. Beyond its limit the oldest are cut: a restarted worker leaves broken calls
+        behind.
+
+        Raises Refused if the excess calls are cut already but hold answers that the member does not read.
+        """
         if self._whose.get(caller) == worker:
             return
         self._forget(list(self._of.get(worker, ())))
@@ -253,7 +256,7 @@ class MemberCalls:
             oldest.cancel()
 
     def _forget(self, callers: list[Caller], *, also_standing: bool = False) -> None:
-        """Those that have ended."""
+        """Forget calls that have ended."""
         for caller in callers:
             if self._watch.is_active(caller) and not also_standing:
                 continue

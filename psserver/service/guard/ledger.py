@@ -1,4 +1,4 @@
-"""Memory that peers can cause a server to take, in one account: how much, for whom, and how much there may be."""
+"""An account of the memory that peers can make a server use: how much, for whom, and the limit."""
 
 import threading
 from collections import Counter
@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Final
 
 MIB: Final = 2**20
-# Of what the machine, or the container, has.
+# Share of the memory of the machine or container.
 SHARE: Final = 0.8
-
-
-# Who holds what belongs to no member: neither is a worker's name.
+# Holders that are no member; no worker can have these names.
 MODEL: Final = ""
 STRANGERS: Final = "*"
-# Parts that an account names; the others are one sum, so that its size is the same whoever comes.
+# Parts named in an account. The rest is one sum, so that the size does not depend on the number of members.
 MOST_PARTS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """So many bytes of one kind are held for `member`, for the model or for strangers."""
+    """Bytes of one kind that are held for `member`, for the model or for strangers."""
 
     member: str
     kind: str
@@ -30,7 +28,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """`parts`: the largest first; `rest`: bytes of all others. They add up to `total`."""
+    """A summary of an account. `parts`: the largest first; `rest`: bytes of all others. Together they are `total`."""
 
     limit: int
     total: int
@@ -39,11 +37,11 @@ class MemoryUse:
 
 
 class MemoryLedger:
-    """Bytes that are held here, by member and kind. Any thread may call it; `_lock` owns what was taken.
+    """Bytes held by this server, by member and kind. Any thread may call it; `_lock` guards what was taken.
 
-    Two ways into the account. What is asked for beforehand is taken and given back. What changes with every message
-    is not written down anywhere: a source looks where it lies whenever somebody asks, so that the account cannot
-    differ from what is there.
+    Memory enters the account in two ways. What is requested beforehand is taken and given back. What changes with
+    every message is not recorded: a source counts it when somebody asks, so the account always equals what is
+    there.
     """
 
     def __init__(self, limit: int) -> None:
@@ -51,17 +49,18 @@ class MemoryLedger:
         self._lock = threading.Lock()
         self._taken: Counter[tuple[str, str]] = Counter()
         self._total = 0
-        # Bytes now, of what is not written down; and the same by member and kind.
+        # Sources of memory that is not recorded: total bytes, and bytes by member and kind.
         self._sources: list[tuple[Callable[[], int], Callable[[], Iterable[Held]]]] = []
 
     def watch(self, nbytes: Callable[[], int], held: Callable[[], Iterable[Held]]) -> None:
-        """Count also what these say: `nbytes` quickly, from any thread; `held` in parts. Before any other call."""
+        """Add a source, before any other call. `nbytes` must be fast and callable from any thread; `held` lists the
+        parts."""
         self._sources.append((nbytes, held))
 
     def take(self, member: str, kind: str, nbytes: int, share: int | None = None) -> str | None:
-        """Account for `nbytes` more; or why there is no room for them, with nothing changed.
+        """Reserve `nbytes`; return None, or the reason why there is no room, with nothing changed.
 
-        `share`: of which the member may have taken no more, in all.
+        `share`: the most that this member may hold in all.
         """
         with self._lock:
             total = self._sum()
@@ -80,12 +79,12 @@ class MemoryLedger:
         return None
 
     def put(self, member: str, kind: str, nbytes: int) -> None:
-        """So many bytes of this kind are held from now on, whatever there were before."""
+        """Set the bytes of this kind to `nbytes`, whatever they were before."""
         with self._lock:
             self._add(member, kind, nbytes - self._taken[member, kind])
 
     def give(self, member: str, kind: str, nbytes: int) -> None:
-        """So many bytes are free again."""
+        """Release `nbytes`."""
         with self._lock:
             self._add(member, kind, -nbytes)
 
@@ -104,11 +103,11 @@ class MemoryLedger:
             return self._sum()
 
     def of(self, member: str) -> dict[str, int]:
-        """What a member has, by kind."""
+        """Return the bytes of a member by kind."""
         return {kind: nbytes for (who, kind), nbytes in self._all().items() if who == member}
 
     def use(self, most: int = MOST_PARTS) -> MemoryUse:
-        """All of it, in a few parts."""
+        """Return a summary with at most `most` named parts."""
         found = self._all()
         largest = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:most]
         parts = tuple(Held(member, kind, nbytes) for (member, kind), nbytes in largest)
@@ -126,7 +125,7 @@ class MemoryLedger:
 
 
 def default_limit() -> int:
-    """A share of what the machine has, or of what the container allows."""
+    """Return the default of --memory-limit: a share of the memory of the machine or container."""
     allowed = [_number(path) for path in _cgroup_limits()]
     pages = [
         line.split() for line in _text(Path("/proc/meminfo")).splitlines() if line.startswith("MemTotal")
@@ -139,7 +138,7 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def _cgroup_limits() -> Iterator[Path]:
-    """Files that may hold a limit of this process: of its cgroup and of all above it, in either version."""
+    """Yield files that may hold a limit of this process: of its cgroup and all parents, in version 1 and 2."""
     yield from (_CGROUPS / "memory.max", _CGROUPS / "memory" / "memory.limit_in_bytes")
     for line in _text(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]

@@ -1,4 +1,5 @@
-"""Limits of a server: calls of each kind, unauthenticated peers by address, workers by descriptors."""
+"""Limits of a server: calls of each kind, peers that have proven nothing by address, and workers by system
+resources."""
 
 import os
 import resource
@@ -13,121 +14,88 @@ from pswire.patience import CHUNK_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """`value`: seconds, or how many."""
+    """One limit with its reason. `value`: a number of things, or seconds."""
 
     value: float
     why: str
 
 
-# A worker has two: its session, and the stream that its payloads, or their socket, depend on.
-CALLS: Final = Limit(32_768, "each takes some 30 kB; one more is refused at once rather than left waiting")
-
-
-# The rows below are of calls and connections that a stranger can hold.
+# A worker has two calls: its session, and the stream that carries its payloads or authorizes its socket.
+CALLS: Final = Limit(
+    32_768, "each takes some 30 kB; beyond that a call is refused at once rather than left waiting"
+)
+# The next rows limit what strangers can hold.
 SILENT: Final = Limit(
     512,
-    "calls that have said nothing yet, where memory allows that many; one more, and the oldest is cut of the address "
-    "that has the most",
+    "calls without a first message, if memory allows; beyond that the oldest call of the busiest address is cut",
 )
-
-
 FOREIGN: Final = Limit(
-    64, "calls of gRPC's own services (health, reflection); one more, and the oldest is cut, chosen so, too"
+    64,
+    "calls of gRPC's own services (health, reflection); beyond that the oldest is cut, chosen the same way",
 )
-
-
 STRANGERS_SHARE: Final = Limit(
-    1 / 8, "of --memory-limit, for first messages that are under way: each silent call may hold a whole one"
+    1 / 8, "of --memory-limit, for first messages under way: each silent call may hold a whole one"
 )
-
-
 NAMES_SHARE: Final = Limit(
-    1 / 16, "of --memory-limit, for what is kept of every name that ever joined: it is kept to the job's end"
+    1 / 16, "of --memory-limit, for what is kept of each name that ever joined, to the job's end"
 )
-
-
 LENT_SHARE: Final = Limit(
     1 / 8,
-    "of what the model leaves, for versions that were taken back and are read still: few reads are so slow",
+    "of what the model leaves, for versions that were taken back and are still being read",
 )
-
-
 MEMBER_CALLS: Final = Limit(
     8,
-    "payload calls of one member, where memory allows that many: two are in use, others are left of broken ones",
+    "payload calls of one member, if memory allows: two are in use, others are left of broken connections",
 )
-
-
 LEAST_SILENT: Final = Limit(
     16, "silent calls, however little memory there is: workers join at the same moment"
 )
-
-
 LEAST_MEMBER_CALLS: Final = Limit(4, "payload calls of one member, however little memory there is")
-
-
-ANSWERS: Final = Limit(64, "answers of some size that no member asked for and nobody has read yet")
-
-
-CONNECTIONS: Final = Limit(16_384, "each takes a descriptor; one more is refused, and its worker uses gRPC")
-
-
+ANSWERS: Final = Limit(64, "answers to single calls that nobody has read yet")
+CONNECTIONS: Final = Limit(
+    16_384, "each takes a descriptor; beyond that a connection is refused, and its worker uses gRPC"
+)
 UNAUTHENTICATED: Final = Limit(
     256,
-    "connections that have not shown their token yet; one more, and the oldest is cut of the address that has the most",
+    "connections without a token; beyond that the oldest of the busiest address is cut",
 )
-
-
 UNAUTHENTICATED_PER_ADDRESS: Final = Limit(
-    128, "the same, of one address: half of the room is left for others, whatever one of them does"
+    128, "the same, of one address: half of the room is left for others"
 )
-
-
 METRICS_CONNECTIONS: Final = Limit(
-    16, "connections to the metrics port: each costs a thread; one more is closed at once"
+    16, "connections to the metrics port: each costs a thread; beyond that one is closed at once"
 )
-
-
 METRICS_PER_ADDRESS: Final = Limit(8, "the same, of one address: a Prometheus elsewhere finds room")
-
-
 FIRST_MESSAGE: Final = Limit(
-    10.0 + CHUNK_SECONDS, "seconds until a call has said something: it may bring a chunk"
+    10.0 + CHUNK_SECONDS, "seconds for the first message of a call, which may carry a chunk"
 )
-
-
 AWAITING: Final = Limit(
-    4096, "calls that wait for the log; of more, the one that wants what is farthest off is refused"
+    4096, "calls that wait for the log; beyond that the one that waits for the farthest entry is refused"
 )
-
-
 UNGRANTED: Final = Limit(
-    4, "reads of a version that no ticket has pinned; each may keep a buffer from an update"
+    4, "reads of versions that no ticket has pinned; each may keep a buffer from an update"
 )
-
-
 READS: Final = Limit(
-    4, "reads of one worker at once: the present version, the next one, and what broke and is read again"
+    4, "reads of one worker at once: the present version, the next, and repeated reads after a break"
 )
-
-
-# How much shorter the next unread grant of the same worker may hold up an update.
-LEASE_DIVISOR: Final = Limit(4.0, "a worker that does not read is waited for a quarter as long each time")
-
-
+# Factor by which each unread grant shortens the time that the next one of this worker may hold up an update.
+LEASE_DIVISOR: Final = Limit(
+    4.0, "each time a worker does not read, the next wait for it is a quarter as long"
+)
 Peer = TypeVar("Peer", bound=Hashable)
 
 
 class UnprovenPeers(Generic[Peer]):
-    """At most `most` at once, and of one address `of_one` (None: no limit of its own). One too many, and the oldest of
-    the address that has the most is cut: whoever comes alone stays.
+    """Peers that have proven nothing, limited to `most` in all and `of_one` per address (None: no limit per
+    address).
 
-    Those without an address (empty: a Unix socket's) have no limit of their own.
+    When full, the oldest peer of the busiest address is evicted, so a peer that comes alone stays. Peers without an
+    address (of a Unix socket) have no limit per address. Pure.
     """
 
     def __init__(self, most: int, of_one: int | None = None) -> None:
         self.most, self._of_one = most, of_one
-        # In the order in which they came; an address without any is forgotten.
+        # Peers by address, oldest first; empty addresses are removed.
         self._of: dict[str, dict[Peer, None]] = {}
         self._where: dict[Peer, str] = {}
 
@@ -141,7 +109,7 @@ class UnprovenPeers(Generic[Peer]):
         return iter(self._where)
 
     def admit(self, peer: Peer, address: str) -> list[Peer]:
-        """It is one of them; those that are to be cut for it are none any more."""
+        """Admit a peer; return those evicted for it, which the caller must cut."""
         cut = []
         if self._of_one is not None and address and len(self._of.get(address, ())) >= self._of_one:
             cut.append(self._oldest(address))
@@ -152,7 +120,7 @@ class UnprovenPeers(Generic[Peer]):
         return cut
 
     def discard(self, peer: Peer) -> None:
-        """It has ended, or proven something. Any number of times."""
+        """Remove a peer that has ended, or has proven something. May be called repeatedly."""
         address = self._where.pop(peer, None)
         if address is None:
             return
@@ -162,7 +130,7 @@ class UnprovenPeers(Generic[Peer]):
             del self._of[address]
 
     def _noisiest(self, coming: str) -> str:
-        """The address that has the most of them, with the one that comes; of several the one that came first."""
+        """Return the address with the most peers, counting the coming one; the earliest of equals."""
         return max(self._of, key=lambda address: len(self._of[address]) + (address == coming))
 
     def _oldest(self, address: str) -> Peer:
@@ -172,49 +140,43 @@ class UnprovenPeers(Generic[Peer]):
 
 
 def address_of(peer: str) -> str:
-    """Of a gRPC peer ("ipv4:192.0.2.1:4321") what all connections of one machine share; empty without a port."""
+    """Return the address part of a gRPC peer ("ipv4:192.0.2.1:4321"), equal for all connections of a machine; empty
+    if it has no port."""
     kind, _, place = peer.partition(":")
     return place.rpartition(":")[0] if kind in ("ipv4", "ipv6") else ""
 
 
-# Of a worker: two connections of gRPC, a socket, and three segments where memory is shared.
+# Descriptors of a worker: two connections of gRPC, a socket, and three segments of shared memory.
 DESCRIPTORS: Final = 6
-
-
-# For files, listening sockets, other servers, versions, and strangers who connect.
+# Descriptors for files, listening sockets, other servers, versions, and strangers that connect.
 RESERVED_DESCRIPTORS: Final = 512
-
-
-# What a worker takes that does nothing, with room to spare; bytes. Its payloads are accounted for by themselves.
+# Bytes that an idle worker takes, with a margin. Its payloads have their own account.
 WORKER_MEMORY: Final = 512 * 2**10
-
-
-# Of a server beside its first one: passes, the compiler, checkpoints, metrics, names that are looked up, and those of
-# gRPC that do not depend on the number of processors. One that it cannot start ends the process with a signal.
+# Threads of a server beside its first: passes, the compiler, checkpoints, metrics, name lookups, and those of gRPC
+# that do not depend on the number of processors. A thread that cannot start later would end the process with a
+# signal.
 OWN_THREADS: Final = 16
-
-
-# gRPC starts one for each processor at once, as far as there are so many.
+# gRPC starts one thread per processor at once, within these bounds.
 GRPC_LEAST, GRPC_MOST = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """At most so many workers at once, and what would have to be more for more of them."""
+    """The number of workers that fit at once, and the resource that limits it."""
 
     workers: int
     why: str
 
 
 def raise_descriptors() -> None:
-    """As many as this process may have without asking anybody."""
+    """Raise the limit of descriptors to what this process may have without privileges."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def capacity(memory: int) -> Capacity:
-    """`memory`: bytes that models and members may take."""
+    """Return how many workers fit. `memory`: bytes that models and members may take."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     by_memory = Capacity(max(1, memory // WORKER_MEMORY), f"--memory-limit is {memory / 2**20:.0f} MiB")
     if descriptors == resource.RLIM_INFINITY:
@@ -227,7 +189,7 @@ def capacity(memory: int) -> Capacity:
 
 
 def check_threads() -> None:
-    """Start as many threads as a server needs, and end them. Raises RuntimeError where the system gives fewer."""
+    """Start as many threads as a server needs, and end them. Raises RuntimeError if the system allows fewer."""
     processors = min(max(os.cpu_count() or 1, GRPC_LEAST), GRPC_MOST)
     over, started = threading.Event(), []
     try:

@@ -6,68 +6,52 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-# Names that have committed nothing, all together: twice the workers that a job was started for may come at once.
+# Names that have committed nothing, together. Twice the workers that a job was started for may come at once.
 NEW_NAMES_PER_SECOND: Final = 20.0
-
-
 NEW_BURST: Final = 256
-
-
-# Of one name that has committed: joins, or streams.
+# Joins, or streams, of one name that has committed.
 REJOINS_PER_SECOND: Final = 1.0
-
-
 REJOIN_BURST: Final = 20
-
-
-# Of one address: Joins with a model that the job does not have. Each is read, planned or compared for 0.4 s at most.
+# Joins of one address with a model that the job does not have. Each costs up to 0.4 s to read, plan and compare.
 MODELS_PER_SECOND: Final = 0.1
-
-
 MODEL_BURST: Final = 16
-
-
-# Operators' remarks, of one address.
+# Operators' notes, of one address.
 NOTES_PER_SECOND: Final = 1.0
-
-
 NOTE_BURST: Final = 20
 
 
 class TokenBucket:
-    """Lets `burst` happen at once, then `rate` per second. The loop's thread owns it.
-
-    `clock`: seconds, monotonic.
-    """
+    """A rate limit: `burst` at once, then `rate` per second. `clock`: seconds, monotonic. The loop's thread owns
+    it."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
-        # When all of the burst is there again.
+        # When the whole burst is available again.
         self._full = clock()
 
     def take(self) -> bool:
-        """It may happen now, and has."""
+        """Spend one and return True if the rate allows it now."""
         if self.wait() > 0:
             return False
         self.spend()
         return True
 
     def spend(self) -> None:
-        """It has happened."""
+        """Spend one."""
         self._full = max(self._full, self._clock()) + 1 / self._rate
 
     @property
     def full(self) -> bool:
-        """All of the burst is there, as if nothing had happened."""
+        """Whether the whole burst is available."""
         return self._full <= self._clock()
 
     def wait(self) -> float:
-        """Seconds until it may happen; 0: now."""
+        """Return the seconds until the next one is allowed; 0: now."""
         return max(0.0, self._full - self._clock() - (self._burst - 1) / self._rate)
 
 
 class Buckets:
-    """A bucket for each key. One that is full again is forgotten: it says nothing. The loop's thread owns them."""
+    """A bucket per key. Full buckets are swept, because they carry no information. The loop's thread owns them."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
@@ -75,7 +59,7 @@ class Buckets:
         self._sweep_at = clock() + burst / rate
 
     def __len__(self) -> int:
-        """Keys of which something is kept."""
+        """Return the number of keys with a bucket."""
         return len(self._of)
 
     def allows(self, key: str) -> bool:
@@ -83,14 +67,14 @@ class Buckets:
         return known is None or known.wait() == 0
 
     def spend(self, key: str) -> None:
-        """It has happened."""
+        """Spend one of the key's bucket."""
         self._sweep()
         if key not in self._of:
             self._of[key] = TokenBucket(self._rate, self._burst, self._clock)
         self._of[key].spend()
 
     def _sweep(self) -> None:
-        """Once in the time that an empty bucket takes to be full."""
+        """Drop full buckets, once in the time that an empty one takes to fill."""
         now = self._clock()
         if now >= self._sweep_at:
             self._sweep_at = now + self._burst / self._rate
@@ -98,12 +82,12 @@ class Buckets:
 
 
 class Arrivals:
-    """Who may come now: all names that have brought no work at one pace, each of the others at a pace of its own, so
-    that no flood of strangers' names keeps a worker from coming back. The loop's thread owns it.
+    """Rate limits for joins and reconnects: one pace for all names that have never committed, one for each name
+    that has.
 
-    A name that only comes and goes has no pace of its own: a thousand of them would come a thousand times as often.
-
-    `workers`: that the job was started for. `proven`: whether the worker of that name has ever committed.
+    So no flood of new names keeps a worker from coming back. A name that only comes and goes has no pace of its
+    own, because a thousand names would then come a thousand times as often. `workers`: that the job was started
+    for. `proven`: whether the worker of that name has ever committed. The loop's thread owns it.
     """
 
     def __init__(
@@ -114,7 +98,7 @@ class Arrivals:
         self._known = Buckets(REJOINS_PER_SECOND, REJOIN_BURST, clock)
 
     def __len__(self) -> int:
-        """Names of which something is kept."""
+        """Return the number of names with a bucket."""
         return len(self._known)
 
     def allows(self, name: str) -> bool:
@@ -129,27 +113,27 @@ class Arrivals:
             self._new.spend()
 
 
-# Of seconds of the loop that are spent at once: some thousand workers join at the same moment.
+# Seconds of the loop that may be spent at once: some thousand workers join at the same moment.
 BURST_SECONDS: Final = 1.0
 
 
 class Turns:
-    """`share`: of the loop's time, beyond `BURST_SECONDS`; in between others have it. The loop's thread owns it.
+    """Fair turns on the loop's time: at most `share` of it beyond `BURST_SECONDS`, addresses in rotation.
 
-    What a turn costs is what its task does before it waits for anything again.
+    The cost of a turn is what its task does until it next waits. The loop's thread owns it.
     """
 
     def __init__(self, share: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._share, self._clock = share, clock
-        # Who waits, by address, those first whose turn is next.
+        # Waiting tasks by address, in the order of their next turn.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        # A turn is given or will be.
+        # Whether a turn is running or scheduled.
         self._going = False
-        # When the present turn began, and when turns will have had no more than their share.
+        # When the present turn began, and the time until which all turns are paid for.
         self._began = self._paid = clock()
 
     async def wait(self, address: str) -> None:
-        """Until it is this one's turn: in a later turn of the loop, in which nobody else has one."""
+        """Wait for a turn: in a later turn of the loop, which it shares with no other."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(address, deque()).append(future)
         if not self._going:
@@ -158,7 +142,7 @@ class Turns:
         await future
 
     def _soon(self) -> None:
-        """The next turn, as soon as the share allows."""
+        """Schedule the next turn as soon as the share allows."""
         loop = asyncio.get_running_loop()
         ahead = self._paid - self._clock() - BURST_SECONDS / self._share
         if ahead > 0:
@@ -168,12 +152,12 @@ class Turns:
 
     def _next(self) -> None:
         loop = asyncio.get_running_loop()
-        # Nothing comes between these two and the task that goes on.
+        # Nothing runs between these two callbacks but the task that gets the turn.
         loop.call_soon(self._begin)
         given = False
         while self._waiting and not given:
             address = next(iter(self._waiting))
-            # Behind all others, if it has more.
+            # The address goes to the end if it has more.
             waiting = self._waiting.pop(address)
             given = _give(waiting)
             if waiting:
@@ -192,7 +176,7 @@ class Turns:
 
 
 def _give(waiting: "deque[asyncio.Future[None]]") -> bool:
-    """To the first that still waits; those who were cut meanwhile do not."""
+    """Give the turn to the first task that still waits; return False if none does."""
     while waiting:
         future = waiting.popleft()
         if not future.done():

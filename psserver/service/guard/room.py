@@ -1,4 +1,4 @@
-"""Room for a shard: which model, which members, which payloads and slots memory admits. All in one account."""
+"""Admission by memory: which models, members, payloads and shared slots fit, by one account."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -30,7 +30,7 @@ TICKETS = 2
 def model_needs(
     layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts, versions: int
 ) -> dict[str, int]:
-    """Bytes by kind that a shard takes whoever trains it: it can publish versions then, one payload at a time."""
+    """Return the bytes by kind that a shard needs to publish versions, one payload at a time, whoever trains it."""
     weights, compensator = 4 * layout.trainable, build_compensator(tensors)
     names = [] if compensator is None else [n for n in compensator.init(0) if n not in compensator.constants]
     needs = {
@@ -42,14 +42,14 @@ def model_needs(
         "sum": 0 if keeps_payloads(optimizer, tensors) else layout.nbytes,
         "payload": layout.nbytes,
     }
-    # An update that might not be finite is computed on copies first: the sum or a payload, one more, and the version.
+    # An update that might not be finite is tried on copies: of the sum or a payload, one more, and the version.
     copied = ("optimizer", "step", "compensator", "sum", "payload")
     needs["trial"] = sum(needs[kind] for kind in copied) + layout.nbytes
     return {kind: nbytes for kind, nbytes in needs.items() if nbytes}
 
 
 def member_needs(layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts) -> dict[str, int]:
-    """Bytes by kind that each member must have, or no update is ever complete."""
+    """Return the bytes by kind that each member needs, or no update would ever be complete."""
     slots = len(optimizer.slots) * 4 * layout.trainable if optimizer.per_worker else 0
     kept = layout.nbytes if keeps_payloads(optimizer, tensors) else 0
     needs = {
@@ -62,12 +62,12 @@ def member_needs(layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts
 
 
 def keeps_payloads(optimizer: Optimizer, tensors: TensorParts) -> bool:
-    """All contributions of an update lie side by side until it is made."""
+    """Return whether all contributions of an update are kept side by side until it is made."""
     return optimizer.per_worker or tensors.lists
 
 
 def beyond(shard: Shard) -> int:
-    """Bytes beyond `model_needs`, found in a few steps: what `held` adds up to, less that."""
+    """Return the bytes beyond `model_needs`, in a few steps: the sum of `held` less that."""
     layout, optimizer = shard.layout, shard.optimizer
     payloads = max(0, shard.staging.own - usual_payloads(shard.optimizer, shard.tensors))
     sets = len(shard.slots) if optimizer.per_worker else 0
@@ -76,7 +76,7 @@ def beyond(shard: Shard) -> int:
 
 
 def held(shard: Shard) -> Iterator[Held]:
-    """All that a shard holds or keeps free for the model, by member and kind."""
+    """Yield everything that a shard holds, or keeps free for the model, by member and kind."""
     layout, optimizer, staging = shard.layout, shard.optimizer, shard.staging
     n = layout.nbytes
     for kind, nbytes in model_needs(layout, optimizer, shard.tensors, shard.arena.limit).items():
@@ -85,14 +85,14 @@ def held(shard: Shard) -> Iterator[Held]:
     owned, kept = shard.owned
     yield from (Held(worker, "payloads", n) for worker in owned)
     yield from (Held(worker, "contributions", n) for worker in kept)
-    # The sum, buffers to be used again, and those that are kept free.
+    # The sum, buffers for reuse, and buffers that are kept free.
     others = max(staging.own, usual_payloads(shard.optimizer, shard.tensors)) - len(owned) - len(kept)
     yield Held(MODEL, "payloads", others * n)
     holders = shard.arena.holders_beyond()
     for ticket in holders:
         opened = staging.tickets.get(ticket)
         yield Held(opened.worker if opened else MODEL, "base versions", n)
-    # Of tickets that are settled: until what reads them ends.
+    # Versions of settled tickets, until their reads end.
     yield Held(MODEL, "versions", (shard.arena.beyond - len(shard.arena.lent) - len(holders)) * n)
     yield from (Held(version.reader, "versions being read", n) for version in shard.arena.lent)
     if optimizer.per_worker:
@@ -101,7 +101,7 @@ def held(shard: Shard) -> Iterator[Held]:
 
 
 def usual_payloads(optimizer: Optimizer, tensors: TensorParts) -> int:
-    """Buffers among the model's needs: one payload, and a sum where there is one."""
+    """Return the buffers among the model's needs: one payload, and a sum if there is one."""
     return 1 if keeps_payloads(optimizer, tensors) else 2
 
 
@@ -110,24 +110,24 @@ COPY = "copy of optimizer state"
 
 
 class ShardMemory:
-    """The account of one server (`ledger`), and what it allows. Whoever owns the shard owns it.
+    """The memory account of one server (`ledger`), and what it admits. The owner of the shard owns it.
 
-    `versions`: buffers for versions, `limit`: bytes in all.
+    `versions`: buffers for versions; `limit`: bytes in all.
     """
 
     def __init__(self, server: int, versions: int, limit: int) -> None:
         self.ledger = MemoryLedger(limit)
         self.ledger.watch(self._nbytes, self._held)
-        # What the account looks at; set when it is made.
+        # The shard that the account counts, once it is made.
         self.shard: Shard | None = None
         self._server, self._versions = server, versions
-        # What the model needs whoever trains it.
+        # Bytes that the model needs, whoever trains it.
         self._model = 0
-        # Called where there is no room: what is kept only to be quicker the next time is given up.
+        # Called if there is no room: releases what is kept only to save time later.
         self.release: Callable[[], None] = lambda: None
 
     def _nbytes(self) -> int:
-        """A few numbers of the shard, which may be read by any thread."""
+        """Return the shard's bytes from a few numbers that any thread may read."""
         return 0 if self.shard is None else self._model + beyond(self.shard)
 
     def _held(self) -> Iterator[Held]:
@@ -137,7 +137,7 @@ class ShardMemory:
     # Models and members
 
     def admit(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
-        """Raises Refused, with the numbers, for a model that cannot fit: before any memory is asked for."""
+        """Raise Refused, with the numbers, for a model that cannot fit. No memory is allocated before."""
         layout = plan.shards[self._server]
         needs, each = self._needs(layout, optimizer, tensors), member_needs(layout, optimizer, tensors)
         total = sum(needs.values())
@@ -150,9 +150,9 @@ class ShardMemory:
         self._model = total
 
     def admit_members(self, members: int, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
-        """Raises Refused, with the numbers, where so many members cannot all have what each of them needs.
+        """Raise Refused, with the numbers, if that many members cannot all have what each needs.
 
-        Of the largest part of the model, as if every server had this one's limit.
+        Counts the largest part of the model, as if every server had this one's limit.
         """
         layout = max(plan.shards, key=lambda shard: shard.nbytes)
         each = member_needs(layout, optimizer, tensors)
@@ -172,15 +172,18 @@ class ShardMemory:
     # Payloads, slots, versions
 
     def admits(self, ticket: int) -> bool:
-        """One more payload, for this open ticket. One always, for which room was asked with the model's: where sums
-        have a fixed order that is the next to be summed, so that all others come to their end."""
+        """Return whether one more payload fits, for this open ticket.
+
+        One payload always fits: its room is part of the model's. Where sums have a fixed order, that one is the
+        next to be summed, so that all others come to their end.
+        """
         shard = self.shard
         assert shard is not None
         staging, nbytes = shard.staging, shard.layout.nbytes
         if not staging.held:
-            # The one. Small steps end before the next one begins: nothing is added up for them.
+            # The one that always fits. Small steps end before the next begins, so nothing is added up for them.
             return True
-        # As if each that is held had to have a buffer beyond the model's.
+        # Counts a buffer beyond the model's for each payload.
         usual = usual_payloads(shard.optimizer, shard.tensors)
         others = self.ledger.total - nbytes * max(0, staging.own - usual)
         owned, kept = shard.owned
@@ -196,8 +199,7 @@ class ShardMemory:
         return others + (using + 1 - staging.next_is_held()) * nbytes <= self.ledger.limit
 
     def admit_name(self, kept: int) -> None:
-        """Raises Refused where there is no room for one more name beside what is kept of all others. Whoever has been
-        here may come back."""
+        """Raise Refused if there is no room for one more name. Names are kept because their workers may come back."""
         most = NAMES_SHARE.value * self.ledger.limit
         if kept + MAX_NAME_BYTES > most:
             raise _refused(
@@ -207,7 +209,7 @@ class ShardMemory:
             )
 
     def take_slots(self, worker: str, slots: int) -> str | None:
-        """Account for so many slots of a payload's size that are shared with `worker`; or why there is no room."""
+        """Reserve slots of a payload's size that are shared with `worker`; return why there is no room, or None."""
         shard = self.shard
         if shard is None:
             return "there is no model yet"
@@ -222,18 +224,18 @@ class ShardMemory:
 
     @property
     def share(self) -> int:
-        """Bytes of one member: what the model leaves, by the members there are."""
+        """Bytes of one member: what the model leaves, divided by the members."""
         members = 0 if self.shard is None else len(self.shard.members)
         return max(0, self.ledger.limit - self._model) // max(1, members)
 
     @property
     def member_calls(self) -> int:
-        """Payload calls that one member may have: each may hold a whole message, of which the transport has a copy."""
+        """Payload calls that one member may have. Each may hold a whole message, and the transport a copy of it."""
         most, least = int(MEMBER_CALLS.value), int(LEAST_MEMBER_CALLS.value)
         return max(least, min(most, self.share // (2 * RECEIVED_BYTES)))
 
     def take_copy(self, nbytes: int) -> str | None:
-        """Account for a copy of what the optimizer remembers; or why there is no room."""
+        """Reserve a copy of the optimizer's state; return why there is no room, or None."""
         refusal = self.ledger.take(MODEL, COPY, nbytes)
         if refusal is not None:
             self.release()
@@ -241,17 +243,17 @@ class ShardMemory:
         return refusal
 
     def give_copy(self, nbytes: int) -> None:
-        """It is not needed any more."""
+        """Release the copy."""
         self.ledger.give(MODEL, COPY, nbytes)
 
     def give_slots(self, worker: str) -> None:
-        """Those of `worker` are free again."""
+        """Release the slots of `worker`."""
         self.ledger.put(worker, SLOTS, 0)
 
     @property
     def versions_beyond(self) -> int:
-        """How many versions that were taken back would have to be given up by those who read them, for the total to
-        be within the limit, and theirs within their share."""
+        """How many reads of versions that were taken back must end, so that the total is within the limit, and
+        theirs within their share."""
         if self.shard is None or not self.shard.layout.nbytes:
             return 0
         if self.ledger.total > self.ledger.limit:
@@ -263,7 +265,7 @@ class ShardMemory:
 
 
 def silent_calls(limit: int) -> int:
-    """Calls that may say nothing yet, under that memory limit."""
+    """Return how many calls without a first message fit under that memory limit."""
     most = int(STRANGERS_SHARE.value * limit) // RECEIVED_BYTES
     return max(int(LEAST_SILENT.value), min(int(SILENT.value), most))
 

@@ -1,8 +1,7 @@
-"""What a job's members agree on; and whose optimizer it is: the one that the server was started with, or the job's own.
+"""What the members of a job agree on: terms, policy, model, codec, and whose optimizer it is.
 
-A worker that trains with a compiled Keras model says at Join which optimizer
-that is. A server that was started with one refuses any other. A server that
-was started with `optimizer = "from-job"` takes that of the first worker.
+A worker with a compiled Keras model names its optimizer at Join. A server that was started with an optimizer
+refuses any other; one that was started with `optimizer = "from-job"` takes that of the first worker.
 """
 
 import json
@@ -31,25 +30,23 @@ __all__ = [
     "explain_other_work",
     "planned",
 ]
-
-
 Variables = Callable[[], tuple[VariableSpec, ...]]
 """Reads the variables that a worker names, which takes time; raises PlanError."""
 
 
 @dataclass(slots=True)
 class Agreement:
-    """What the job trains, and how, as far as that is known. The loop's thread owns it."""
+    """What the job trains and how, as far as that is known. The loop's thread owns it."""
 
     terms: JobTerms
     policy: Policy
     # None until a worker names it.
     optimizer: Optimizer | None
-    # The one that the server was started with; None where it is the first worker's.
+    # The optimizer that the server was started with; None if the first worker names it.
     configured: Optimizer | None = field(init=False)
-    # Of the model, once a worker has named it.
+    # The plan of the model, once a worker has named it.
     plan: Plan | None = None
-    # Of gradients, as the last worker that joined has it.
+    # The codec of gradients, as named by the last worker that joined.
     codec: Codec | None = None
 
     def __post_init__(self) -> None:
@@ -57,10 +54,10 @@ class Agreement:
 
 
 def planned(agreement: Agreement, variables: Variables, fingerprint: str) -> Plan:
-    """The plan of a worker's model: the job's, if its fingerprint is the same and `variables` gives none, for they were
-    found to be the job's. Then nothing is computed.
+    """Return the plan of a worker's model. Nothing is computed if its fingerprint is the job's and `variables`
+    gives none, because they were found to be the job's.
 
-    Raises Refused for another fingerprint than that of the variables, PlanError when they cannot be planned.
+    Raises Refused if the fingerprint does not fit the variables, PlanError if they cannot be planned.
     """
     given = variables()
     if agreement.plan is not None and agreement.plan.fingerprint == fingerprint and not given:
@@ -76,10 +73,11 @@ def planned(agreement: Agreement, variables: Variables, fingerprint: str) -> Pla
 
 
 def agreed(configured: Optimizer | None, requested: str, *, rate_was_set: bool = False) -> Optimizer:
-    """The job's optimizer. `configured`: None under "from-job"; `requested`: JSON, "" from a worker that names none.
-    `rate_was_set`: a worker has set another rate since the job began, so that number of a later one says nothing.
+    """Return the job's optimizer. `configured`: None under "from-job"; `requested`: JSON, or "" from a worker that
+    names none.
 
-    Raises Refused, naming both where they differ.
+    `rate_was_set`: a worker has set another learning rate since the job began, so rates are not compared. Raises
+    Refused, naming both where they differ.
     """
     if not requested:
         if configured is None:
@@ -109,7 +107,7 @@ def agreed(configured: Optimizer | None, requested: str, *, rate_was_set: bool =
 
 
 def agree_on_codec(agreement: Agreement, codec: Codec, optimizer: Optimizer) -> None:
-    """Raises Refused where a worker's gradients cannot travel by `codec`."""
+    """Raise Refused if a worker's gradients cannot travel by `codec`."""
     other = agreement.codec
     if other is not None and other is not codec and (other.remembers or codec.remembers):
         raise precondition(
@@ -122,7 +120,7 @@ def agree_on_codec(agreement: Agreement, codec: Codec, optimizer: Optimizer) -> 
 
 
 def explain_difference(configured: Mapping[str, object], wanted: Mapping[str, object]) -> str | None:
-    """The first thing in which two resolved configurations differ; None when they compute the same."""
+    """Return the first difference between two resolved configurations; None if they compute the same."""
     for key in dict.fromkeys([*configured, *wanted]):
         ours, theirs = configured.get(key), wanted.get(key)
         if not _same(ours, theirs):
@@ -131,7 +129,7 @@ def explain_difference(configured: Mapping[str, object], wanted: Mapping[str, ob
 
 
 def explain_other_work(ours: WorkTerms | None, theirs: WorkTerms | None) -> str:
-    """Why a worker whose data is dealt otherwise than the job's cannot take part."""
+    """Explain why a worker whose data is dealt in another way than the job's cannot take part."""
     here = f"deals {ours}" if ours is not None else "deals no work units: each worker brings data of its own"
     there = f"expects {theirs}" if theirs is not None else "expects none"
     return (
@@ -140,7 +138,7 @@ def explain_other_work(ours: WorkTerms | None, theirs: WorkTerms | None) -> str:
 
 
 def _same(one: object, other: object) -> bool:
-    """Numbers are what they are in float32, in which updates compute."""
+    """Compare values; numbers are compared as float32, in which updates compute."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

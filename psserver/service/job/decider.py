@@ -1,8 +1,7 @@
-"""Deciding: each input goes three steps, and where one of them fails the job ends.
+"""Decisions: every input takes three steps, and if one fails the job ends.
 
-The coordinator decides, the run log takes its entries, and only then are they sent
-(`psserver.service.job.routes`). The log may end early, but it has no gap, and nothing
-has happened that is not in it.
+The coordinator decides, the run log takes the entries, and only then are they sent (`psserver.service.job.routes`).
+The log may end early, but it has no gap, and nothing has happened that is not in it.
 """
 
 import logging
@@ -31,17 +30,17 @@ from pswire.logs.events import event
 
 @dataclass(slots=True)
 class TrialAnswers:
-    """To one trial at a time, of `servers` servers. The loop's thread owns it."""
+    """Answers of `servers` servers to one trial at a time. The loop's thread owns it."""
 
     servers: int
     trial: int = 0
-    # When the question was asked; seconds, monotonic.
+    # When the trial began; seconds, monotonic.
     since: float = 0.0
     _finite: dict[int, bool] = field(default_factory=dict)
     _largest: float = 0.0
 
     def expect(self, trial: int, now: float) -> None:
-        """Another question is asked."""
+        """Begin another trial."""
         self.trial, self.since, self._largest = trial, now, 0.0
         self._finite.clear()
 
@@ -52,7 +51,7 @@ class TrialAnswers:
         return f"server{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
     def take(self, server: int, trial: int, finite: bool, largest: float) -> tuple[bool, float] | None:
-        """A server's answer. Once all have come: whether it is finite everywhere, and the largest magnitude."""
+        """Take a server's answer. Once all have come, return whether all are finite, and the largest magnitude."""
         if trial != self.trial or server in self._finite:
             return None
         self._finite[server] = finite
@@ -67,14 +66,14 @@ log = logging.getLogger("ps-server")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a job could not decide any more, and the exit code that says so."""
+    """Why a job can decide nothing more, and the exit code for it."""
 
     reason: str
     code: ExitCode
 
 
 class Decider:
-    """The coordinator, what assures it, and where its outputs go. The loop's thread owns it.
+    """The coordinator, its assurance of finite updates, and the routes of its outputs. The loop's thread owns it.
 
     `tell_over` is called once, when the job is over.
     """
@@ -101,33 +100,33 @@ class Decider:
         # Outputs that are deferred until a session stands, because the log's first entry names the optimizer and that
         # is the workers': another Join may still name another one. None: nothing is deferred.
         self._deferred: list[Output] | None = [] if agreement.optimizer is None else None
-        # The log has its first entry, or that waits.
+        # Whether the log has its first entry, or that is deferred.
         self.opened = False
-        # Where the job takes some.
+        # None if the job takes no checkpoints.
         self.checkpoints: Checkpoints | None = None
         self._tell_over = tell_over
 
     def open(self, optimizer: Optimizer | None) -> None:
-        """The log's first entry."""
+        """Write the log's first entry."""
         self.opened = True
         if optimizer is not None:
             self.agree(optimizer)
         self.step(self.coordinator.opening)
 
     def agree(self, optimizer: Optimizer) -> None:
-        """The coordinator knows the optimizer from now on."""
+        """Tell the coordinator the optimizer."""
         self.coordinator.agree(optimizer.config)
         advised = advice(self.agreement.policy.name, optimizer.config)
         if advised is not None:
             log.warning("%s", advised, extra=event("advice"))
 
     def take_up(self, coordinator: Coordinator) -> None:
-        """Go on with the coordinator of a checkpoint, whose log has its first entry."""
+        """Continue with the coordinator of a checkpoint, whose log has its first entry."""
         self.coordinator, self.opened = coordinator, True
         self._deferred = None
 
     def input(self, decide: Callable[[Coordinator, float], list[Output]]) -> None:
-        """As `step`, and execute what was decided."""
+        """Decide with the coordinator and the present time, and execute what was decided; otherwise as `step`."""
         self.step(lambda: decide(self.coordinator, time.monotonic()))
         self.execute()
 
@@ -144,7 +143,8 @@ class Decider:
         self.input(lambda c, now: c.handle(worker, incarnation, request, now, ordinary=ordinary, norm=norm))
 
     def step(self, decide: Callable[[], list[Output]]) -> None:
-        """Decide, write, send. A failure ends the job; JoinRefused is an answer, with nothing changed."""
+        """Decide, write, send. A failure ends the job; JoinRefused and JoinDeferred are answers, with nothing
+        changed."""
         if self.failure is not None:
             return
         try:
@@ -172,18 +172,18 @@ class Decider:
                 self._end()
 
     def execute(self) -> None:
-        """What this server's shard was ordered."""
+        """Execute the orders of this server's shard."""
         self.host.orders.execute_submitted()
 
     def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
-        """A server's answer to the question whether an update is finite."""
+        """Take a server's answer to a trial."""
         found = self.trials.take(server, trial, finite, largest)
         if found is not None:
             self.step(lambda: self.coordinator.tried(trial, *found, time.monotonic()))
         self.execute()
 
     def write_or_fail(self, write: Callable[[], None]) -> None:
-        """To the run folder, besides the log."""
+        """Write something besides the log to the run folder; end the job if that fails."""
         if self.failure is None:
             try:
                 write()
@@ -191,7 +191,7 @@ class Decider:
                 self._lost_log(error)
 
     def fail(self, reason: str, code: ExitCode) -> None:
-        """The end of a job that can decide nothing more: every worker is sent that, and nothing else."""
+        """End a job that can decide nothing more. Every worker is sent a stop, and nothing else."""
         log.error("the job ends: %s", reason, extra=event("job_failed"))
         self.failure = Failure(reason, code)
         self.routes.outboxes.post_all(self.routes.stop_notice(reason))
@@ -219,7 +219,7 @@ class Decider:
         return outputs
 
     def _save(self, outputs: list[Output]) -> None:
-        """Where the last entry orders a checkpoint: the servers have been sent it."""
+        """Begin a checkpoint if the last entry orders one; the servers have been sent that entry."""
         last, plan = outputs[-1] if outputs else None, self.agreement.plan
         if self.checkpoints is None or plan is None or not isinstance(last, Record):
             return

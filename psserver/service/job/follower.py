@@ -1,4 +1,4 @@
-"""Follow, seen from the coordinator: one stream of decisions to each other server."""
+"""The coordinator's side of Follow: one stream of decisions to each other server."""
 
 import asyncio
 import logging
@@ -26,24 +26,24 @@ from pswire.v1 import memory_pb2, shard_pb2
 
 log = logging.getLogger("ps-server")
 
-# Between two questions to a server that executes nothing, in seconds.
+# Seconds between two questions to a server that executes nothing.
 ASK_EVERY = 0.5
-# Between attempts to reach a server that is not there yet, in seconds.
+# Seconds between attempts to reach a server.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
-# How long a server may take to read its exit code, in seconds.
+# Seconds that a server may take to read its exit code.
 CLOSING = 5.0
-# Why a server counts as lost: it has gone, and may come back; or a reason that stays ("server", "diverged", UNTRUSTED).
+# Why a server counts as lost: it has gone and may come back, or a lasting reason ("server", "diverged", UNTRUSTED).
 LOST, UNTRUSTED = "lost", "untrusted"
-# How a server says that this one may not give it orders.
+# Codes by which a server refuses orders of this one.
 DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-# Orders of one message.
+# Most orders of one message.
 MOST_AT_ONCE = 1024
 
 
 class Follower:
-    """Delivers the log to one remote shard. `state` is "connecting", "ready", "ended" or "lost".
+    """Delivery of the log to one remote shard. `state`: "connecting", "ready", "ended" or "lost".
 
-    The loop's thread owns it. What is to be sent while a message is on its way goes out as one.
+    What is queued while a message is being sent goes out as one. The loop's thread owns it.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Follower:
         patience: float | None = None,
         credentials: Credentials = NO_TLS,
     ) -> None:
-        """Within the running loop. `patience`: seconds that the server may take to be there; None: any time. Raises
-        TokenError where there is no token to show."""
+        """Make it within the running loop. `patience`: seconds that the server may take to be there; None: no
+        limit. Raises TokenError if there is no token to show."""
         self._credentials, self.metadata = credentials, credentials.metadata
         self._patience = patience
         self.server = server
@@ -66,44 +66,44 @@ class Follower:
         self.state = "connecting"
         self.executed = 0
         self.nbytes = 0
-        # What it last said of its memory.
+        # Its memory, as last reported.
         self.memory = memory_pb2.Memory()
-        # What became of its parts of the newest checkpoints, by entry.
+        # Outcomes of its parts of the newest checkpoints, by entry.
         self._saved: dict[int, shard_pb2.Saved] = {}
         self._asked = 0.0
         self._silence = Silence()
-        # It refused to publish a version that is not finite, and executes nothing any more.
+        # Whether it refused to publish a version that is not finite, and executes nothing more.
         self.diverged = False
         self._opening = opening
         self._on_lost = on_lost
-        # Called with the server, and the number, finiteness and largest magnitude of the trial that it has answered.
+        # Called with the server, and number, finiteness and largest magnitude of the trial that it answered.
         self._on_tried = on_tried
-        # The number of the last one.
+        # The number of the last answered trial.
         self._tried = 0
         self._loop = asyncio.get_running_loop()
-        # Messages, and orders that are to follow them.
+        # Queued messages, and orders that follow them.
         self._outbox: list[shard_pb2.FollowRequest] = []
         self._orders: list[tuple[int, Order]] = []
         self._filled = asyncio.Event()
         self._changes = Changes(lambda: self._loop)
-        # It was waited for, and was not there.
+        # Whether an attempt to reach it has failed.
         self._missed = False
         self._closing = asyncio.Event()
-        # The server has taken this coordinator for its own.
+        # Set when the server has accepted this coordinator.
         self._followed = asyncio.Event()
         self.channel = open_aio_channel(str(address), CHANNEL_OPTIONS(worker_timeout), credentials)
-        # UNTRUSTED once the server has said so.
+        # UNTRUSTED once the server has refused this one.
         self._denied = ""
         self._task: asyncio.Task[None] | None = None
 
     @property
     def missing(self) -> bool:
-        """Nobody is at its address."""
+        """Whether nobody is at its address."""
         return self._missed and self.state == "connecting"
 
     @property
     def _away(self) -> bool:
-        """It holds nothing that could be had: lost, or not there yet although it was waited for."""
+        """Whether nothing can be had from it: it is lost, or not there yet although it was awaited."""
         return self.state == "lost" or self.missing
 
     def start(self) -> None:
@@ -119,22 +119,23 @@ class Follower:
         self._filled.set()
 
     def try_update(self, trial: int, update: Apply) -> None:
-        """Would the update be finite there, behind all that was sent?"""
+        """Ask whether the update would be finite there, behind everything that was sent."""
         message = shard_pb2.Trial(number=trial, update=ORDERS.codecs[Apply].to_wire(update))
         self._put(shard_pb2.FollowRequest(trial=message))
 
     def ask(self) -> None:
-        """Somebody wants to know what it holds: it is asked now and then, and says so when it is."""
+        """Ask the server for its state, at most every `ASK_EVERY` seconds."""
         now = self._loop.time()
         if now - self._asked >= ASK_EVERY:
             self._asked = now
             self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
 
     def silent(self, patience: float) -> tuple[str, float, float] | None:
-        """What the server is waited for to do, while its connection stands, since when (monotonic), and for how many
-        seconds at most: `patience`, or less where it is to come back. None while it does what it should.
+        """Return what a connected server has to do, since when (monotonic), and for how many seconds at most; None
+        if it is on time.
 
-        To be called now and then: it is asked."""
+        The limit is `patience`, or less if the server is to come back. Call it now and then: it asks the server.
+        """
         if self.state in ("ended", "lost") or self._closing.is_set():
             return None
         now = self._loop.time()
@@ -148,7 +149,7 @@ class Follower:
         return f"server {self.server} to {waited[0]}", waited[1], patience
 
     def give_up(self, why: str) -> None:
-        """Its process hangs: it counts as one that is gone, and finds out when it goes on."""
+        """Count a hung server as lost. It notices when it continues."""
         cause, self.state = LOST if self.state == "ready" else "server", "lost"
         if self._task is not None:
             self._task.cancel()
@@ -161,7 +162,7 @@ class Follower:
         self._filled.set()
 
     def _seal(self) -> None:
-        """What was ordered so far becomes messages."""
+        """Turn queued orders into messages."""
         for start in range(0, len(self._orders), MOST_AT_ONCE):
             request = shard_pb2.FollowRequest(decisions=shard_pb2.Decisions())
             for index, order in self._orders[start : start + MOST_AT_ONCE]:
@@ -170,8 +171,10 @@ class Follower:
         self._orders.clear()
 
     async def saved(self, entry: int, seconds: float) -> dict[str, FileFacts]:
-        """The files of its part of the checkpoint that this entry ordered. Raises CheckpointError; PassedOver where a
-        newer one has taken its place."""
+        """Return the files of its part of the checkpoint that this entry ordered.
+
+        Raises CheckpointError; PassedOver if a newer one has replaced it.
+        """
 
         def known() -> bool:
             written = (other for other, saved in self._saved.items() if not saved.error)
@@ -179,7 +182,7 @@ class Follower:
 
         deadline = self._loop.time() + seconds
         while not known() and self._loop.time() < deadline:
-            # It tells of what it has written when it is asked.
+            # The server reports what it has written when it is asked.
             self.ask()
             await self._changes.wait_for(known, ASK_EVERY)
         saved = self._saved.get(entry)
@@ -197,7 +200,7 @@ class Follower:
         return self.executed >= count
 
     async def shutdown(self, exit_code: ExitCode, reason: str, next_folder: int = 0) -> None:
-        """Send the server its exit code, or with which folder it is to begin again, and wait until it has read it."""
+        """Send the server its exit code, or the folder with which it begins again, and wait until it has read that."""
         message = shard_pb2.Shutdown(reason=reason, exit_code=int(exit_code), next_folder=next_folder)
         self._put(shard_pb2.FollowRequest(shutdown=message))
         self._closing.set()
@@ -207,7 +210,7 @@ class Follower:
         await self.channel.close()
 
     async def abandon(self) -> None:
-        """Let go of the server, which is told nothing: it finds out, and waits for another coordinator."""
+        """Release the server without a word: it notices, and waits for another coordinator."""
         self._closing.set()
         self.state = "lost"
         self._changes.notify()
@@ -217,7 +220,8 @@ class Follower:
         await self.channel.close()
 
     async def _run(self) -> None:
-        """Until the server is told to end, or is lost. One that still ends another generation is tried again."""
+        """Serve until the server is told to end, or is lost. A server that is still ending another generation is
+        retried."""
         began = self._loop.time()
         while await self._connect(began):
             lost, passing = await self._follow()
@@ -235,7 +239,7 @@ class Follower:
             return
 
     async def _follow(self) -> tuple[str, bool]:
-        """One stream, to its end. Why it ended, and whether it may be otherwise the next time."""
+        """Serve one stream to its end; return why it ended, and whether a retry may succeed."""
         call: Any = self.channel.stream_stream(
             "/pswire.v1.Shard/Follow",
             request_serializer=shard_pb2.FollowRequest.SerializeToString,
@@ -261,7 +265,8 @@ class Follower:
         return "it ended the decision stream", True
 
     async def _connect(self, began: float) -> bool:
-        """Keep trying; log which server cannot be reached. False when the job ends meanwhile, or patience is over."""
+        """Keep trying to connect, and log servers that cannot be reached. Returns False if the job ends or patience
+        is over."""
         pause = FIRST_PAUSE
         waited = 0.0
         ready = asyncio.create_task(self.channel.channel_ready())
@@ -295,17 +300,17 @@ class Follower:
             closing.cancel()
 
     def _given_up(self, cause: str, why: str) -> bool:
-        """Of a server that was never reached. False."""
+        """Count a server that was never reached as lost; return False."""
         self.state = "lost"
         self._on_lost(self.server, cause, why)
         self._changes.notify()
         return False
 
     async def _send(self, call: Any) -> None:
-        """Until the last message is sent; a stream that broke is the receiving side's to tell of."""
+        """Send queued messages until the last one. The receiving side reports a broken stream."""
         try:
             await call.write(shard_pb2.FollowRequest(open=self._opening))
-            # What is under way to a server that refuses is lost.
+            # Wait for acceptance: what is sent to a server that refuses is lost.
             await self._followed.wait()
             while True:
                 await self._filled.wait()

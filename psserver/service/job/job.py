@@ -35,14 +35,15 @@ Wait = tuple[str, float, float]
 
 
 class SilentServers:
-    """Of one job. The loop's thread owns it; `tick` gives up those that are silent for too long."""
+    """Servers that hang while their connection stands: not lost, but silent. `tick` gives them up. The loop's
+    thread owns it."""
 
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
 
     @property
     def unanswered(self) -> Wait | None:
-        """What the job waits for while servers are asked about an update."""
+        """What the job waits for during a trial, if one is under way."""
         decider = self._decider
         agreement, coordinator, trials = decider.agreement, decider.coordinator, decider.trials
         if not coordinator.trying or agreement.plan is None:
@@ -52,25 +53,25 @@ class SilentServers:
 
     @property
     def silent(self) -> Wait | None:
-        """The server that is silent for longest, as `unanswered`."""
+        """The server that has been silent for longest, as `unanswered`."""
         followers, patience = self._decider.routes.followers, self._patience
         found = [waited for follower in followers if (waited := follower.silent(patience))]
         return min(found, key=lambda waited: waited[1], default=None)
 
     @property
     def _patience(self) -> float:
-        """Seconds for a server that may have much to do."""
+        """Seconds for a server that may be busy."""
         agreement = self._decider.agreement
         timeout = agreement.terms.worker_timeout
         return PATIENCE + 4 * timeout if agreement.plan is None else limit(agreement.plan, timeout)
 
     def tick(self) -> None:
-        """Give up who has been waited for long enough."""
+        """Give up servers that have been silent for too long."""
         self._end_unanswered()
         self._give_up_silent()
 
     def _end_unanswered(self) -> None:
-        """Nothing can be decided without the answer."""
+        """End the job if a trial is not answered: nothing can be decided without it."""
         waited, decider = self.unanswered, self._decider
         if waited is None or time.monotonic() - waited[1] < waited[2]:
             return
@@ -79,7 +80,7 @@ class SilentServers:
         decider.input(lambda c, now: c.stop(reason, now, success=False, cause="server"))
 
     def _give_up_silent(self) -> None:
-        """A server that hangs is lost, like one that is gone."""
+        """Count a hung server as lost."""
         if self._decider.coordinator.stopped is not None:
             # The end has limits of its own.
             return
@@ -89,23 +90,23 @@ class SilentServers:
                 follower.give_up(f"waited {waited[2]:g} s for {waited[0]} (see its process and its log)")
 
 
-# Of memory, about: a notice with a sentence.
+# Estimated bytes of a notice with a sentence.
 NOTICE_BYTES = 512
 
 
 class JobMemory:
-    """Of one job, in its server's account. The loop's thread owns it; the account may be asked from any."""
+    """The job's part of its server's memory account. The loop's thread owns it; any thread may ask the account."""
 
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
-        # What the log's tail and unread notices took when they were last looked at.
+        # Memory of the log's tail and unread notices, as last measured.
         self._held: list[Held] = []
         ledger = decider.host.memory.ledger
         ledger.watch(lambda: sum(held.nbytes for held in self._held[-1:]), lambda: self._held[:-1])
         ledger.watch(lambda: self._names, lambda: [Held(MODEL, "names", self._names)])
 
     def measure(self) -> None:
-        """From time to time."""
+        """Measure, from time to time."""
         routes = self._decider.routes
         unread = [Held(w, "notices", NOTICE_BYTES * count) for w, count in routes.outboxes.unread()]
         parts = [Held(MODEL, "log tail", routes.tail.nbytes), *unread]
@@ -120,10 +121,10 @@ Seen = TypeVar("Seen")
 
 
 class Job:
-    """The coordinator among its peers. The loop's thread owns it and its parts; other threads may use `look` and
-    `report` only.
+    """The coordinator among its peers: sessions, members, time and status. `decider` takes its decisions.
 
-    `announce` is called with the plan when it is known; `over` once, when the job is over.
+    The loop's thread owns it and its parts; other threads may use `look` and `report` only. `announce` is called
+    with the plan once it is known; `over` once, when the job is over.
     """
 
     def __init__(
@@ -150,9 +151,9 @@ class Job:
         self._model = JobModel(decider, announce)
         self.joining = Joining(decider, self._model, self.capacity)
         self._memory, self.progress = JobMemory(decider), Progress()
-        # By worker, as it has said last; for people, nothing is decided by it.
+        # Transports by worker, as last reported; for people, no decision depends on them.
         self.carriers: dict[str, Sequence[str]] = {}
-        # Entries that were put aside, where it goes on from a checkpoint.
+        # Number of entries put aside, if the job resumes from a checkpoint.
         self._rolled_back: int | None = None
         self._expected: frozenset[str] = frozenset()
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
@@ -164,18 +165,18 @@ class Job:
 
     @property
     def coordinator(self) -> Coordinator:
-        """For reading once the job is over; while it runs use `report`."""
+        """The coordinator. While the job runs, other threads use `report`."""
         return self.decider.coordinator
 
     # The beginning and the end
 
     def go_on(self, checkpoint: Checkpoint, found: ResumePoint) -> None:
-        """In place of a beginning; `open` comes next. Raises CheckpointError."""
+        """Resume from a checkpoint; `open` comes next. Raises CheckpointError."""
         resume(self.decider, self._model, checkpoint, found)
         self._rolled_back, self._expected = found.rolled_back, found.expected
 
     def open(self) -> None:
-        """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
+        """Write the log's first entry. It names the optimizer, so it may have to wait for the first worker."""
         rolled_back, optimizer = self._rolled_back, self.agreement.optimizer
         if rolled_back is not None:
             self.decider.input(lambda c, now: c.resume(rolled_back, now, self._expected))
@@ -184,17 +185,18 @@ class Job:
             self.decider.execute()
 
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
+        """Stop the job."""
         self._open_without_workers()
         self.decider.input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
 
     def _open_without_workers(self) -> None:
-        """The end comes before any worker said what the optimizer is: the log begins all the same."""
+        """Open the log of a job that ends before any worker named the optimizer."""
         if not self.decider.opened:
             self.decider.open(None)
             self.decider.execute()
 
     def stopped(self) -> protocol.Stop | None:
-        """Set once the job has stopped."""
+        """Return the stop, once the job has stopped."""
         if self.decider.failure is not None:
             return self.routes.stop_notice(self.decider.failure.reason)
         stopped = self.coordinator.stopped
@@ -205,14 +207,14 @@ class Job:
     # Members
 
     def has_committed(self, worker: str) -> bool:
-        """A contribution of that name was taken, ever."""
+        """Return whether a contribution of that name was ever taken."""
         tally = self.coordinator.roster.tallies.get(worker)
         return tally is not None and tally.committed > 0
 
     def attach(self, worker: str, incarnation: int, session: str, cut: Callable[[], object]) -> Outbox:
-        """A session stream stands; it takes the place of an older one of the same process.
+        """Open a session stream; it replaces an older one of the same process. `cut` ends it.
 
-        `cut` breaks it off. Raises Refused for any other process, with nothing changed.
+        Raises Refused for any other process, with nothing changed.
         """
         refusal = self.coordinator.unknown_session(worker, incarnation, session)
         if refusal is not None:
@@ -226,7 +228,7 @@ class Job:
         return outbox
 
     def detach(self, worker: str, incarnation: int, outbox: Outbox) -> None:
-        """The stream of `outbox` is over. A newer stream of the same worker is left alone."""
+        """Close the stream of `outbox`. A newer stream of the same worker is left alone."""
         if self.routes.outboxes.close(worker, incarnation, outbox):
             self.decider.step(lambda: self.coordinator.disconnect(worker, incarnation, time.monotonic()))
         outbox.end()
@@ -235,18 +237,18 @@ class Job:
     # Work
 
     def repeated(self, worker: str, ticket: int) -> bool:
-        """The worker's ticket is no longer open: a commit of it is a repeated one and changes nothing."""
+        """Return whether the ticket is no longer open, so that a commit of it is a repetition that changes nothing."""
         found = self.coordinator.tickets.find(ticket, worker)
         return found is not None and found.state != "open"
 
     def tell_extent(self, worker: str, incarnation: int, extent: Extent) -> None:
-        """How much data a member has. Nobody else's is taken."""
+        """Record how much data a member has."""
         member = self.coordinator.roster.present.get(worker)
         if member is not None and member.incarnation == incarnation:
             self.progress.told(worker, extent)
 
     def tell_carriers(self, worker: str, incarnation: int, carriers: Sequence[str]) -> None:
-        """How a member's payloads travel to each server, as the wire names it. Nobody else's are taken."""
+        """Record how a member's payloads travel to each server."""
         member = self.coordinator.roster.present.get(worker)
         if member is not None and member.incarnation == incarnation:
             self.carriers[worker] = carriers[: self.terms.servers]
@@ -280,11 +282,11 @@ class Job:
     # What is asked of it
 
     def look(self, read: Callable[[Coordinator, float], Seen]) -> Seen:
-        """What `read` makes of the coordinator and the present time. From any thread."""
+        """Return what `read` returns for the coordinator and the present time. From any thread."""
         return self.host.owner.ask(lambda: read(self.coordinator, time.monotonic()))
 
     def report(self) -> JobReport:
-        """From any thread."""
+        """Return the job's status. From any thread."""
         found, epoch, servers = self.look(
             lambda c, now: (
                 report(c, now),
@@ -296,7 +298,7 @@ class Job:
 
 
 def _with_wait(found: JobReport, awaited: Wait | None) -> JobReport:
-    """The same, with what else is waited for in its note."""
+    """Add what else is waited for to the report's note."""
     if awaited is None:
         return found
     what, since, limit = awaited

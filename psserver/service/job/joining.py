@@ -28,13 +28,13 @@ from pswire.v1 import shard_pb2
 
 
 class JobModel:
-    """The loop's thread owns it. `announce` is called with the plan when it is known."""
+    """The model of a job. `announce` is called with its plan once that is known. The loop's thread owns it."""
 
     def __init__(self, decider: Decider, announce: Callable[[Plan], None]) -> None:
         self._decider, self._announce = decider, announce
 
     def hold(self, plan: Plan, optimizer: Optimizer) -> None:
-        """A new shard here. Raises Refused where it cannot be, with nothing changed."""
+        """Make a new shard here. Raises Refused if that is impossible, with nothing changed."""
         policy = self._decider.agreement.policy
         tensors = policy.tensors
         try:
@@ -51,7 +51,8 @@ class JobModel:
             raise precondition(f"this model and the job's optimizer do not go together: {error}") from error
 
     def adopt(self, plan: Plan, checkpoint: str = "", entries: int = 0) -> None:
-        """It is the job's. `checkpoint`: that the servers take up, behind so many entries of the log."""
+        """Make this the job's model and configure the other servers. `checkpoint`: the one that servers restore,
+        after that many log entries."""
         decider, agreement = self._decider, self._decider.agreement
         assert agreement.optimizer is not None
         agreement.plan, decider.assurance.optimizer = plan, agreement.optimizer
@@ -72,7 +73,7 @@ class JobModel:
 
 
 def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: ResumePoint) -> None:
-    """Coordinator, shard and log are those of the checkpoint. Raises CheckpointError."""
+    """Restore coordinator, shard and log from the checkpoint. Raises CheckpointError."""
     about, agreement = checkpoint.manifest, decider.agreement
     optimizer = agreement.optimizer or build(about.optimizer)
     agreement.optimizer = decider.assurance.optimizer = optimizer
@@ -92,12 +93,12 @@ def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: Res
     model.adopt(plan, name_of(about.entry, about.job), about.entry + 1)
 
 
-# Why a job ended that made room for another one (`psserver.service.life`).
+# Cause of the end of a job that made room for another one (`psserver.service.life`).
 REPLACED = "replaced"
 
 
 class Joining:
-    """Of one job. The loop's thread owns it."""
+    """Joins of one job. The loop's thread owns it."""
 
     def __init__(self, decider: Decider, model: JobModel, capacity: Capacity) -> None:
         self._decider, self._model, self._capacity = decider, model, capacity
@@ -116,9 +117,11 @@ class Joining:
         stays: bool = False,
         used: int = 0,
     ) -> Member:
-        """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned.
-        `codec`: of the worker's gradients. `stays`: its process may take part in another phase.
-        `used`: as of `Coordinator.join`."""
+        """Admit a worker. `codec`: of its gradients. `stays`: its process may take part in another phase. `used`:
+        as for `Coordinator.join`.
+
+        Raises Refused if model, optimizer or work units differ, PlanError if the model cannot be planned.
+        """
         agreement, decider = self._agreement, self._decider
         self._check_known(variables, plan, work)
         proposed = planned(agreement, variables, plan)
@@ -147,7 +150,7 @@ class Joining:
         return member
 
     def _check_known(self, variables: Variables, plan: str, work: WorkTerms | None) -> None:
-        """While the job has a model for good, no other one is planned. Raises Refused for one."""
+        """Refuse another model without planning it, while the job has one for good. Raises Refused."""
         present, coordinator = self._agreement.plan, self._decider.coordinator
         if present is None or present.fingerprint == plan:
             return
@@ -166,8 +169,8 @@ class Joining:
         raise precondition(f"this job trains another model: {explain_mismatch(present.variables, other)}")
 
     def _settle(self, proposed: Plan, chosen: Optimizer, work: WorkTerms | None) -> None:
-        """The model, optimizer and work units are the job's, or take their place where that is free. Raises Refused,
-        with nothing changed."""
+        """Check that model, optimizer and work units are the job's, or make them so if they may be replaced. Raises
+        Refused, with nothing changed."""
         agreement, decider = self._agreement, self._decider
         other = agreement.optimizer is not None and chosen.config != agreement.optimizer.config
         known = agreement.plan is not None and proposed.fingerprint == agreement.plan.fingerprint
@@ -175,7 +178,7 @@ class Joining:
         if known and not other and (coordinator.undeclared or work == coordinator.work_terms):
             return
         self._check_replaceable(proposed, work, other)
-        # First of all, because it may fail: then nothing has changed.
+        # First, because it may fail with nothing changed.
         self._model.hold(proposed, chosen)
         agreement.optimizer = chosen
         self._withdraw_plan()
@@ -186,14 +189,18 @@ class Joining:
 
     @property
     def _nothing_trained(self) -> bool:
-        """Workers came, trained nothing, and have left: their model failed at its first step, say."""
+        """Whether workers came, trained nothing, and have left: for example because their model failed at its first
+        step."""
         roster = self._decider.coordinator.roster
         return not roster.here() and not any(tally.committed for tally in roster.tallies.values())
 
     def _check_replaceable(self, proposed: Plan, work: WorkTerms | None, other: bool) -> None:
-        """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
-        may come back. Until then a stray Join must not decide what the job trains. One that came to nothing ends for
-        it. `other`: the optimizer is. Raises Refused."""
+        """Raise Refused unless the present model may be replaced.
+
+        A model is the job's once it is installed, or while a member that named it has a session or may come back.
+        Until then a stray Join must not decide what the job trains. A job that trained nothing ends to make room.
+        `other`: the optimizer differs.
+        """
         present = self._agreement.plan
         if present is None:
             return
@@ -201,7 +208,7 @@ class Joining:
         held = bool(coordinator.roster.here())
         said = coordinator.initialised or (other and not self._decider.defers)
         if said and self._nothing_trained and coordinator.stopped is None:
-            # What is in the log cannot be taken back: a new job.
+            # The log cannot be taken back, so a new job begins.
             reason = "nothing was trained, its workers have left, and one with another model came: a new job begins"
             self._decider.input(lambda c, now: c.stop(reason, now, success=False, cause=REPLACED))
             raise Refused(
@@ -212,8 +219,7 @@ class Joining:
             self._refuse(present, proposed.variables, work)
 
     def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
-        """A worker that has no place yet needs descriptors, and memory of its own under some policies. Raises
-        Refused."""
+        """Raise Refused unless a new worker has descriptors, and memory of its own under some policies."""
         roster, memory = self._decider.coordinator.roster, self._decider.host.memory
         present = roster.present
         if worker not in roster.tallies:
@@ -228,7 +234,7 @@ class Joining:
             memory.admit_members(len(present) + 1, plan, optimizer, self._agreement.policy.tensors)
 
     def _withdraw_plan(self) -> None:
-        """Those who named the model before have no session, and are no members any more."""
+        """Withdraw the plan; members that named it have no session and are dismissed."""
         if self._agreement.plan is None:
             return
         self._agreement.plan = self._agreement.codec = None
@@ -247,7 +253,7 @@ class Joining:
         stays: bool,
         used: int,
     ) -> Member:
-        """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
+        """Admit the member. Raises JoinRefused, with nothing changed; Refused if the job has failed."""
         admitted: list[Member] = []
         decider, coordinator = self._decider, self._decider.coordinator
 

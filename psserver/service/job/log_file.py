@@ -10,29 +10,32 @@ from typing import Any
 from pswire.decisions.records import ENCODER
 from pswire.exits import ExitCode
 
-# Called before lines are written. Raises LogError where they may not be.
+# Called before lines are written. Raises LogError if they may not be.
 Check = Callable[[], None]
 
 
 def always() -> None:
-    """Lines may be written."""
+    """Allow every write."""
 
 
-# Bytes that wait for a flush; a full buffer is written at once.
+# Bytes that may wait for a flush; a full buffer is written at once.
 BUFFERED = 1 << 16
 
 
 class LogError(OSError):
-    """A line cannot be written: the text names the file and the reason. `code`: what the job ends with for it."""
+    """A line that cannot be written; the text names the file and the reason. `code`: the job's exit code for it."""
 
     code = ExitCode.STORAGE
 
 
 class JsonLines:
-    """One owner, who calls every method. After a LogError nothing more is taken: the file ends with a whole line."""
+    """A file of JSON lines that is only appended to and never ends in half a line. It has one owner.
+
+    After a LogError it takes nothing more and ends with a whole line.
+    """
 
     def __init__(self, path: Path, *, going_on: bool = False, check: Check = always) -> None:
-        """Empties the file, or adds to it when `going_on`; a link in its place is refused. Raises LogError."""
+        """Empty the file, or append to it if `going_on`. Raises LogError, also for a symbolic link."""
         self._path = path
         self._check = check
         self._waiting = bytearray()
@@ -47,11 +50,12 @@ class JsonLines:
             raise self._named(error) from error
 
     def append(self, value: dict[str, Any]) -> None:
-        """Take one line. It is in the file at the latest after `flush`. Raises LogError; the line is not taken then."""
+        """Take one line, to be in the file after the next `flush` at the latest. Raises LogError; the line is not
+        taken then."""
         self.take(lambda: ENCODER.encode(value))
 
     def take(self, line: Callable[[], str]) -> None:
-        """As `append`, of what `line()` makes. It may raise ValueError."""
+        """Take the line that `line()` makes, which may raise ValueError; otherwise as `append`."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -64,13 +68,13 @@ class JsonLines:
             self.flush()
 
     def flush(self) -> None:
-        """Hand every line to the operating system. Raises LogError; what fitted, in whole lines, is kept."""
+        """Hand every line to the operating system. Raises LogError; the whole lines that fitted are kept."""
         if self._failure is not None:
             raise self._failure
         try:
             self._check()
         except LogError as error:
-            # What is in the file is not this process's to change.
+            # The file is no longer this process's to change.
             self._failure = error
             self._waiting.clear()
             raise
@@ -88,7 +92,7 @@ class JsonLines:
             raise self._failure from error
 
     def sync(self) -> None:
-        """Every line survives a loss of power. Raises LogError."""
+        """Make every line survive a loss of power. Raises LogError."""
         self.flush()
         try:
             os.fsync(self._file)
@@ -96,9 +100,9 @@ class JsonLines:
             raise self._named(error) from error
 
     def _cut(self) -> None:
-        """Half a line at the end would make the whole file unreadable for strict readers."""
+        """Remove half a line at the end: it would make the whole file unreadable for strict readers."""
         self._waiting.clear()
-        # On a disk that has become read-only what was written so far cannot be taken back; readers leave it out.
+        # A disk that has become read-only cannot be truncated; readers skip the half line.
         with suppress(OSError):
             os.ftruncate(self._file, self._whole)
 
@@ -125,16 +129,19 @@ class TakenOverError(LogError):
 
 
 class Fence:
-    """Made once the generation's name is in the file at `path`, by the process that wrote it there."""
+    """A fence of the folder: detects a later generation by the file at `path`, which holds the generation's name.
+
+    Make it after this process has written the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._own = self._identity()
 
     def __call__(self) -> None:
-        """Before each write. Raises TakenOverError."""
+        """Check before each write. Raises TakenOverError."""
         found = self._identity()
-        # Without the file nobody has begun a later one.
+        # Without the file no later generation has begun.
         if found is not None and found != self._own:
             raise TakenOverError(
                 f"{self._path.parent.parent}: another coordinator has begun a later generation in this folder; "
@@ -142,7 +149,7 @@ class Fence:
             )
 
     def _identity(self) -> tuple[int, int] | None:
-        """Of the file: it is written aside, and renamed."""
+        """Return the identity of the file, which changes because it is written aside and renamed."""
         try:
             found = os.stat(self._path)
         except OSError:

@@ -20,25 +20,26 @@ log = logging.getLogger("ps-server")
 
 
 class Epochs:
-    """Of one job. The loop's thread owns it."""
+    """Epoch sums of one job. The loop's thread owns it."""
 
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
         self._sums = EpochSums(decider.agreement.terms.report_limit, decider.began)
-        # It was said that workers have other metrics.
+        # Whether a warning about different metrics was logged.
         self._warned = False
 
     def gather(self, worker: str, incarnation: int, epoch: Report) -> Totals:
-        """A member's epoch, and the sums over all. Raises Refused for another's, EpochError."""
+        """Add a member's epoch and return the sums over all. Raises Refused for a worker that is no member,
+        EpochError."""
         roster = self._decider.coordinator.roster
         member = roster.present.get(worker)
         if member is None or member.incarnation != incarnation:
-            # The session finds out by itself, and comes back as another incarnation.
+            # The worker's session notices by itself and comes back as another incarnation.
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{worker} is no member at present")
         before = self.chief
         coordinator = self._decider.coordinator
         if not coordinator.policy.by_samples:
-            # A contribution of nothing would count.
+            # Otherwise a contribution of nothing would count.
             epoch = replace(epoch, yields=False)
         ended = coordinator.stopped is not None or coordinator.resting
         over = ended and coordinator.work_terms is not None
@@ -56,7 +57,7 @@ class Epochs:
 
     @property
     def chief(self) -> str:
-        """The worker that validates and writes files for all; empty while none had to take that over from worker 0."""
+        """The worker that validates and writes files for all; empty until one has to take over from worker 0."""
         return self._sums.chief
 
     def _tell_of_chief(self, before: str) -> None:
@@ -72,30 +73,34 @@ class Epochs:
         )
 
     def awaited(self, now: float) -> tuple[str, float, float] | None:
-        """What an epoch's sums wait for: what, since when (monotonic), for how many seconds at most."""
+        """Return what the epoch sums wait for, since when (monotonic), and for how many seconds at most."""
         coordinator = self._decider.coordinator
         return self._sums.awaited(coordinator.roster, now) if coordinator.stopped is None else None
 
 
-# Evaluations that are remembered for those who look on.
+# Remembered evaluations.
 EVALUATIONS = 100
 
 
 class Evaluations:
-    """Of one job. `final`: the final version's metrics, once they are known. The loop's thread owns it."""
+    """Evaluations of versions, by workers. `final`: metrics of the final version, once known. The loop's thread
+    owns it."""
 
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
         self.final: dict[str, float] = {}
-        # The newest version that was evaluated while the job went on.
+        # The newest version evaluated while the job was running.
         self._newest = -1
-        # Lines of metrics.jsonl, and how many there have been.
+        # Lines of metrics.jsonl, and their number in all.
         self._recent: deque[dict[str, Any]] = deque(maxlen=EVALUATIONS)
         self._count = 0
 
     def report(self, worker: str, version: int, metrics: dict[str, float]) -> str | None:
-        """The final version's, of the worker that was asked for them, once; before that any version's, of worker 0, in
-        rising order: others of worker 0 come late, and are left out. Why they are refused, if they are."""
+        """Take metrics of a version; return why they are refused, or None.
+
+        Of the final version they come once, from the worker that was asked. Before that they come from worker 0 in
+        rising order; late ones are ignored.
+        """
         coordinator = self._decider.coordinator
         asked, final = coordinator.evaluator, coordinator.version
         stopped = coordinator.stopped is not None
@@ -119,18 +124,19 @@ class Evaluations:
         return None
 
     def since(self, first: int) -> list[tuple[int, dict[str, Any]]]:
-        """Evaluations from number `first` on with their numbers, as far as they are remembered."""
+        """Return remembered evaluations from number `first` on, with their numbers."""
         oldest = self._count - len(self._recent)
         return [(number, line) for number, line in enumerate(self._recent, oldest) if number >= first]
 
 
-# Seconds between two looks at the pace, and how many are remembered: of a minute, where each finds something new.
+# Seconds between two samples of the pace, and the number of remembered ones: a minute's, if each is new.
 LOOK_EVERY, LOOKS = 1.0, 60
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """`done` of `total` `unit`; `epoch` counts from 1 (0: there are none). `seconds_left`: NaN without a pace."""
+    """Progress of a job: `done` of `total` `unit`. `epoch` counts from 1 (0: no epochs). `seconds_left`: NaN
+    without a pace."""
 
     epoch: int
     epochs: int
@@ -142,38 +148,41 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a worker has said of its data."""
+    """How much data a worker has."""
 
     epochs: int
     batches: int
 
 
 class Progress:
-    """Of one job. A worker's extent and pace are kept for its name: no more of them than tallies."""
+    """Progress of one job: epochs, batches and the time left, for people. No decision depends on it.
+
+    A worker's extent and pace are kept by name, so there are no more of them than tallies.
+    """
 
     def __init__(self) -> None:
         self._extents: dict[str, Extent] = {}
-        # By unit, or by worker for its own batches: when, how much was done.
+        # Samples by unit, or by worker for its own batches: time, and how much was done.
         self._looks: dict[str, deque[tuple[float, int]]] = {}
         self._looked = -math.inf
 
     def told(self, worker: str, extent: Extent) -> None:
-        """By a member."""
+        """Record the extent of a member."""
         self._extents[worker] = extent
 
     def look(self, coordinator: Coordinator, now: float) -> None:
-        """From time to time, for the pace."""
+        """Sample the pace, from time to time."""
         if now - self._looked < LOOK_EVERY or coordinator.stopped is not None or not coordinator.started:
             return
         self._looked = now
         for name, done, _ in self._parts(coordinator):
             looks = self._looks.setdefault(name, deque(maxlen=LOOKS))
-            # A slow worker has the same for many looks: its pace is that of more than a minute.
+            # Equal samples are skipped, so the pace of a slow worker is that of more than a minute.
             if not looks or looks[-1][1] != done:
                 looks.append((now, done))
 
     def measure(self, coordinator: Coordinator, now: float) -> JobProgress | None:
-        """None where nobody knows how long the job will be."""
+        """Return the progress; None if the length of the job is unknown."""
         found = self._measured(coordinator)
         if found is None:
             return None
@@ -184,7 +193,11 @@ class Progress:
         return replace(found, seconds_left=left)
 
     def missing(self, coordinator: Coordinator) -> dict[str, Any]:
-        """As `Job.missing`. Where work units are dealt, others take up what one has left."""
+        """Return what was not trained on, empty if nothing: "batches" by worker (None: unknown), and work units or
+        "parts" of them.
+
+        Where work units are dealt, other workers take up what one has left.
+        """
         if coordinator.work is not None:
             found = _dealt(coordinator)
             left = 0 if coordinator.work.complete else max(1, found.total - found.done)
@@ -199,10 +212,10 @@ class Progress:
         return {"batches": batches} if batches else {}
 
     def _parts(self, coordinator: Coordinator) -> list[tuple[str, int, int]]:
-        """What the end waits for, each at a pace of its own: its name, how much is done, and of how much.
+        """Return what the end waits for: name, done and total of each part with a pace of its own.
 
-        Workers with data of their own do not take each other's, so the job goes on until the slowest of those that
-        are here has done its part; of one that is lost nobody knows. All else is done together.
+        Workers with data of their own do not take each other's, so the job ends with the slowest that is present.
+        All else is done together.
         """
         found = self._measured(coordinator)
         if found is None:
@@ -222,7 +235,7 @@ class Progress:
         ]
 
     def _left(self, name: str, done: int, total: int, now: float) -> float:
-        """At its pace of late; NaN where it has none."""
+        """Return the seconds left at the recent pace; NaN without one."""
         if done >= total:
             return 0.0
         looks = self._looks.get(name)
@@ -238,11 +251,11 @@ class Progress:
         limit = JobProgress(0, 0, min(coordinator.version, versions), versions, "versions", math.nan)
         if data is None or not data.total:
             return limit
-        # What comes first ends the job.
+        # The job ends with whichever comes first.
         return data if data.done / data.total > limit.done / limit.total else limit
 
     def _own(self, coordinator: Coordinator) -> JobProgress | None:
-        """Of workers with data of their own; None as long as one of them has not said how much."""
+        """Measure workers with data of their own; None until each has reported its extent."""
         roster = coordinator.roster
         taking_part = [name for name, tally in roster.tallies.items() if tally.arrived]
         taking_part = [n for n in taking_part if n in roster.present or n in self._extents]
@@ -272,5 +285,5 @@ def _dealt(coordinator: Coordinator) -> JobProgress:
 
 
 def _epoch(done: int, total: int, epochs: int) -> int:
-    """The one that is under way."""
+    """Return the epoch that is under way."""
     return min(epochs, done * epochs // total + 1) if total else 0

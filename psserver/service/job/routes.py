@@ -22,14 +22,13 @@ from pswire.logs.events import entry_event, event
 
 log = logging.getLogger("ps-server")
 
-
-# Entries of every step, of which nothing is remarked but the first grant's time.
+# Entries of every step. They are not remarked, except for the time of the first grant.
 _OF_EVERY_STEP = frozenset((entries.Grant, entries.Commit, entries.Apply, entries.Fold))
 
 
 class Written(NamedTuple):
-    """What is to be done with the outputs of one input, once the log has its entries. `remarkable`: entries that the
-    summary or a reader of the server's own log wants to know of."""
+    """What remains to be done with the outputs of one input, once the log has its entries. `remarkable`: entries
+    for the summary or the server's own log."""
 
     orders: list[tuple[int, Order]]
     notices: list[Send]
@@ -38,9 +37,10 @@ class Written(NamedTuple):
 
 
 class Routes:
-    """Writes, then sends, in the order of the outputs. The loop's thread owns it, with the outboxes and the run log.
+    """Writes outputs, then sends them, in order. The loop's thread owns it, with the outboxes and the run log.
 
-    `orders`: executes this server's; `grace`: seconds that a lost worker has to come back, for the log's sentence.
+    `orders` executes this server's orders. `grace`: seconds that a lost worker has to come back, for the log's
+    sentence.
     """
 
     def __init__(self, run_log: RunLog, orders: Executor, grace: float) -> None:
@@ -49,9 +49,9 @@ class Routes:
         self.outboxes = Outboxes()
         # Complete before the first output.
         self.followers: list[Follower] = []
-        # Entries of the log that were sent to shards, and the version that they make.
+        # Number of log entries sent to shards, and the version that they make.
         self.sent = self.version = 0
-        # In seconds of the monotonic clock.
+        # Seconds of the monotonic clock.
         self.first_grant: float | None = None
         self.stopped_at: float | None = None
         self._orders = orders
@@ -59,13 +59,13 @@ class Routes:
         self._folded: set[int] = set()
 
     def go_on(self, entries: int, version: int, folded: Sequence[int], first_grant: float | None) -> None:
-        """The log has so many entries already, which make that version; `folded` is in the shards' open sum."""
+        """Continue a log that has that many entries, which make that version. `folded` is in the shards' open sum."""
         self.sent, self.version, self.first_grant = entries, version, first_grant
         self._folded = set(folded)
 
     def ask(self, trial: Trial, answer: Callable[[int, int, bool, float], None]) -> None:
-        """Have every shard asked, behind all entries that were sent to it. This server's answers as the others do:
-        with its number, the trial's, whether the update is finite, and the largest magnitude."""
+        """Ask every shard about a trial, behind all entries that were sent to it. `answer` takes server, trial,
+        finiteness and largest magnitude."""
         update = trial.update.update(self._folded)
         for follower in self.followers:
             follower.try_update(trial.number, update)
@@ -73,7 +73,7 @@ class Routes:
         self._orders.submit([(self.sent, asked)])
 
     def write(self, outputs: list[Output]) -> Written:
-        """The run log takes the entries among `outputs`. Raises LogError."""
+        """Write the entries among `outputs` to the run log. Raises LogError."""
         written = Written([], [], [], [])
         for output in outputs:
             kind = type(output)
@@ -92,7 +92,7 @@ class Routes:
         return written
 
     def send(self, written: Written, version: int) -> None:
-        """What was written goes to the shards, then to the workers. `version`: the newest of the coordinator."""
+        """Send what was written to the shards, then to the workers. `version`: the coordinator's newest."""
         orders = written.orders
         if orders:
             self._orders.submit(orders)
@@ -105,11 +105,11 @@ class Routes:
             self.remark(entry)
 
     def stop_notice(self, reason: str) -> protocol.Stop:
-        """Of a job that has failed: with the last version of which shards have the order."""
+        """Return the stop of a failed job, with the last version that shards were ordered to make."""
         return protocol.Stop(reason, self.version, False, self.sent)
 
     def remark(self, entry: Entry) -> None:
-        """What the summary needs to know, and what a reader of the server's log wants to."""
+        """Record what the summary needs, and log what a reader of the server's log wants to know."""
         match entry:
             case entries.Grant():
                 self.first_grant = self.first_grant or time.monotonic()
@@ -137,16 +137,15 @@ class Routes:
                 log.info("%s%s", who, entry.sentence(), extra=entry_event(entry))
 
 
-# Entries that are remembered, and those that one reply has at most.
+# Remembered entries, and the most in one reply.
 TAIL_ENTRIES, TAIL_REPLY = 8192, 1000
-
-
-# Entries that are looked at for the size of all, and what an entry takes beside its line: bytes for each of that.
+# Entries sampled to estimate memory, and bytes of memory per byte of a line.
 SAMPLE, OBJECTS = 16, 4
 
 
 class LogTail:
-    """The loop's thread owns it. Costs an append per entry; nothing is written out before somebody asks."""
+    """The newest log entries. Costs an append per entry; lines are made only when asked for. The loop's thread owns
+    it."""
 
     def __init__(self, remembered: int = TAIL_ENTRIES) -> None:
         self._records: deque[Record] = deque(maxlen=remembered)
@@ -155,7 +154,7 @@ class LogTail:
         self._records.append(record)
 
     def since(self, first: int, most: int = TAIL_REPLY) -> list[Record]:
-        """Entries from number `first` on, or from the oldest one that is remembered."""
+        """Return entries from number `first` on, or from the oldest remembered one."""
         if not self._records:
             return []
         skipped = max(first - self._records[0].index, 0)
@@ -163,7 +162,7 @@ class LogTail:
 
     @property
     def nbytes(self) -> int:
-        """Of memory, about: of a few entries, taken for all."""
+        """Estimated bytes of memory, from a sample."""
         count = len(self._records)
         if not count:
             return 0
@@ -172,5 +171,5 @@ class LogTail:
 
 
 def lines(records: Sequence[Record]) -> list[str]:
-    """As in decisions.jsonl."""
+    """Return the records as lines of decisions.jsonl."""
     return [line_of(record.index, record.t, record.entry) for record in records]

@@ -26,25 +26,19 @@ from pswire.decisions.records import line_of, value_text
 from pswire.model.plan import Plan
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
-
-
 SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
-
-
-# Bytes of a weights file beside its arrays: what its header has at most for a variable, beside the name, and for all.
+# Bytes of a weights file beside its arrays: at most this much header per variable, beside its name, and in all.
 HEADER_EACH, HEADER = 256, 4096
-
-
-# Of server 0, for those who ask for the status of a run by its folder.
+# The file with server 0's address, for commands that are given the run folder.
 ADDRESS = "address"
 
 
 class FolderError(OSError):
-    """No run can be written there; the text says why."""
+    """A folder that no run can be written to; the text says why."""
 
 
 def make_folder(folder: Path) -> None:
-    """The folder of a new run; what ps-lab has put there already is no run. Raises FolderError."""
+    """Make the folder of a new run; it may hold what ps-lab has put there. Raises FolderError."""
     try:
         disk = RealDisk()
         disk.make_folder(folder)
@@ -61,10 +55,9 @@ def make_folder(folder: Path) -> None:
 class RunLog:
     """Appends to decisions.jsonl and metrics.jsonl in `folder`; without a folder it writes nothing.
 
-    The loop's thread owns it. Raises LogError where a line cannot be written: what
-    that line says must not take effect then. `going_on`: the checkpoint behind which the files go on, once `open` says
-    that they end there. `check`: called before anything is written. `rescue`: where weights are written that the folder
-    does not take.
+    Raises LogError if a line cannot be written: then what the line says must not take effect. `going_on`: the
+    checkpoint after which the files continue, once `open` is called. `check`: called before anything is written.
+    `rescue`: where weights are written if the folder does not take them. The loop's thread owns it.
     """
 
     def __init__(
@@ -75,7 +68,7 @@ class RunLog:
         rescue: Path | None = None,
     ) -> None:
         self._folder, self._check, self._rescue = folder, check, rescue
-        # For the final weights: an empty file for which the disk keeps room.
+        # An empty file for which the disk reserves room for the final weights.
         self._room: RealFile | None = None
         self._decisions: JsonLines | None = None
         self._metrics: JsonLines | None = None
@@ -85,11 +78,11 @@ class RunLog:
 
     @property
     def last_loss(self) -> float | None:
-        """The mean loss of the newest update."""
+        """Mean loss of the newest update."""
         return self._pending.loss
 
     def open(self, *, more: bool = True) -> None:
-        """Append to the files, or to new ones without `more`. Raises LogError."""
+        """Open the files to append to, or new ones without `more`. Raises LogError."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._decisions = JsonLines(self._folder / DECISIONS, going_on=more, check=self._check)
@@ -127,7 +120,7 @@ class RunLog:
                 file.flush()
 
     def sync(self) -> None:
-        """Every line survives a loss of power, as a checkpoint behind it needs. Raises LogError."""
+        """Make every line survive a loss of power, as a checkpoint needs. Raises LogError."""
         for file in (self._decisions, self._metrics):
             if file is not None:
                 file.sync()
@@ -137,7 +130,7 @@ class RunLog:
         self._replace(ADDRESS, address + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Raises LogError; a summary that was there before is whole then."""
+        """Write the summary whole or not at all. Raises LogError."""
         if self._folder is not None:
             self._check()
             self._replace(SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
@@ -151,7 +144,7 @@ class RunLog:
                 raise LogError(str(error)) from error
 
     def reserve_weights(self, plan: Plan) -> None:
-        """Have the disk keep room for the final weights of that model. Raises LogError."""
+        """Reserve room on the disk for the final weights of that model. Raises LogError."""
         if self._folder is None or self._room is not None:
             return
         names = sum(HEADER_EACH + 6 * len(variable.name) for variable in plan.variables)
@@ -172,7 +165,7 @@ class RunLog:
                 files.aside_of(self._folder / WEIGHTS).unlink()
 
     def write_weights(self, weights: dict[str, NDArray[np.float32]]) -> None:
-        """Raises LogError; weights that were there before are whole then, and these are where the error says."""
+        """Write the weights whole or not at all. Raises LogError, which says where they were rescued to."""
         if self._folder is None:
             return
         self._check()
@@ -183,7 +176,7 @@ class RunLog:
             raise LogError(f"{error}; {self._rescued(weights)}") from error
 
     def _rescued(self, weights: dict[str, NDArray[np.float32]]) -> str:
-        """Write them to a new file elsewhere; a sentence about where they are."""
+        """Write the weights to a new file elsewhere; return a sentence that names it."""
         folder = self._rescue or Path(tempfile.gettempdir())
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -198,7 +191,7 @@ class RunLog:
         return f"the weights are in {name}"
 
     def close(self) -> None:
-        """Raises LogError when lines that were taken before cannot be written."""
+        """Close the files. Raises LogError if queued lines cannot be written."""
         files = [file for file in (self._decisions, self._metrics) if file is not None]
         self._decisions = self._metrics = None
         self._give_room()
@@ -207,26 +200,26 @@ class RunLog:
                 closing.callback(file.close)
 
 
-# Seconds: as often as anybody looks whether it is time.
+# Least seconds between two flushes.
 LEAST_FLUSH: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class LogFlush:
-    """`seconds`: between two flushes, where workers are told at once; 0: before any worker is told, once for all that
-    was decided in one turn of the loop. `disk`: and it must be on the disk then."""
+    """When the log is flushed. `seconds`: between two flushes, while workers are told at once; 0: before any worker
+    is told, once per turn of the loop. `disk`: also sync it to disk."""
 
     seconds: float = LEAST_FLUSH
     disk: bool = False
 
     @property
     def first(self) -> bool:
-        """Nobody is told before it is written."""
+        """Whether the log is written before anybody is told."""
         return not self.seconds
 
 
 def parse_flush(text: str) -> LogFlush:
-    """Of "wake-up", "disk" or a number of seconds. Raises ValueError."""
+    """Parse "wake-up", "disk" or a number of seconds. Raises ValueError."""
     if text in ("wake-up", "disk"):
         return LogFlush(0.0, disk=text == "disk")
     try:
@@ -241,7 +234,7 @@ def parse_flush(text: str) -> LogFlush:
 
 
 class Flushing:
-    """Flushes a run log as `how` says; `failed(error)` is called when it cannot. The loop's thread owns it."""
+    """Flushes a run log as `how` says; `failed(error)` is called if that fails. The loop's thread owns it."""
 
     def __init__(
         self,
@@ -251,14 +244,14 @@ class Flushing:
         failed: Callable[[LogError], None],
     ) -> None:
         self._log, self._how, self._loop, self._failed = run_log, how, loop, failed
-        # A flush is due at the end of this turn; those that wait for it.
+        # Whether a flush is due at the end of this turn; and who waits for it.
         self._due = False
         self._waiting: list[Future[None]] = []
         self._whole = True
         self._next = 0.0
 
     def taken(self) -> None:
-        """The log has taken lines. Before anybody is told."""
+        """Schedule a flush: the log has taken lines. Call it before anybody is told."""
         if self._how.first and not self._due:
             self._due = True
             self._loop().call_soon(self._flush)
@@ -277,7 +270,8 @@ class Flushing:
             settle(future)
 
     async def written(self) -> bool:
-        """Once a worker may be told of all that the log has taken. False: it could not be written, and nobody may."""
+        """Wait until a worker may be told what the log has taken. Returns False if it could not be written: nobody
+        may be told."""
         if self._due:
             future = self._loop().create_future()
             self._waiting.append(future)
@@ -285,7 +279,7 @@ class Flushing:
         return self._whole
 
     def tick(self, now: float) -> None:
-        """`now`: seconds, monotonic. Raises LogError."""
+        """Flush if it is time. `now`: seconds, monotonic. Raises LogError."""
         if now >= self._next:
             self._next = now + self._how.seconds
             self._log.flush()

@@ -7,50 +7,48 @@ still answers pings, because other threads do that; so each server is asked now 
 from dataclasses import dataclass
 from typing import Final
 
-# Between two questions to a server, in seconds; and what is named in a status has been silent for so long.
+# Seconds between two questions to a server; and the silence after which a status names it.
 ASK_EVERY: Final = 1.0
-
-
 NAMED_AFTER: Final = 2.0
 
 
 @dataclass(slots=True)
 class Silence:
-    """Times in seconds. `ordered`: entries of the log that the server was sent; `executed`: as it said last."""
+    """Silence of one server. Times in seconds. `ordered`: log entries sent to it; `executed`: as it last reported."""
 
     ordered: int = 0
     executed: int = 0
-    # When it last said anything, or was first asked to; None before that.
+    # When it last answered, or was first expected to; None before.
     _heard: float | None = None
-    # When it last came nearer to what was ordered, or was ordered something behind all that it had executed.
+    # When it last made progress, or was given new orders after executing all others.
     _moved: float = 0.0
     _asked: float = 0.0
 
     def began(self, now: float) -> None:
-        """It is expected to answer from now on."""
+        """Expect answers from now on."""
         self._heard = self._moved = self._asked = now
 
     def order(self, entries: int, now: float) -> None:
-        """It is sent the log up to so many entries."""
+        """Record that the log up to `entries` was sent."""
         if self.executed >= self.ordered:
             self._moved = now
         self.ordered = entries
 
     def hear(self, executed: int, now: float) -> None:
-        """It says so."""
+        """Record an answer."""
         if executed > self.executed:
             self._moved = now
         self.executed, self._heard = executed, now
 
     def ask(self, now: float) -> bool:
-        """It is to be asked now, and is."""
+        """Return whether it is time to ask, and record the question."""
         if self._heard is None or now - self._asked < ASK_EVERY:
             return False
         self._asked = now
         return True
 
     def waited(self) -> tuple[str, float] | None:
-        """What it is waited for to do, and since when; None before it is expected to do anything."""
+        """Return what the server has to do and since when; None before anything is expected."""
         if self._heard is None:
             return None
         if self.executed < self.ordered:

@@ -46,9 +46,12 @@ def make_job(
     begin_again: Callable[[str], object],
     folder: int,
 ) -> Job:
-    """`hosts`: of all servers, this one's as it is; `wake`: called when the job is over; `begin_again`: when a server
-    was lost that may come back, with the reason; `folder`: the number of the job's folder. Raises FolderError,
-    CheckpointError, RewindError, LogError."""
+    """Make the job of server 0: its run folder, log, checkpoint and followers.
+
+    `hosts`: of all servers, with this one's real port; `wake`: called when the job is over; `begin_again`: called
+    with the reason when a server was lost that may come back; `folder`: the number of the job's folder. Raises
+    FolderError, CheckpointError, RewindError, LogError.
+    """
 
     def lost(server: int, cause: str, reason: str) -> None:
         log.error("%s", reason, extra=event("server_lost", server=server))
@@ -98,7 +101,7 @@ def make_job(
     if going_on is not None:
         if going_on.checkpoint is not None:
             job.go_on(going_on.checkpoint, going_on)
-        # From here on nothing refuses it: a run that is refused is left as it was.
+        # From here on nothing refuses the run. A refused run must leave the folder unchanged.
         going_on.cut()
         run_log.open()
     return job
@@ -121,7 +124,7 @@ def _followers(
     lost: Callable[[int, str, str], None],
     tried: Callable[[int, int, bool, float], None],
 ) -> Iterator[Follower]:
-    """The other servers."""
+    """Yield the other servers."""
     timeout, patience = settings.terms.worker_timeout, settings.recover if settings.again else None
     for server in range(1, len(hosts)):
         message = shard_pb2.Open(
@@ -132,7 +135,7 @@ def _followers(
             secret=secret,
             proof=opening(settings.job_secret, settings.terms.job, server, secret),
             recover_timeout=settings.recover,
-            # The first one goes without saying.
+            # The first folder is the default.
             folder=folder if folder > 1 else 0,
         )
         yield Follower(server, hosts[server], message, timeout, lost, tried, patience, settings.credentials)
@@ -150,14 +153,14 @@ def _run_log(settings: ServerSettings, going_on: Mark | None) -> RunLog:
 
 
 def _going_on(settings: ServerSettings) -> ResumePoint | None:
-    """The checkpoint to go on from, if any. Raises CheckpointError, RewindError."""
+    """Return the checkpoint to resume from, if any. Raises CheckpointError, RewindError."""
     if settings.out is None or settings.resume is None:
         return None
     return find(settings.out, settings.resume, settings.terms, settings.policy, settings.optimizer)
 
 
 class Coordinating:
-    """The loop's thread owns it. `rpc`: the methods that workers call."""
+    """The role of server 0. `rpc`: the methods that workers call. The loop's thread owns it."""
 
     def __init__(
         self,
@@ -169,7 +172,7 @@ class Coordinating:
         out: Path | None,
         folder: int,
     ) -> None:
-        """`out`: the folder of number 1, of which this job has number `folder`. Raises as `make_job`."""
+        """`out`: the folder of number 1; this job has number `folder`. Raises as `make_job`."""
         self._settings, self._continuation, self._listeners = settings, continuation, listeners
         self._announce = announce
         hosts, wake = continuation.hosts, continuation.wake.set
@@ -184,7 +187,7 @@ class Coordinating:
         self.rpc = CoordinatorRpc(job, hosts, moves, moved, self._succession, names, security, place)
 
     async def run(self) -> ExitCode:
-        """Until the job is over, or a signal."""
+        """Run until the job is over, or a signal comes."""
         job, going = self.job, self._continuation
         for follower in job.routes.followers:
             follower.start()
@@ -214,10 +217,10 @@ class Coordinating:
         return code
 
     async def _conclude(self, results: Results) -> ExitCode:
-        """What is kept of a job that is over is written."""
+        """Write what is kept of a job that is over; return its exit code."""
         job, out = self.job, self._settings.out
         results.begin()
-        # A disk that holds up the last checkpoint does not hold back the log.
+        # The log must not wait for a disk that delays the last checkpoint.
         job.decider.write_or_fail(job.routes.run_log.flush)
         if job.decider.checkpoints is not None:
             await job.decider.checkpoints.finish()
@@ -232,15 +235,18 @@ class Coordinating:
         return code
 
     async def _abandon(self) -> ExitCode:
-        """Of what was decided, all that is behind the newest checkpoint is void. Nobody is told of an end: workers and
-        servers look for the job that goes on."""
+        """End this generation without telling anybody: workers and servers look for the one that continues.
+
+        Decisions behind the newest checkpoint are void.
+        """
         job, served = self.job, self._listeners.grpc
         assert served is not None
         await served.stop(grace=0)
         for follower in job.routes.followers:
             await follower.abandon()
         if job.decider.checkpoints is not None:
-            # One that all have written is completed; any other is given up, now that no follower is there.
+            # A checkpoint that all servers have written is completed; any other is given up, because no follower is
+            # there.
             await job.decider.checkpoints.finish()
         try:
             job.routes.run_log.close()
@@ -252,7 +258,7 @@ class Coordinating:
 
 
 def lock_folder(settings: ServerSettings) -> FolderLock | None:
-    """Make the run folder, and lock it where it has checkpoints. Raises FolderError, CheckpointError."""
+    """Make the run folder, and lock it if it has checkpoints. Raises FolderError, CheckpointError."""
     out, resume = settings.out, settings.resume
     if out is None:
         return None
@@ -268,7 +274,7 @@ def lock_folder(settings: ServerSettings) -> FolderLock | None:
             )
         make_folder(out)
     elif resume != AUTO and not (out / DECISIONS).is_file():
-        # Nothing is made there: the name may be a wrong one.
+        # Make nothing there: the name may be wrong.
         raise CheckpointError(f"{out}: holds no run to go on with: it has no {DECISIONS}")
-    # The lock makes the folder, too, where there is none.
+    # The lock makes the folder too.
     return FolderLock(out / CHECKPOINTS) if settings.keep or resume else None

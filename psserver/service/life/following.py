@@ -12,16 +12,15 @@ from psserver.service.net.follow import FollowRpc
 from psserver.service.store.host import ShardHost
 from pswire.exits import ExitCode
 
-# Between looks of a server that waits, in seconds; and of one that is to end, at what it writes.
+# Longest sleep of a waiting server; and seconds between two looks at what an ending server writes.
 LONGEST_SLEEP, LOOK_EVERY = 3600.0, 0.2
-
-
-# Of a server that has not been given any order yet, in seconds.
+# Least seconds that a server waits for its first order.
 LEAST_PATIENCE = 60.0
 
 
 class Following:
-    """The loop's thread owns it. `rpc`: the method by which the coordinator gives its orders."""
+    """The role of any server but 0. `rpc`: the method by which the coordinator gives orders. The loop's thread owns
+    it."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class Following:
         self.rpc = FollowRpc(host, servers, settings.job_secret, wake, settings.former, out)
 
     async def run(self) -> ExitCode:
-        """Until the coordinator says so, or is gone, or some time after a signal (`_wait_for_last_orders`)."""
+        """Run until the coordinator says so or is gone, or some time after a signal (`_wait_for_last_orders`)."""
         index, settings, hosts = self._settings.task_index, self._settings, self._continuation.hosts
         announcing = Announcing(
             hosts[0],
@@ -56,7 +55,7 @@ class Following:
             announced.cancel()
 
     async def _ended(self) -> bool:
-        """Wait for it. False: nobody gives this server orders, and it waits no longer."""
+        """Wait for the end. Returns False if no coordinator gives orders and patience is over."""
         loop, going, rpc = self._host.owner.loop, self._continuation, self.rpc
         limit = loop.time() + self.patience
         while rpc.ending is None and going.signal is None:
@@ -69,9 +68,12 @@ class Following:
         return True
 
     async def _wait_for_last_orders(self) -> None:
-        """A signal mostly comes to all servers of a job, in any order: server 0 then wants this one's part of a last
-        checkpoint, and its final weights. Wait for its word for `worker_timeout` seconds, and so long again behind the
-        first checkpoint that is ordered meanwhile: a server that is told to end alone ends, too."""
+        """Wait after a signal for the coordinator's word.
+
+        A signal usually reaches all servers of a job, in any order; server 0 then needs this server's part of a
+        last checkpoint, and its final weights. The wait lasts `worker_timeout` seconds, and as long again after the
+        first checkpoint that is ordered meanwhile, so a server that is signalled alone ends too.
+        """
         loop, going, rpc = self._host.owner.loop, self._continuation, self.rpc
         saver, seconds = self._host.saver, self._settings.terms.worker_timeout
         before, limit = saver.newest, loop.time() + seconds
@@ -84,13 +86,13 @@ class Following:
 
     @property
     def patience(self) -> float:
-        """Seconds for which it waits for a coordinator. Servers are started in any order, and over some time."""
+        """Seconds that it waits for a coordinator. Servers are started in any order, and over some time."""
         if self._settings.again:
             return self._continuation.recover
         return max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
 
     def _unfollowed_reason(self) -> str:
-        """Why it ends when it has waited for so long."""
+        """Return why it ends after that wait."""
         seconds, coordinator = self.patience, self._continuation.hosts[0]
         if self._settings.again:
             return f"the coordinator (server 0) did not come back within {seconds:g} s"
@@ -102,7 +104,7 @@ class Following:
     def _code(self) -> ExitCode:
         going, ending = self._continuation, self.rpc.ending
         if ending is None or (going.signal and ending.exit_code == ExitCode.UNREACHABLE):
-            # No supervisor is to start again what somebody has told to end.
+            # A supervisor must not restart what a signal has ended.
             code = ExitCode.INTERRUPTED if going.signal == "SIGINT" else ExitCode.TERMINATED
             return self._stopped(f"stopped by {going.signal}", code)
         if ending.recover and going.signal is None:

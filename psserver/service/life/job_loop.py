@@ -19,13 +19,13 @@ from pswire.patience import transfer
 log = logging.getLogger("ps-server")
 
 TICK = 0.2
-# How long workers may take to leave a job that a signal has ended, in seconds.
+# Seconds that workers may take to leave a job that a signal has ended.
 LEAVING = 2.0
 
 
 class JobLoop:
-    """`wake` is set when somebody has something to say; `signalled` names the signal that came, if one did. The loop's
-    thread owns it."""
+    """The passage of time for a job. `wake` is set when something has happened; `signalled` names the signal that
+    came. The loop's thread owns it."""
 
     def __init__(
         self,
@@ -40,20 +40,20 @@ class JobLoop:
         self._wake, self._signalled, self._begins_again = wake, signalled, begins_again
 
     async def watch(self, results: Results) -> None:
-        """Let time pass for the coordinator until everybody has left, or another generation is to begin."""
+        """Let time pass for the coordinator until everybody has left, or another generation begins."""
         job, warn_at = self._job, self._wait_warning
         while not job.decider.over:
             await self._wait_for_wake(min(TICK, job.seconds_to_timer))
             if self._begins_again():
                 return
-            # As long as a link may take for what it was granted.
+            # As long as a link may take for a granted version.
             for worker in self._host.orders.unread(transfer(self._host.nbytes, job.terms.worker_timeout)):
                 job.give_up(worker, "does not read the versions that it is granted")
             job.tick()
             if job.stopped() is not None:
                 results.begin()
             if results.hopeless:
-                # Who evaluates the last version waits for the same server.
+                # The evaluator waits for the same lost server.
                 await self._wait_for_leaving()
                 return
             if self._host.state.failure is not None:
@@ -69,8 +69,8 @@ class JobLoop:
             warn_at = self._warn(job, warn_at)
 
     async def stay(self, succession: Succession) -> bool:
-        """Behind a job that has ended, where another may follow: until a worker of that one comes, or a signal.
-        False: a server was lost."""
+        """After a job that another may follow, wait for a worker of that one, or a signal. Returns False if a
+        server was lost."""
         if not succession.open:
             return True
         job, followers, began = self._job, self._job.routes.followers, time.monotonic()
@@ -87,27 +87,27 @@ class JobLoop:
         return True
 
     async def _wait_for_wake(self, seconds: float) -> None:
-        """Wait so long, or until somebody has something to say."""
+        """Wait that long, or until `wake` is set."""
         waiting = asyncio.ensure_future(self._wake.wait())
         await asyncio.wait([waiting], timeout=seconds)
         waiting.cancel()
         self._wake.clear()
 
     async def _decided(self) -> None:
-        """While shards are asked about an update nothing can be saved: they have `worker_timeout` to answer."""
+        """Wait up to `worker_timeout` for a trial: nothing can be saved meanwhile."""
         clock = self._host.owner.loop.time
         deadline = clock() + self._job.terms.worker_timeout
         while self._job.coordinator.trying and clock() < deadline and not self._begins_again():
             await self._wait_for_wake(TICK)
 
     async def _wait_for_leaving(self) -> None:
-        """Workers that were told that the job is over have a moment to leave."""
+        """Give workers that were told of the end a moment to leave."""
         deadline = self._host.owner.loop.time() + LEAVING
         while not self._job.decider.over and self._host.owner.loop.time() < deadline:
             await self._wait_for_wake(deadline - self._host.owner.loop.time())
 
     def _warn(self, job: Job, warn_at: float) -> float:
-        """Log what a worker waits for, unasked, each time its wait has doubled."""
+        """Log what a worker waits for, each time its wait has doubled."""
         held = holdup(job.coordinator, time.monotonic())
         if held is None or held[0] < self._wait_warning:
             return self._wait_warning
@@ -120,18 +120,18 @@ class JobLoop:
 
 @dataclass(slots=True)
 class Continuation:
-    """The loop's thread owns it."""
+    """What follows when this server has run. The loop's thread owns it."""
 
-    # Of all servers of the job, as far as they are known; and those that are not where workers were told.
+    # Addresses of all servers, as far as they are known; and servers that are not where workers were told.
     hosts: tuple[Address, ...]
     moved: frozenset[int]
-    # For how many seconds the server that goes on with the job may wait for the others.
+    # Seconds that the server that continues the job may wait for the others.
     recover: float
-    # Why the job is to go on in another server of this process, if it is.
+    # Why the job continues in another server of this process, if it does.
     again: str | None = None
     # The next job, if any.
     successor: Successor | None = None
-    # The name of the signal that came, if one did.
+    # The name of the signal that came, if any.
     signal: str | None = None
     # Set when something has happened that may end the server.
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -141,24 +141,24 @@ class Continuation:
         self.wake.set()
 
     def move(self, server: int, address: Address) -> None:
-        """That server is there from now on."""
+        """Record the server's new address, and begin again."""
         hosts = list(self.hosts)
         hosts[server] = address
         self.hosts, self.moved = tuple(hosts), self.moved | {server}
         self.begin_again(f"server {server} came back at {address}")
 
 
-# Seconds that gRPC may take to let go of what has ended.
+# Seconds that gRPC may take to release what has ended.
 LAST_EVENTS = 0.05
-# How long calls that are cancelled may take for their end.
+# Seconds that cancelled calls may take to end.
 LAST_WORDS = 0.5
 
 
 async def end_tasks() -> None:
-    """What still runs is cancelled, and comes to its end. Connections end in a turn of the loop of their own.
+    """Cancel all tasks and wait for them. Connections end in a turn of the loop of their own.
 
-    Calls that gRPC has cancelled are given a moment: one that is cancelled again while it tells its peer so is
-    reported by gRPC with a traceback.
+    Calls that gRPC has cancelled first get a moment: gRPC reports a call with a traceback if it is cancelled again
+    while it tells its peer.
     """
     calls = [task for task in asyncio.all_tasks() if _name(task) == "_handle_exceptions"]
     if calls:

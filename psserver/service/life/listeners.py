@@ -34,7 +34,7 @@ log = logging.getLogger("ps-server")
 
 
 class Listeners:
-    """Of one server. The loop's thread owns it. `exchange`: the method that sockets have."""
+    """Everything that one server listens on. `exchange`: the method that sockets serve. The loop's thread owns it."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Listeners:
         )
 
     def bind_grpc(self) -> tuple[grpc.aio.Server, Address]:
-        """Its address, with the port that it has. Within the loop. Raises BindError."""
+        """Listen for gRPC; return the server and its address with the real port. Within the loop. Raises BindError."""
         settings = self._settings
         options = SERVER_OPTIONS(settings.terms.worker_timeout, liveness=settings.task_index == 0)
         served = self.grpc = grpc.aio.server(options=options, maximum_concurrent_rpcs=int(CALLS.value))
@@ -72,7 +72,7 @@ class Listeners:
         return served, Address(own.host, port)
 
     def open_data_port(self) -> None:
-        """One that was asked for is opened at once, or there is no server; any other when a worker first needs it."""
+        """Open a requested data port at once, or raise BindError. Any other opens when a worker first needs it."""
         if self._settings.process.data_port:
             try:
                 self.sockets.open_port()
@@ -80,7 +80,10 @@ class Listeners:
                 raise BindError(f"--data-port: {error}; is another process using it?") from error
 
     def open_metrics(self, name: str, job: Job | None, authorizer: Authorizer) -> None:
-        """Raises BindError. Imported here: prometheus_client is an extra, and costs a server its memory."""
+        """Open the metrics port, if any. Raises BindError.
+
+        Imports here, because prometheus_client is an extra and costs a server memory.
+        """
         port = self._settings.metrics_port
         if port is None:
             return
@@ -95,7 +98,7 @@ class Listeners:
             raise BindError(f"--metrics-port {port}: {error.strerror or error}") from error
 
     def write_metrics(self) -> None:
-        """The last numbers: a scrape may come too late for them."""
+        """Write the last metrics to the run folder: a scrape may come too late for them."""
         if self.metrics is not None and self._settings.out is not None:
             try:
                 self.metrics.write(self._settings.out / "metrics.prom")
@@ -105,16 +108,14 @@ class Listeners:
 
 
 class BindError(OSError):
-    """The address cannot be listened on."""
+    """An address that cannot be listened on."""
 
 
 def listen(server: grpc.aio.Server, bind: Address, credentials: Credentials = NO_TLS) -> int:
-    """Let `server` listen on `bind`; the port, which is the system's choice where that of `bind` is 0.
+    """Let `server` listen on `bind`; return the port, which the system chooses if that of `bind` is 0.
 
-    Raises BindError when none of the addresses that `bind` stands for can be
-    listened on. gRPC listens on whichever of them it can, so that is looked
-    at first. Another process may still be faster between this look and gRPC's
-    own attempt.
+    Raises BindError if none of the addresses that `bind` stands for is free. gRPC would listen on any that is, so
+    they are checked first. Another process may still be faster between this check and gRPC's attempt.
     """
     _check_free(bind)
     try:
@@ -149,7 +150,7 @@ def _check_free(bind: Address) -> None:
 def _failure(family: int, place: tuple[object, ...]) -> OSError | None:
     try:
         with socket.socket(family, socket.SOCK_STREAM) as tried:
-            # As gRPC does: a port is free again at once when its process has ended.
+            # As gRPC does: a port is free again as soon as its process has ended.
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind(place)
     except OSError as error:
@@ -157,19 +158,15 @@ def _failure(family: int, place: tuple[object, ...]) -> OSError | None:
     return None
 
 
-# Seconds: between two warnings, and between two looks at the certificate.
+# Seconds between two warnings, and between two checks of the certificate.
 MINUTE: Final = 60.0
-
-
 DAY: Final = 86_400.0
-
-
-# How long before its end a certificate is worth a warning; days.
+# Days before its end from which a certificate is worth a warning.
 WEEK: Final = 7
 
 
 def ending(credentials: Credentials, now: float) -> str | None:
-    """A sentence if the certificate, or its authority's, ends within a week; `now`: seconds since 1970."""
+    """Return a sentence if the certificate, or its authority's, ends within a week. `now`: seconds since 1970."""
     if not (credentials.encrypted and credentials.identity.cert):
         return None
     facts = credentials.identity.facts
@@ -187,7 +184,7 @@ def ending(credentials: Credentials, now: float) -> str | None:
 
 
 def name_warning(credentials: Credentials, host: str) -> str | None:
-    """A sentence if nobody who means this server's own `host` believes its certificate."""
+    """Return a sentence if the certificate is not valid for this server's own `host`."""
     if not (credentials.encrypted and credentials.identity.cert) or credentials.identity.is_for(host):
         return None
     return (
@@ -197,8 +194,8 @@ def name_warning(credentials: Credentials, host: str) -> str | None:
 
 
 class Reminders:
-    """Within the running loop, until it is cancelled. `exposure`: the warning of a server that others reach without
-    TLS."""
+    """Repeated warnings, within the running loop until cancelled. `exposure`: the warning of a server that others
+    reach without TLS."""
 
     def __init__(
         self,

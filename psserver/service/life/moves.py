@@ -26,7 +26,7 @@ log = logging.getLogger("ps-server")
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """What a server says of itself. `job` and `proof`: empty where it only asks."""
+    """What a server says of itself. `job`, `proof`: empty if it only asks."""
 
     server: int
     servers: int
@@ -36,7 +36,13 @@ class Located:
 
 
 class Moves:
-    """Of one generation. `own`: server 0's address; `recovers`: the job outlives the loss of a server."""
+    """Server 0's answers to servers at other addresses, in one generation of the job.
+
+    Such a server must prove that it knows the job's secret for this generation, and nobody may be at the address
+    that server 0 has. Then the job goes back to its newest checkpoint with the new address, as after any loss;
+    workers learn it when they join the new generation. `own`: server 0's address; `recovers`: the job survives the
+    loss of a server.
+    """
 
     def __init__(
         self,
@@ -46,13 +52,14 @@ class Moves:
         recovers: bool,
         move: Callable[[int, Address], None],
     ) -> None:
-        """`move` begins the next generation, with that server at that address."""
+        """`move` begins the next generation with that server at that address."""
         self._job, self._own, self._secret, self._recovers, self._move = job, own, job_secret, recovers, move
 
     def locate(self, said: Located, when_answered: Callable[[Callable[[], None]], None]) -> Address:
-        """Where this server looks for that one, which may be elsewhere from now on. Raises Refused.
+        """Return where this server looks for the other, which may change that. Raises Refused.
 
-        `when_answered` has something done once the answer is on the wire: the end of this generation cuts all calls.
+        `when_answered` runs a function once the answer has been sent, because the end of this generation cuts all
+        calls.
         """
         terms = self._job.terms
         if said.servers != terms.servers or not 1 <= said.server < terms.servers:
@@ -95,15 +102,16 @@ class Moves:
             raise invalid(f"address: expected one of server {said.server} alone, got {address}")
 
 
-# Seconds. A server that is where server 0 looks for it is found within the first pause.
+# Seconds between attempts. A server at its expected address is found within the first pause.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 2.0
-
-
 LOCATE_TIMEOUT = 5.0
 
 
 class Announcing:
-    """`run` it in a task, and cancel that at the end. Server 0 may be away, come back, or be told by somebody else."""
+    """Tells server 0 this server's address. `run` it in a task, and cancel that at the end.
+
+    Server 0 may be away, come back, or be replaced meanwhile.
+    """
 
     def __init__(
         self,
@@ -120,13 +128,13 @@ class Announcing:
         self._server, self._servers = server, servers
         self._secret = job_secret
         self._worker_timeout = worker_timeout
-        # Said last: the same again is not.
+        # The last warning, which is not repeated.
         self._said = ""
 
     async def run(self, followed: Callable[[], bool]) -> None:
-        """Until this server is followed."""
+        """Announce until this server is followed."""
         if not self._coordinator.port:
-            # It has no address before it runs, and will come by itself.
+            # Server 0 has no port before it runs, and will connect by itself.
             return
         pause, options = FIRST_PAUSE, CHANNEL_OPTIONS(self._worker_timeout)
         async with open_aio_channel(str(self._coordinator), options, self._credentials) as channel:

@@ -27,7 +27,6 @@ from pswire.v1 import shard_pb2
 log = logging.getLogger("ps-server")
 
 Floats = NDArray[np.float32]
-
 EXIT_CODES = {
     "done": ExitCode.OK,
     "versions": ExitCode.OK,
@@ -42,13 +41,12 @@ EXIT_CODES = {
     "SIGINT": ExitCode.INTERRUPTED,
     "SIGTERM": ExitCode.TERMINATED,
 }
-
-# How long the last entries may take to be executed everywhere, in seconds.
+# Seconds that the last entries may take to be executed everywhere.
 PATIENCE = 60.0
 
 
 def exit_code(job: Job) -> ExitCode:
-    """Of a job that is over."""
+    """Return the exit code of a job that is over."""
     if job.decider.failure is not None:
         return job.decider.failure.code
     stopped = job.coordinator.stopped
@@ -62,15 +60,15 @@ def exit_code(job: Job) -> ExitCode:
 
 
 def _diverged(job: Job) -> bool:
-    """A server refused to publish a version that is not finite."""
+    """Return whether a server refused to publish a version that is not finite."""
     return job.host.state.diverged or any(follower.diverged for follower in job.routes.followers)
 
 
 class Results:
-    """Weights and summary of a job, written as soon as it has stopped: before anybody is waited for.
+    """Weights and summary of a job, written as soon as it has stopped, before anybody is waited for.
 
-    `begin` has it done by a task, because other servers are asked; `conclude` waits for that, and
-    writes the summary again, with what the evaluator has reported meanwhile.
+    `begin` starts a task for that, because other servers are asked; `conclude` waits for it, and writes the summary
+    again with the evaluator's report.
     """
 
     def __init__(self, job: Job) -> None:
@@ -80,28 +78,27 @@ class Results:
         self._writing: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """The job has stopped, or decides nothing more. Any number of times."""
+        """Begin writing; the job has stopped or decides nothing more. May be called repeatedly."""
         if self._writing is None:
             self._writing = asyncio.create_task(self._write())
 
     @property
     def hopeless(self) -> bool:
-        """The job had succeeded, but a server was lost that had a part of the weights, and they are nowhere: a restart
-        may make up for it."""
+        """Whether the job succeeded but its weights are lost with a server: a restart may recover them."""
         stopped = self._job.coordinator.stopped
         lost = any(follower.state == "lost" for follower in self._job.routes.followers)
         ended_well = stopped is not None and stopped.in_order
         return ended_well and lost and self._writing is not None and self._writing.done() and self._incomplete
 
     async def conclude(self) -> ExitCode:
-        """The exit code of the whole. Call once the job is over.
+        """Return the exit code of the whole. Call it once the job is over.
 
-        A job that could not decide any more has no summary: its counts would be
-        those of decisions that its log does not hold. Its last version is written.
+        A job that could not decide any more has no summary, because its counts would include decisions that its log
+        does not hold. Its last version is written.
         """
         self.begin()
         assert self._writing is not None
-        # Every wait of it has an end.
+        # Every wait in it has a limit.
         await self._writing
         code = exit_code(self._job)
         if code in (ExitCode.OK, ExitCode.MISSING) and self._error is None and self._incomplete:
@@ -119,7 +116,7 @@ class Results:
 
     @property
     def _incomplete(self) -> bool:
-        """There is a model, and its weights are nowhere."""
+        """Whether there is a model whose weights were not written."""
         job = self._job
         return job.agreement.plan is not None and job.coordinator.initialised and self._sha256 is None
 
@@ -132,14 +129,14 @@ class Results:
             self._error = error
 
     def _summarise(self, *, concluded: bool = False) -> None:
-        """`concluded`: everybody has left, and nothing follows."""
+        """Write the summary. `concluded`: everybody has left, and nothing follows."""
         if self._job.decider.failure is None:
             found = summary(self._job, self._sha256)
             self._job.routes.run_log.write_summary({**found, "concluded": concluded})
 
 
 async def _write_weights(job: Job) -> str | None:
-    """The fingerprint of the last version, or None when there is none."""
+    """Write the last version; return its fingerprint, or None if there is none."""
     weights, plan = await _final_weights(job), job.agreement.plan
     if weights is None or plan is None:
         return None
@@ -153,7 +150,7 @@ async def _write_weights(job: Job) -> str | None:
 
 
 def summary(job: Job, sha256: str | None) -> dict[str, Any]:
-    """summary.json. Only for a job that is over."""
+    """Return the contents of summary.json. Only for a job that is over."""
     stopped = job.coordinator.stopped
     assert stopped is not None
     metrics = dict(job.evaluations.final)
@@ -168,7 +165,7 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
 
 
 async def _final_weights(job: Job) -> list[Floats] | None:
-    """All variables of the last version, or None when no server can give them any more."""
+    """Return all variables of the last version, or None if a server cannot give them."""
     plan = job.agreement.plan
     if plan is None or not job.coordinator.initialised:
         return None
@@ -181,7 +178,7 @@ async def _final_weights(job: Job) -> list[Floats] | None:
     assert job.host.state.shard is not None
     own = job.host.state.shard.arena.values(version)
     if own is None:
-        # The job failed between the decision to install or to apply and its execution.
+        # The job failed between the decision to install or apply and its execution.
         log.error("version %d is not here; no final weights", version, extra=event("no_final_weights"))
         return None
     flats = [own]
@@ -210,7 +207,8 @@ async def _final_weights(job: Job) -> list[Floats] | None:
 async def _read(
     follower: Follower, job_terms: JobTerms, secret: bytes, plan: Plan, version: int, limit: float
 ) -> Floats:
-    """As long as a link may take for so much: a server that gives nothing must not keep the others from ending."""
+    """Read a server's weights, for as long as a link may take: a server that gives nothing must not keep the others
+    from ending."""
     values = np.empty(plan.shards[follower.server].elements, np.float32)
     decoder = ElementDecoder(FLOAT32, values)
     request = shard_pb2.PullRequest(

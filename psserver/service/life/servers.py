@@ -1,8 +1,8 @@
-"""A ps-server through all that it serves: one `Server` after another in one process, on the same addresses.
+"""A ps-server process: one `Server` after another on the same addresses.
 
-Another one follows where the servers stay, for the next job; and where a server was lost, for the next generation of
-this job. Nothing is taken over into it but addresses: what counts is on the disk. So there is one way to recover,
-whoever was lost, and a loss while it is under way is a loss like any other.
+Another server follows if servers stay, for the next job; and if a server was lost, for the next generation of this
+job. It takes over nothing but addresses: what counts is on the disk. So there is one way to recover, whichever
+server was lost, and a loss during a recovery is a loss like any other.
 """
 
 import gc
@@ -21,19 +21,19 @@ from psserver.service.server import Server
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 
-# Without a new version in between.
+# Most generations in a row without a new version.
 MOST_FRUITLESS = 10
 
 
 @dataclass(slots=True)
 class Patience:
-    """`fruitless`: generations in a row that have made no version which none had made before."""
+    """The count of generations in a row (`fruitless`) that have made no new version."""
 
     version: int = 0
     fruitless: int = 0
 
     def ended(self, version: int) -> bool:
-        """A generation has ended at that version; whether another one is worth its while."""
+        """Record that a generation ended at that version; return whether another one is worthwhile."""
         if version > self.version:
             self.version, self.fruitless = version, 0
         else:
@@ -43,14 +43,14 @@ class Patience:
 
 log = logging.getLogger("ps-server")
 
-# The port of a server that has ended is free soon; in seconds.
+# Seconds to wait for the port of the ended server, and between two attempts.
 PORT_PATIENCE, PORT_PAUSE = 10.0, 0.05
 
 
 class Servers:
-    """`first` is what the first job is started with, `again` makes that of each other one: policies have a state, and
-    jobs a name, of their own. `announce` is called as by `Server`, and with "recovering" where a server was lost.
-    """
+    """All servers of one process, one after another. `first`: settings of the first job; `again`: makes those of
+    each further one, because policies have a state and jobs a name of their own. `announce`: as for `Server`; also
+    called with "recovering" when a server was lost."""
 
     def __init__(
         self, first: ServerSettings, again: Callable[[], ServerSettings], announce: Announce
@@ -90,16 +90,16 @@ class Servers:
         return code if self._present.continuation.again is None else self._stopped()
 
     def _stopped(self) -> ExitCode:
-        """By a signal between two servers: there is none whose job it could end."""
+        """Return the exit code of a signal between two servers, when there is no job to end."""
         return ExitCode.INTERRUPTED if self._signal == signal.SIGINT else ExitCode.TERMINATED
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """A signal handler, as `Server.interrupt`."""
+        """Handle a signal, as `Server.interrupt`."""
         self._signal = number
         self._present.interrupt(number, frame)
 
     def _following(self, successor: Successor) -> Server:
-        """At the same addresses, with a folder of its own, or going on in one."""
+        """Make the next job's server, at the same addresses, in a folder of its own or continuing in one."""
         before = self._present
         out = None if self._out is None else numbered(self._out, successor.folder)
         settings = self._again()
@@ -123,7 +123,8 @@ class Servers:
         return job is None or self._patience.ended(job.coordinator.version)
 
     def _run_recovering(self) -> ExitCode:
-        """At the same addresses, in the same folder, as soon as the port is free. Raises as `Server.run`."""
+        """Run the next generation at the same addresses, in the same folder, as soon as the port is free. Raises as
+        `Server.run`."""
         before = self._present
         folder = before.folder
         settings = self._again()
@@ -140,14 +141,14 @@ class Servers:
             former=before.host.job or before.settings.former,
             behind=before.settings.behind,
         )
-        # Its arrays are not needed beside those that are read now.
+        # Free its arrays before the checkpoint is read.
         del before
         deadline = time.monotonic() + PORT_PATIENCE
         while True:
             self._present = Server(settings, self._announce, self._out, folder)
             gc.unfreeze()
             gc.collect()
-            # One that comes from here on is this server's.
+            # A signal from here on is this server's.
             if self._signal is not None:
                 return self._stopped()
             try:

@@ -20,7 +20,7 @@ from pswire.security.credentials import NO_TLS, Credentials
 
 
 class ProcessSection(Section):
-    """What one server process is told beside the experiment, and reads as it stands."""
+    """Options of one server process beside the experiment, used as they stand."""
 
     data_port: Annotated[int, Field(ge=0, le=65535), Flag((SERVER,))] = 0
     """TCP port for payloads, beside gRPC; workers that cannot reach it send them over gRPC; 0: a free one"""
@@ -42,61 +42,61 @@ class ProcessSection(Section):
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Everything a server needs to know."""
+    """Everything that a server needs to know."""
 
     hosts: tuple[Address, ...]
     task_index: int
     bind: str
     terms: JobTerms
     policy: Policy
-    # None: the first worker's.
+    # None: the first worker names it.
     optimizer: Optimizer | None
     host: HostOptions
     process: ProcessSection
     out: Path | None
     # None: no metrics; 0: a free port.
     metrics_port: int | None = None
-    # Shared by all servers of the job: a coordinator proves to a shard that it knows this. Empty: it need not.
+    # Shared by all servers of the job: a coordinator proves to a shard that it knows this. Empty: no proof needed.
     job_secret: bytes = field(default=b"", repr=False)
-    # Of complete checkpoints, so many are kept. Where the job takes none: 0.
+    # Number of complete checkpoints to keep; 0: the job takes none.
     keep: int = 0
-    # For final weights that `out` does not take; None: the system's temporary folder.
+    # Where final weights go if `out` does not take them; None: the system's temporary folder.
     rescue: Path | None = None
-    # Go on from this checkpoint of `out`, or from the "latest"; "auto": and begin where there is none.
+    # Resume from this checkpoint of `out`, or from the "latest"; "auto": or begin if there is none.
     resume: str | None = None
-    # Seconds that a lost server may take to come back, before the job ends for it. 0: none.
+    # Seconds that a lost server may take to come back before the job ends; 0: none.
     recover: float = 0.0
-    # This process has served the job before, and lost others of its servers.
+    # Whether this process has served the job before, and lost others of its servers.
     again: bool = False
-    # Of which it was then: an earlier generation gets it no more.
+    # The generation that it served then; earlier ones do not get it back.
     former: str = ""
-    # A job that this one is behind: who has not taken part in that takes no part here; empty: anybody may.
+    # The job that this one follows: only workers that took part in that may join; empty: anybody.
     behind: str = ""
-    # Servers that came back on other addresses than those that workers were told.
+    # Servers that came back at other addresses than workers were told.
     moved: frozenset[int] = frozenset()
     log_flush: LogFlush = LogFlush()
-    # Of all that it listens on and connects to.
+    # Credentials of everything that it listens on and connects to.
     credentials: Credentials = NO_TLS
-    # What is said again and again of a server that others reach, and nothing protects.
+    # The repeated warning of a server that others reach without protection.
     exposure: str | None = None
 
     @property
     def has_generations(self) -> bool:
-        """The job may go on in other processes, each time under a name of its own."""
+        """Whether the job may continue in other processes, each time under another name."""
         return bool(self.keep or self.resume)
 
     @property
     def security(self) -> str:
-        """For statuses and summaries: "tls", "tokens", "loopback" or "insecure"."""
+        """ "tls", "tokens", "loopback" or "insecure", for statuses and summaries."""
         if self.credentials.encrypted:
             return self.credentials.kind
         return "loopback" if self.exposure is None else "insecure"
 
 
 def new_job_name() -> str:
-    """Unguessable: a process of another job cannot be taken for one of this job."""
+    """Return an unguessable name, so that a process of another job cannot be mistaken for one of this job."""
     return secrets.token_hex(8)
 
 
-# Called with what happens, and facts of it.
+# Called with an event's name and its fields.
 Announce = Callable[[str, Mapping[str, Any]], None]

@@ -1,14 +1,15 @@
-"""Servers that stay: which job comes behind one that has ended.
+"""The job that follows one that has ended, where servers stay.
 
-The ended job is whole: its log, summary and weights are written, its last version is evaluated. The servers wait. The
-first Join that belongs to no job yet says what comes: the same job goes on where it ended, if the worker names the same
-model, optimizer and data and there is a checkpoint of the end; or a new job begins, in a folder of its own. Either
-begins with servers that are started anew in the same processes, so that nothing of a former job is left in them.
+The ended job is complete: its log, summary and weights are written, its last version is evaluated. The servers
+wait. The first Join of a worker without a job decides what follows: the same job continues where it ended, if the
+worker names the same model, optimizer and data and there is a checkpoint of the end; otherwise a new job begins, in
+a folder of its own. Either begins with new servers in the same processes, so that nothing of a former job is left
+in them.
 
-Also where servers do not stay, a job in which nothing was trained makes room for a worker with another model, once all
-of its own have left: a first try that failed costs no restart of the servers. And a job that rests between two phases
-ends for the first of its workers that begins another job, in which nothing of this one is left: a model that was
-compiled again, or another one. The others have the time that a leave takes, and come to the new job, too.
+Also where servers do not stay, a job in which nothing was trained makes room for a worker with another model, once
+all of its own have left, so that a failed first try needs no restart. And a job that rests between two phases ends
+for the first of its workers that begins another job: a recompiled model, or another one. The others have the time
+that a leave takes, and come to the new job too.
 """
 
 import json
@@ -32,9 +33,9 @@ from pswire.generations import follows
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """`folder`: which of the server's folders, from 1. `goes_on`: the job of that folder does. `workers`: how many its
-    start waits for, where it is not as many as the server was started for; 0: so many. `behind`: the job whose workers
-    alone take part, because their scripts have trained that before; empty: whoever comes."""
+    """The next job. `folder`: which of the server's folders, from 1. `goes_on`: the job of that folder continues.
+    `workers`: how many its start waits for; 0: as many as the server was started for. `behind`: the job whose
+    workers alone may take part, because their scripts have trained it before; empty: anybody."""
 
     folder: int
     goes_on: bool
@@ -43,8 +44,8 @@ class Successor:
 
 
 class Succession:
-    """Of one job. `out`: the folder that the server was started with, of which this job has number `folder`. `behind`:
-    as of the `Successor` that it is."""
+    """The decision what follows one job. `out`: the folder that the server was started with; this job has number
+    `folder`. `behind`: as for the `Successor` that it is."""
 
     def __init__(
         self,
@@ -58,14 +59,14 @@ class Succession:
         self._job, self._stays = job, stays
         self._out, self._folder = out, folder
         self._decided, self._behind = decided, behind
-        # What comes next, once somebody has asked for it.
+        # The next job, once a worker has asked for it.
         self.successor: Successor | None = None
-        # Of the job that ended between two phases: those who were there, and come to the next one.
+        # Number of workers of a job that ended between two phases; they come to the next one.
         self._workers = 0
 
     @property
     def open(self) -> bool:
-        """The job has stopped, and another one may follow."""
+        """Whether the job has stopped and another one may follow."""
         stopped = self._job.coordinator.stopped
         if self._job.decider.failure is not None or stopped is None:
             return False
@@ -77,8 +78,10 @@ class Succession:
         return math.inf if self._stays else 6 * self._job.terms.worker_timeout
 
     def leave_for_next_job(self, worker: str) -> None:
-        """`worker` has ended its part of this job and begins another one: it leaves, and the job ends. Raises Refused
-        while the job trains, and for a worker that was never here."""
+        """End `worker`'s part of this job, and the job, because it begins another one.
+
+        Raises Refused while the job trains, and for a worker that never took part.
+        """
         job, coordinator = self._job, self._job.coordinator
         roster = coordinator.roster
         tally = roster.tallies.get(worker)
@@ -98,8 +101,8 @@ class Succession:
             job.decider.handle(worker, member.incarnation, protocol.Leave("begins another job"))
 
     def check_predecessor(self, after: str) -> None:
-        """A worker that belongs to no job yet comes to this one, which trains. Raises Refused where it is not behind
-        the job that it has ended: its script would begin with data that the others have left behind."""
+        """Raise Refused unless a new worker of this running job comes from its predecessor: its script would begin
+        with data that the others have finished."""
         if self._behind and after != self._behind and not follows(self._behind, after):
             raise precondition(
                 f"job {self._job.terms.job} is number {self._folder} of its workers' scripts, which have trained "
@@ -116,8 +119,11 @@ class Succession:
         *,
         anew: bool = False,
     ) -> None:
-        """A worker of no job comes, and this job has stopped. Always raises Refused: it is to come again in a moment;
-        PlanError when its model cannot be planned. `anew`: nothing of this job is to go on."""
+        """Choose the next job for a worker of no job, once this job has stopped. `anew`: nothing of this job
+        continues.
+
+        Always raises Refused, so that the worker comes again in a moment; PlanError if its model cannot be planned.
+        """
         job, agreement = self._job, self._job.agreement
         proposed = planned(agreement, variables, plan)
         chosen = agreed(agreement.configured, optimizer)
@@ -149,12 +155,12 @@ class Succession:
 
 
 def numbered(out: Path, number: int) -> Path:
-    """The folder itself, then job-2, job-3 in it: what servers do one after another stays together."""
+    """Return folder `number`: `out` itself, then job-2, job-3 in it, so that all jobs of a server are together."""
     return out if number == 1 else out / f"job-{number}"
 
 
 def newest(out: Path) -> int:
-    """The number of the newest job's folder, from 1."""
+    """Return the number of the newest job's folder, from 1."""
     number = 1
     while numbered(out, number + 1).is_dir():
         number += 1
@@ -162,7 +168,8 @@ def newest(out: Path) -> int:
 
 
 def ended_before(out: Path, folder: int) -> str:
-    """The job that the workers of that folder's job have ended before, where servers do not stay; empty: none."""
+    """Return the job that the workers of that folder's job have ended before, where servers do not stay; empty:
+    none."""
     try:
         found = json.loads((numbered(out, folder - 1) / SUMMARY).read_bytes())
         return str(found["job"]) if folder > 1 and found["success"] is True else ""

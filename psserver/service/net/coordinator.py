@@ -58,15 +58,13 @@ def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:
 
 # Names appear in logs, paths and sentences.
 NAME_LIMIT, NAME_EXTRA = 64, "-_.:/@"
-
-
-# Whoever asked for entries of the log in the last FOLLOWED seconds follows it. At the end a server stays SEEN_OFF
-# seconds for those: a page asks twice a second.
+# A client that asked for log entries in the last FOLLOWED seconds follows the log. At its end, the server waits
+# SEEN_OFF seconds for such clients: a page asks twice a second.
 FOLLOWED, SEEN_OFF = 2.0, 1.0
 
 
 class CoordinatorRpc:
-    """Called by the task of each call; it keeps nothing of its own but who came how often."""
+    """The coordinator's unary methods. Its only state is how often each name and address came."""
 
     def __init__(
         self,
@@ -79,12 +77,11 @@ class CoordinatorRpc:
         security: str = "",
         folder: str = "",
     ) -> None:
-        """`moved`: the servers that are not where workers were told. `succession`: where the servers stay, what is to
-        come behind this job. `names`: whose they are. `security`, `folder`: what the status says
-        of it, and of the run folder."""
+        """`moved`: servers at other addresses than workers were given. `succession`: decides which job follows.
+        `names`: owners of worker names. `security`, `folder`: shown by Status."""
         self._job = job
         self._folder = folder
-        # When somebody last asked for entries of the log.
+        # When a client last asked for log entries.
         self._followed = -math.inf
         self._names = names or Names()
         self._security = security
@@ -94,18 +91,21 @@ class CoordinatorRpc:
         self._succession = succession
         # A name that never committed has no pace of its own, also of a worker that was lost before its first commit.
         self._joins = Arrivals(job.terms.workers, job.has_committed)
-        # By address.
+        # Rate limits by address.
         self._models = Buckets(MODELS_PER_SECOND, MODEL_BURST)
         self._notes = Buckets(NOTES_PER_SECOND, NOTE_BURST)
-        # The job's, and its variables as a worker sends them.
+        # The job's plan, and its variables as a worker sends them.
         self._known: tuple[Plan, list[model_pb2.VariableSpec]] | None = None
         self.session = SessionRpc(job).serve
 
     # Join
 
     def weigh_join(self, request: pb.JoinRequest, call: Call) -> None:
-        """Raises Refused for one more model than its address may bring, or for a costly one. The job's own model costs
-        next to nothing: it is compared with what its worker must have sent, and not read."""
+        """Refuse costly Joins before they are read: another model than the job's, beyond the address's rate, or one
+        with too many dimensions.
+
+        The job's own model is only compared with what its worker must have sent. Raises Refused.
+        """
         if not request.variables:
             raise invalid("expected at least one variable, got none")
         plan = self._job.agreement.plan
@@ -133,7 +133,7 @@ class CoordinatorRpc:
         _check_name(request.worker)
         request.worker = self._name_of(request, call.caller.peer)
         if not self._joins.allows(request.worker):
-            # A worker tries again in a while, as it does for the next stream.
+            # A worker tries again later, as it does for its stream.
             raise Refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once: wait")
         if not 1 <= len(request.session) <= NAME_LIMIT:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
@@ -194,7 +194,7 @@ class CoordinatorRpc:
     def _check_succession(
         self, request: pb.JoinRequest, variables: Variables, work: WorkTerms | None
     ) -> None:
-        """Raises Refused for a worker of no job, or of one behind this one, where another job follows or may."""
+        """Handle a worker of no job, or of a predecessor, if another job follows or may follow. Raises Refused."""
         succession, job = self._succession, self._job.terms.job
         if succession is None or request.job:
             return
@@ -211,7 +211,7 @@ class CoordinatorRpc:
         succession.check_predecessor(request.after)
 
     def _check_job(self, request: pb.JoinRequest) -> None:
-        """Raises Refused for a worker of another job, or of other servers."""
+        """Raise Refused for a worker of another job, or of other servers."""
         terms = self._job.terms
         if follows(request.job, terms.job):
             raise Refused(
@@ -230,10 +230,10 @@ class CoordinatorRpc:
             )
 
     def _name_of(self, request: pb.JoinRequest, peer: Peer) -> str:
-        """Raises Refused for a name that belongs to another credential."""
+        """Return the worker's name. Raises Refused if it belongs to another credential."""
         asked = str(request.worker)
         if peer.role is not None and not (asked or peer.name):
-            # The name that it would be given is looked at before it has it.
+            # Check the name that the worker would be given before it has it.
             free = self._job.coordinator.roster.free_rank()
             asked = f"w{request.task_index if request.HasField('task_index') else free}"
         return self._names.name_for(peer, asked)
@@ -244,7 +244,7 @@ class CoordinatorRpc:
         claim = receipts.Claim(request.job, request.worker, request.incarnation, request.membership_token)
         job = self._job.terms.job
         if follows(job, request.job) or follows(request.job, job):
-            # Its session joins the later generation meanwhile; then it asks again as a member of that.
+            # The worker's session joins the later generation meanwhile; then it asks again as a member of that.
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{job} is another generation of {request.job}: wait")
         if request.job != job or not claim.proven(self._job.host.secret):
             raise Refused(
@@ -341,7 +341,7 @@ class CoordinatorRpc:
         return reply
 
     async def wait_for_log_readers(self) -> None:
-        """Whoever follows the log has a moment to hear how the job ended."""
+        """Give clients that follow the log a moment to read how the job ended."""
         if time.monotonic() - self._followed < FOLLOWED:
             await asyncio.sleep(SEEN_OFF)
 

@@ -1,4 +1,4 @@
-"""Follow, seen from the shard: the decision stream comes in and is executed in order."""
+"""The method Follow on a shard server: receives the decision stream and executes it in order."""
 
 import asyncio
 import hmac
@@ -34,26 +34,25 @@ from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
-
-# Seconds after which the coordinator is told how far a long order is.
+# Seconds between two reports of progress while a long order is executed.
 TELL_EVERY = 1.0
-# Seconds between two looks at the memory that the coordinator is told of.
+# Seconds between two reports of memory.
 MEMORY_EVERY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a shard server may end. `recover`: seconds for which it is worth waiting for another coordinator."""
+    """Why a shard server may end. `recover`: seconds that it waits for another coordinator; 0: it ends."""
 
     exit_code: ExitCode
     reason: str
     recover: float = 0.0
-    # Not 0: this server begins again, with its folder of that number.
+    # Not 0: this server begins again, in its folder of that number.
     next_folder: int = 0
 
 
 class FollowRpc:
-    """At most one coordinator at a time; when its stream ends, so does this server's job."""
+    """The method Follow, for one coordinator at a time. When its stream ends, this server's job ends too."""
 
     def __init__(
         self,
@@ -64,25 +63,25 @@ class FollowRpc:
         former: str = "",
         out: Path | None = None,
     ) -> None:
-        """`ended` is called when this server may end, and `ending` says why. `former`: the generation that this process
-        has followed before. `out`: the run folder."""
+        """`ended` is called when this server may end; `ending` says why. `former`: the generation that this process
+        followed before. `out`: the run folder."""
         self._former, self._out = former, out
         self._host = host
         self._servers = servers
         self._secret = job_secret
         self._ended = ended
-        # The number of the entry that comes next, and the answer to the last trial.
+        # The number of the next log entry, and the answer to the last trial.
         self._next_entry = 0
         self._answer = shard_pb2.FollowReply()
-        # When the coordinator was last told of the memory.
+        # When memory was last reported.
         self._memory_told = 0.0
-        # As its coordinator says.
+        # Seconds to wait for another coordinator, as the present one says.
         self._recover = 0.0
         # Set once.
         self.ending: Ending | None = None
 
     async def follow(self, call: Call) -> None:
-        # A call that sends nothing owns nothing: the first that opens, with the proof, is the coordinator.
+        # A call that sends nothing owns nothing. The first one that opens with a valid proof is the coordinator.
         first = await _next(call)
         if first is None or first.WhichOneof("message") != "open":
             raise invalid("expected a FollowRequest with open first")
@@ -94,11 +93,11 @@ class FollowRpc:
                 await call.reply(self._progress())
         finally:
             self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", recover=self._recover)
-            # The end cuts all calls: not before this one has its status.
+            # The server's end cuts all calls; this one needs its status first.
             call.when_over(self._ended)
 
     def _open(self, message: shard_pb2.Open, call: Call) -> None:
-        """At most once in this server's life. Raises Refused, with nothing changed."""
+        """Accept the coordinator, at most once in this server's life. Raises Refused, with nothing changed."""
         if not opens(self._secret, message.job, message.task_index, message.secret, message.proof):
             raise precondition(
                 f"server {self._host.server} takes orders from a coordinator with its own job secret only: "
@@ -112,7 +111,7 @@ class FollowRpc:
                 f"got {message.job}, which is over"
             )
         if follows(message.job, self._host.job):
-            # What it holds is void. It begins again, and takes the next call.
+            # What this server holds is void. It begins again, and takes the next call.
             self._end(
                 ExitCode.UNREACHABLE, f"the job goes on as {message.job}", recover=message.recover_timeout
             )
@@ -142,7 +141,7 @@ class FollowRpc:
                 await self._configure(request.configure)
             case "decisions":
                 if self._host.state.failure is not None:
-                    # The coordinator has been told, and will say how this ends.
+                    # The coordinator knows of the failure and decides how this ends.
                     return
                 decisions = request.decisions.decisions
                 orders = [(d.index, _order(d)) for d in decisions]
@@ -153,7 +152,7 @@ class FollowRpc:
                 if orders:
                     self._next_entry = orders[-1][0] + 1
                     while not await self._host.execute(self._next_entry, TELL_EVERY):
-                        # Much was ordered, or much is to be computed: how far it is.
+                        # A long order: report progress.
                         await call.reply(self._progress())
             case "trial":
                 await self._try(request.trial)
@@ -199,7 +198,7 @@ class FollowRpc:
         log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables), extra=fields)
 
     async def _take_up(self, message: shard_pb2.Configure, plan: Plan) -> None:
-        """The job goes on: this server's part of it, as it is saved. Raises Refused."""
+        """Restore this server's part of a checkpoint. Raises Refused."""
         store = self._host.saver.store
         try:
             if store is None:
@@ -232,16 +231,17 @@ class FollowRpc:
         return reply
 
     def _end(self, code: ExitCode, reason: str, *, recover: float = 0.0, next_folder: int = 0) -> None:
-        """The first reason counts: an older coordinator does not end what a newer one goes on with."""
+        """Record why this server may end. The first reason counts: an older coordinator must not end what a newer
+        one continues."""
         if self.ending is None:
             self.ending = Ending(code, reason, recover, next_folder)
 
 
 class FollowNobody:
-    """Follow at the coordinator's own server."""
+    """The method Follow on the coordinator's own server."""
 
     async def follow(self, call: Call) -> None:
-        """Refuse."""
+        """Refuse the call."""
         await _next(call)
         raise precondition(
             "server 0 hosts the coordinator and follows nobody: expected Follow at servers 1 and up"

@@ -15,14 +15,14 @@ Seen = TypeVar("Seen")
 class Owner:
     """The event loop of a server, and the thread that runs it.
 
-    Nothing that it owns has a lock. Other threads (of the metrics page, of tests) `ask` it.
-    Before the loop runs, and after it has ended, whoever asks reads for itself: nothing changes then.
+    Nothing that this thread owns has a lock; other threads (the metrics page, tests) call `ask`. Before the loop
+    runs and after it has ended nothing changes, so they read directly.
     """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
-        # What was asked and is not answered, lest the end of the loop leave somebody waiting.
+        # Unanswered questions, which the end of the loop must cancel.
         self._asked: set[Future[object]] = set()
         self._guard = threading.Lock()
 
@@ -32,11 +32,11 @@ class Owner:
         return self._loop
 
     def begin(self) -> None:
-        """The running loop of this thread owns everything from now on."""
+        """Make the running loop and this thread the owner from now on."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
     def end(self) -> None:
-        """The loop has ended; nothing changes any more."""
+        """End ownership: the loop has ended, and nothing changes any more."""
         with self._guard:
             self._thread = None
             asked, self._asked = self._asked, set()
@@ -44,7 +44,7 @@ class Owner:
             future.cancel()
 
     def ask(self, read: Callable[[], Seen]) -> Seen:
-        """What `read` makes of what is owned, with nothing changing meanwhile. From any thread."""
+        """Return what `read` returns, called by the owner so that nothing changes meanwhile. From any thread."""
         future: Future[Seen] = Future()
         with self._guard:
             away = self._thread not in (None, threading.get_ident())
@@ -66,25 +66,25 @@ class Owner:
             future.set_exception(error)
 
     def tell(self, act: Callable[[], object]) -> None:
-        """Have `act` done soon. From any thread, and from a signal handler; nothing happens once the loop has ended."""
+        """Call `act` on the loop soon. From any thread or signal handler; does nothing once the loop has ended."""
         if self._loop is None:
             return
         try:
             self._loop.call_soon_threadsafe(act)
         except RuntimeError:
-            # It is closed.
+            # The loop is closed.
             return
 
 
 def wait_for(future: "Future[Seen]") -> None:
-    """Until it is done, in whatever way."""
+    """Block until the future is done or cancelled."""
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
     done.wait()
 
 
 async def until(future: "asyncio.Future[None]", seconds: float) -> None:
-    """Wait for `future`, so many seconds at most. It is done afterwards."""
+    """Wait for `future`, at most `seconds`. It is done afterwards."""
     timer = future.get_loop().call_later(seconds, settle, future)
     try:
         await future
@@ -93,25 +93,26 @@ async def until(future: "asyncio.Future[None]", seconds: float) -> None:
 
 
 def settle(future: "asyncio.Future[None]") -> None:
+    """Set the future's result to None, unless it is done."""
     if not future.done():
         future.set_result(None)
 
 
 class Changes:
-    """Those that wait for a change of what the loop's thread owns: each looks again after every `notify`."""
+    """Waiters for a change of state that the loop's thread owns. Each checks its condition after every `notify`."""
 
     def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self._loop = loop
-        # Looked at before each `notify` on the path of a step.
+        # Checked before each `notify` on the path of a step.
         self.waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """`condition()`, once it holds or after so many seconds."""
+        """Wait until `condition()` holds, at most `seconds`; return whether it does."""
         if condition() or seconds <= 0:
             return condition()
         loop = self._loop()
         end = loop.time() + seconds
-        # Who was woken first may have taken what several wait for.
+        # The first waiter that woke may have taken what several wait for.
         while not condition() and (left := end - loop.time()) > 0:
             future = loop.create_future()
             self.waiting[future] = condition
@@ -122,6 +123,7 @@ class Changes:
         return condition()
 
     def notify(self) -> None:
+        """Wake the waiters whose condition holds."""
         if self.waiting:
             for future, condition in list(self.waiting.items()):
                 if condition():
@@ -130,7 +132,7 @@ class Changes:
 
 
 class CounterWaits:
-    """Those that wait until a number that only rises is beyond one of their own. A rise costs by those whom it ends."""
+    """Waiters on a monotonic counter. An increase costs only the waiters that it ends."""
 
     def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self._loop = loop
@@ -141,8 +143,8 @@ class CounterWaits:
         return len(self.heap)
 
     async def wait_beyond(self, number: int, seconds: float, most: int) -> None:
-        """Until the number is greater, or so many seconds are over. Of more than `most` that wait, the one that
-        waits for the greatest number waits no longer."""
+        """Wait until the counter exceeds `number`, at most `seconds`. Of more than `most` waiters, the one for the
+        greatest number is woken."""
         self._order += 1
         entry = (number, self._order, self._loop().create_future())
         heappush(self.heap, entry)
@@ -161,28 +163,26 @@ class CounterWaits:
             heapify(self.heap)
 
     def advance(self, number: int) -> None:
+        """Wake the waiters that the counter's new value ends."""
         while self.heap and self.heap[0][0] < number:
             settle(heappop(self.heap)[2])
 
     def drop_all(self) -> None:
+        """Wake all waiters."""
         heap, self.heap = self.heap, []
         for _, _, future in heap:
             settle(future)
 
 
 Made = TypeVar("Made")
-
-
-# Bytes of a pass. One of so many takes some 0.2 ms: about what it costs to hand it to another thread and back.
+# Bytes of a pass that is worth a thread: it takes some 0.2 ms, about the cost of handing it over and back.
 LARGE_PASS: Final = 2**20
-
-
-# Of a server, whatever the number of its workers.
+# Threads of a server, whatever the number of its workers.
 PASS_THREADS: Final = 2
 
 
 class _Outcome(Generic[Made]):
-    """What some work returned or raised."""
+    """What a piece of work returned or raised."""
 
     def __init__(self, made: Made | None, error: BaseException | None) -> None:
         self._made, self.error = made, error
@@ -201,7 +201,8 @@ class _Outcome(Generic[Made]):
 
 
 class HeavyWork:
-    """Runs what is small at once, and what is large on a pool of `threads`, with that `name`. Close it at the end."""
+    """Passes over large arrays, on a pool of `threads` beside the loop. Small work runs at once. Close it at the
+    end."""
 
     def __init__(self, owner: Owner, threads: int = PASS_THREADS, name: str = "heavy") -> None:
         self._owner = owner
@@ -209,7 +210,7 @@ class HeavyWork:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def begin(self) -> None:
-        """Start the threads: later the system may give none. Raises RuntimeError."""
+        """Start the threads now; later the system may refuse. Raises RuntimeError."""
         started = Barrier(self._threads + 1)
         try:
             for _ in range(self._threads):
@@ -220,14 +221,16 @@ class HeavyWork:
         started.wait()
 
     async def run(self, nbytes: int, work: Callable[[], Made]) -> Made:
-        """What `work` returns or raises. It must touch nothing that the loop owns, if it is large.
+        """Return or raise what `work` does. If large, it runs on the pool and must touch nothing that the loop
+        owns.
 
-        Whoever waits is cancelled only once the work has ended, for it uses arrays that would be given back then.
+        A waiting task is cancelled only when the work has ended, because the work uses arrays that would be freed
+        then.
         """
         return work() if nbytes <= LARGE_PASS else await self.on_pool(work)
 
     async def on_pool(self, work: Callable[[], Made]) -> Made:
-        """As `run`, on the pool whatever its size."""
+        """Run the work on the pool whatever its size; otherwise as `run`."""
         loop = self._owner.loop
         ended = loop.create_future()
         outcomes: list[_Outcome[Made]] = []
@@ -245,24 +248,29 @@ class HeavyWork:
             except asyncio.CancelledError as error:
                 cancelled, ended = error, loop.create_future()
         if cancelled is not None:
-            # What it raised says nothing to one that is cancelled.
+            # The cancellation outweighs what the work raised.
             raise cancelled
         return outcomes[0].result()
 
     def start(self, work: Callable[[], object], ended: Callable[[BaseException | None], object]) -> None:
-        """Run it on the pool whatever its size; `ended` is called on the loop with what it raised."""
+        """Run the work on the pool; `ended` is called on the loop with its error, if any."""
         self._submit(work, lambda outcome: ended(outcome.error))
 
     def _submit(self, work: Callable[[], Made], over: "Callable[[_Outcome[Made]], object]") -> None:
-        """`over` is called on the loop in the first turn after the work; a future of the pool would take another."""
+        """Run the work on the pool, and `over` on the loop in the first turn after it. A future of the pool would
+        take another turn."""
         loop = self._owner.loop
         self._pool.submit(lambda: loop.call_soon_threadsafe(over, _Outcome.of(work)))
 
     def close(self) -> None:
-        """Work under way is waited for: a pass over a model at most."""
+        """Stop the threads, after the work under way: one pass over a model at most."""
         self._pool.shutdown()
 
 
 def freeze_gc() -> None:
-    """All that this process has made so far stays: nobody looks through it again. From any thread."""
+    """Exclude all present objects from garbage collection. From any thread.
+
+    Modules and compiled loops are some 180,000 objects; a collection of them would stop the loop for 130 ms.
+    Members and their connections, a tenth of that, come later and stay included.
+    """
     gc.freeze()

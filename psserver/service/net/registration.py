@@ -1,8 +1,7 @@
-"""Registering methods so that whatever arrives gets one clear answer.
+"""Registration of gRPC methods, so that every call gets one clear answer.
 
-The generated registration lets a message that does not parse surface as an
-internal error. Here it is refused as INVALID_ARGUMENT with the name of the
-message that was expected. Calls are tasks of the event loop.
+The generated registration answers a message that does not parse with an internal error. Here it is refused as
+INVALID_ARGUMENT, with the name of the expected message. Calls are tasks of the event loop.
 """
 
 import asyncio
@@ -29,13 +28,14 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 MESSAGE_LIMIT = 2000
-# Of the loop's time, for methods that take one request; a status costs it a millisecond, a report of an epoch five.
+# Share of the loop's time for methods that take one request. A status costs a millisecond, a report of an epoch
+# five.
 SHARE = 0.2
 
 
 class _NoCancelledCalls(logging.Filter):
-    """gRPC logs a call that is cancelled before its method begins, or at the server's end, as its method's error, and
-    warns of one that comes while the server ends."""
+    """A filter for gRPC's log: calls that are cancelled before their method begins or at the server's end are no
+    errors."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         kind = record.exc_info[0] if record.exc_info else None
@@ -48,7 +48,7 @@ _FILTER = _NoCancelledCalls()
 
 
 def parsed(kind: type[Message], data: bytes) -> Any:
-    """The message of that kind. Raises Refused for bytes that are none."""
+    """Parse a message of that kind. Raises Refused for bytes that do not parse."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
@@ -58,7 +58,7 @@ def parsed(kind: type[Message], data: bytes) -> Any:
 
 
 def bounded(message: Any) -> Any:
-    """The message itself; raises Refused for a field that is beyond its bound."""
+    """Return the message. Raises Refused if a field is beyond its bound."""
     try:
         check(message)
     except BoundError as error:
@@ -72,10 +72,9 @@ async def abort(context: "Context", refused: Refused) -> NoReturn:
 
 
 def clipped(message: str) -> str:
-    """`message`, which may quote whatever a peer sent, short enough to arrive.
+    """Shorten `message`, which may quote what a peer sent, so that it arrives.
 
-    It travels as metadata, of which gRPC takes 8 KiB; what is not ASCII is
-    written there in three bytes for one.
+    It travels as metadata, of which gRPC takes 8 KiB; each byte that is not ASCII takes three there.
     """
     text = message.encode("utf-8", "replace")
     if len(text) <= MESSAGE_LIMIT:
@@ -89,9 +88,9 @@ First = Callable[[Any, "Call"], None]
 
 @dataclass(slots=True)
 class Call:
-    """A call's messages, each way, as its method sees them: bytes. The call's task owns it.
+    """A call as its method sees it: messages each way, in bytes. The call's task owns it.
 
-    `patience`: seconds that the peer may take to read so many bytes.
+    `patience`: seconds that the peer may take to read that many bytes.
     """
 
     context: "Context"
@@ -99,17 +98,17 @@ class Call:
     watch: Watch
     patience: Callable[[int], float]
     spoken: bool = False
-    # A message is on its way that the peer has not taken yet.
+    # A message is being sent that the peer has not taken yet.
     sending: bool = False
 
     @property
     def fingerprint(self) -> bytes:
-        """Of the certificate that the peer has shown; empty without one."""
+        """Fingerprint of the certificate that the peer has shown; empty without one."""
         shown = list(self.context.auth_context().get("x509_pem_cert", ()))
         return fingerprint_of_pem(shown[0].decode()) if shown else b""
 
     async def receive(self) -> bytes | None:
-        """The next message, of which the first must come in time; None when the peer sends no more."""
+        """Return the next message, or None at the end of the stream. The first one must arrive in time."""
         if self.spoken:
             return await self._read()
         with self.watch.first_message(self.caller):
@@ -128,8 +127,8 @@ class Call:
     async def only(
         self, kind: type[Message], first: "First | None" = None, turns: Turns | None = None
     ) -> Any:
-        """The one request of a method that takes one. With `turns`: in its turn, until which the call counts as one
-        that has said nothing, and has as long. Raises Refused."""
+        """Return the one request of a unary method. With `turns`, wait for a turn on the loop's time; until then
+        the call counts as silent. Raises Refused."""
         with self.watch.first_message(self.caller):
             message = await self._read()
             if turns is not None:
@@ -142,13 +141,13 @@ class Call:
         return bounded(request)
 
     async def receive_many(self, take: Callable[[bytes], bool]) -> None:
-        """None: gRPC's own threads receive them one by one."""
+        """Do nothing: gRPC's own threads receive messages one by one."""
 
     async def send_many(self, messages: Iterator[Parts]) -> None:
-        """None: gRPC's own threads send them one by one."""
+        """Do nothing: gRPC's own threads send messages one by one."""
 
     async def send(self, parts: Parts) -> None:
-        """One message, in pieces. A peer that does not read holds nothing: it must take it in time."""
+        """Send one message, in pieces. The peer must read it in time, because an unread message holds memory."""
         message = b"".join(parts)
         self.caller.deadline = asyncio.get_running_loop().time() + self.patience(len(message))
         if len(message) < LARGE_MESSAGE:
@@ -173,35 +172,37 @@ class Call:
         await self.send((message.SerializeToString(),))
 
     def when_over(self, function: Callable[[], None]) -> None:
-        """Calls `function` once this call has ended, its status with it on the wire."""
-        # The stubs name a class here, where any function will do.
+        """Call `function` once this call has ended and its status has been sent."""
+        # The stubs demand a class here, but any function will do.
         self.context.add_done_callback(lambda _: function())  # type: ignore[arg-type]
 
 
 class Registration:
-    """Makes handlers of methods. `watch` holds every call to its deadlines; `patience` as of `Call`; `authorizer` says
-    whether the caller may call.
+    """Makes handlers of methods. `watch` enforces the deadlines of every call, `patience` is that of `Call`, and
+    `authorizer` decides who may call.
 
-    Every method takes a stream of messages, those with one request, too: gRPC would wait for a request that never
-    comes, and would answer bytes that do not parse with an internal error.
+    Every method is registered as a stream of messages, also those with one request: otherwise gRPC would wait for a
+    request that never comes, and answer bytes that do not parse with an internal error.
     """
 
     def __init__(
         self, watch: Watch, patience: Callable[[int], float], authorizer: Authorizer | None = None
     ) -> None:
-        """`authorizer`: None for anybody."""
+        """`authorizer`: None admits everybody."""
         self._watch = watch
         self._patience = patience
         self._authorizer = authorizer or Authorizer()
         logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
-        # Of methods that take one request, whoever asks.
+        # Turns of all methods that take one request.
         self._turns = Turns(SHARE)
-        # To such requests.
+        # Unread answers of those methods.
         self._answers = ConcurrentCalls(int(ANSWERS.value))
 
     def method(self, path: str, function: Callable[[Call], Awaitable[None]]) -> "Method":
-        """`path`: "/service/method". `function` receives and sends raw messages. What it refuses ends the call with the
-        reason. Who may not call it is refused before anything is read."""
+        """Make the handler of `path` ("/service/method"). `function` receives and sends raw messages.
+
+        A refusal ends the call with its reason. An unauthorized caller is refused before anything is read.
+        """
 
         async def serve(_: object, context: "Context") -> None:
             task = asyncio.current_task()
@@ -216,8 +217,8 @@ class Registration:
                 try:
                     await self._served(function, call, task)
                 except grpc.aio.InternalError as error:
-                    # The transport takes nothing more of this call. gRPC learns a moment later that the peer has gone,
-                    # and would log a traceback until then.
+                    # The transport accepts nothing more for this call. gRPC learns a moment later that the peer has
+                    # gone, and would log a traceback.
                     raise asyncio.CancelledError(f"the peer has gone: {error}") from error
 
         return grpc.stream_stream_rpc_method_handler(serve, None, None)
@@ -231,8 +232,8 @@ class Registration:
             await abort(call.context, refused)
         except asyncio.CancelledError:
             if call.sending or not call.caller.cut_off:
-                # The peer has gone, or does not read: it would not hear the reason either. A call that ends
-                # without one makes the transport let go of what it holds for it.
+                # The peer has gone or does not read, so it would not get the reason either. A call that ends
+                # without one makes the transport free what it holds for it.
                 raise
             task.uncancel()
             await abort(call.context, Refused(grpc.StatusCode.CANCELLED, "the server ended this call"))
@@ -244,7 +245,7 @@ class Registration:
         request: type[Message],
         first: First | None = None,
     ) -> "Method":
-        """One message in, one out."""
+        """Make the handler of a method with one message each way. `first` checks the request before its bounds."""
 
         async def serve(call: Call) -> None:
             reply = await function(await call.only(request, first, self._turns), call)

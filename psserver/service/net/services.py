@@ -1,4 +1,4 @@
-"""The methods of a server's gRPC services, ours and those of gRPC (health, reflection), as calls of the event loop."""
+"""The gRPC services of a server: ours, and gRPC's own health and reflection, as calls of the event loop."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -27,14 +27,14 @@ NAMES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
 class Parsed:
-    """Stands for `server` where a generated function registers methods; `rpc` makes them."""
+    """A stand-in for `server` to which generated functions add methods; `rpc` makes their handlers."""
 
     def __init__(self, server: grpc.aio.Server, rpc: Registration) -> None:
         self._server, self._rpc = server, rpc
         self._few = ConcurrentCalls(int(FOREIGN.value))
 
     def add_generic_rpc_handlers(self, handlers: Sequence[object]) -> None:
-        """The generated functions register every method twice; the other time it has a name."""
+        """Do nothing: generated functions register every method twice, and the other method has names."""
 
     def add_registered_method_handlers(self, service: str, methods: "Mapping[str, Method]") -> None:
         made = {
@@ -66,7 +66,7 @@ class Parsed:
 
 
 class ServicerContext:
-    """A call as those services see it: they write replies themselves, or abort."""
+    """A call as gRPC's own services see it: they write replies themselves, or abort."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -81,7 +81,7 @@ class ServicerContext:
 async def _messages(parse: Callable[[bytes], Any], call: Call) -> AsyncIterator[Any]:
     while (data := await call.receive()) is not None:
         yield _message(parse, data)
-        # Of strangers, every message must come in time.
+        # Every message of a stranger must arrive in time.
         call.spoken = False
 
 
@@ -94,18 +94,17 @@ def _message(parse: Callable[[bytes], Any], data: bytes) -> Any:
         ) from error
 
 
-# It has no types.
+# gRPC's health service has no types.
 Health = Any
-
 COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
 SHARD = shard_pb2.DESCRIPTOR.services_by_name["Shard"]
 
 
 def methods(service: ServiceDescriptor, rpc: Registration, *served: object) -> "Methods":
-    """Make a handler for each method of a service, of the coroutine of its name that one of `served` has.
+    """Make a handler for each method of a service, from the coroutine of its name in one of `served`.
 
-    `GatherEpoch` is ``gather_epoch``; what weighs a unary method's request first is ``weigh_gather_epoch``, where there
-    is one. Raises TypeError for a method that nobody serves.
+    `GatherEpoch` is ``gather_epoch``. If there is a ``weigh_gather_epoch``, it checks a unary method's request
+    first. Raises TypeError for a method without a coroutine.
     """
     found = {}
     for method in service.methods:
@@ -128,11 +127,11 @@ def methods(service: ServiceDescriptor, rpc: Registration, *served: object) -> "
 
 
 async def add_services(server: grpc.aio.Server, services: "dict[str, Methods]", rpc: Registration) -> Health:
-    """Register `services` by name, and beside them gRPC's own health and reflection; the former is returned."""
+    """Register `services` by name, and gRPC's own health and reflection; return the health service."""
     for name, methods in services.items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
     status = health.aio.HealthServicer()
-    # Of a server they use the two methods that it has.
+    # Generated functions use only the two methods that `Parsed` has.
     ours = cast(grpc.Server, Parsed(server, rpc))
     health_pb2_grpc.add_HealthServicer_to_server(status, ours)
     for name in ("", *services):

@@ -1,4 +1,4 @@
-"""Session: a worker's messages to the job, the job's notices to the worker."""
+"""The method Session: a worker's messages to the job, and the job's notices to the worker."""
 
 import asyncio
 import logging
@@ -20,22 +20,23 @@ from pswire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger("ps-server")
 
-# What a worker sends as often as it works.
+# Messages of which a worker sends as many as it does work.
 WORK = ("ready", "commit")
-# Messages of one session that bring no work: each leaves entries in the decision log.
+# Rate of a session's other messages: each leaves entries in the decision log.
 IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES = 100.0, 1000
 
 
 class SessionRpc:
-    """Called by the task of each call; it keeps nothing of its own but who came how often."""
+    """The method Session. Its only state is how often each name came."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        # A name that never committed has no pace of its own, also of a worker that was lost before its first commit.
+        # A name that has never committed shares one pace with all others, also if its worker was lost before its
+        # first commit.
         self._streams = Arrivals(job.terms.workers, job.has_committed)
 
     async def serve(self, call: Call) -> None:
-        """Notices go out in this task; a second one reads the worker's messages."""
+        """Send notices in this task, and read the worker's messages in a second one."""
         data = await call.receive()
         first = None if data is None else parsed(pb.SessionRequest, data)
         if first is None or first.WhichOneof("message") != "hello":
@@ -63,10 +64,10 @@ class SessionRpc:
             self._job.detach(hello.worker, hello.incarnation, outbox)
 
     async def _reply(self, call: Call, outbox: Outbox) -> None:
-        """What is there at once goes out as one message. Until a fatal refusal, or the end of the stream."""
+        """Send notices, all that are ready in one message, until a fatal refusal or the end of the stream."""
         while notices := await outbox.take():
             if not await self._job.flushing.written():
-                # What the log does not have nobody hears of; the end of the job is among what comes now.
+                # Nobody hears of decisions that the log does not have; the end of the job is sent all the same.
                 notices = [notice for notice in notices if isinstance(notice, protocol.Stop)]
             if notices:
                 reply = pb.SessionReply()
@@ -80,17 +81,17 @@ class SessionRpc:
         bucket = TokenBucket(IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES)
         try:
             while (data := await call.receive()) is not None:
-                # A field beyond its bound costs a worker that message, not its session.
+                # A field beyond its bound costs a worker that message, but not its session.
                 request = parsed(pb.SessionRequest, data)
                 self._take(request, hello, outbox)
                 if request.WhichOneof("message") not in WORK:
                     bucket.spend()
-                    # What is unread meanwhile waits at its sender.
+                    # Further messages wait at their sender.
                     await outbox.ended(bucket.wait())
         except Refused as refused:
             outbox.put(protocol.Refusal(refused.message, fatal=True))
         except (grpc.aio.BaseError, grpc.RpcError) as error:
-            # How gRPC reports a stream that broke.
+            # gRPC reports a broken stream this way.
             log.debug("session of %s ended: %r", hello.worker, error)
         except Exception as error:
             fields = event("session_failed", worker=hello.worker)
@@ -120,7 +121,7 @@ class SessionRpc:
                 job.decider.handle(worker, incarnation, told)
 
     def _tell(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
-        """What people ask for in a status; nothing is decided by it."""
+        """Record what a worker reports for people's status; no decision depends on it."""
         match request.WhichOneof("message"):
             case "extent":
                 extent = Extent(request.extent.epochs, request.extent.batches)

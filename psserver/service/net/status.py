@@ -8,13 +8,11 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2
 
 _REPORT = MessageCodec(JobReport, pb.StatusReply, sent=REASON, part=True)
-
-
 progress_to_wire = MessageCodec(JobProgress, pb.Progress).to_wire
 
 
 def report_to_wire(report: JobReport) -> pb.StatusReply:
-    """All of it but what the job's other parts know."""
+    """Convert the report, without what other parts of the job contribute."""
     reply = _REPORT.to_wire(report)
     reply.pending = report.pending
     if report.loss is None:

@@ -1,4 +1,4 @@
-"""What an exchange's messages travel on: a gRPC call, or a connection of a plain socket."""
+"""Streams of messages that Exchange is served on: a gRPC call or a connection of a socket."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
@@ -16,25 +16,27 @@ class Stream(Protocol):
 
     @property
     def fingerprint(self) -> bytes:
-        """Of the certificate that the other end has shown; empty without one."""
+        """Fingerprint of the certificate that the other end has shown; empty without one."""
         ...
 
     async def receive(self) -> Message | None:
-        """The next message, good until the one after it; None when the stream is over."""
+        """Return the next message, valid until the one after it; None at the end of the stream."""
         ...
 
     async def receive_many(self, take: Callable[[Message], bool]) -> None:
-        """Of further messages those that come without a pause, and none where the stream cannot: `take` is given
-        each on another thread, until it returns False. What it raises is raised."""
+        """Pass messages that arrive without a pause to `take`, on another thread, until it returns False.
+
+        A stream that cannot do that passes none. Raises what `take` raises.
+        """
         ...
 
     async def send(self, parts: Parts) -> None:
-        """One message, in pieces. It must be taken in time."""
+        """Send one message, in pieces. The peer must read it in time."""
         ...
 
     async def send_many(self, messages: Iterator[Parts]) -> None:
-        """Of large messages those that are taken without a pause, and none where the stream cannot; they are made on
-        another thread."""
+        """Send large messages while the peer keeps up. They are made on another thread; a stream that cannot do
+        that sends none."""
         ...
 
 

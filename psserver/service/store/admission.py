@@ -17,16 +17,19 @@ from pswire.generations import follows
 
 
 class Claims:
-    """`patience`: seconds that a call waits for the log. The loop's thread owns it."""
+    """Admission of members, once this server has executed the log far enough. The loop's thread owns it.
+
+    `patience`: seconds that a call waits for the log.
+    """
 
     def __init__(self, state: SharedShard, calls: MemberCalls, server: int, patience: float) -> None:
         self._state, self._calls, self._server = state, calls, server
         self.patience = patience
 
     async def admit(self, claim: Claim, plan: str, after: int, caller: Caller) -> Shard:
-        """The shard, once it has executed entry `after`.
+        """Return the shard, once it has executed entry `after`.
 
-        Raises Refused for another job or plan, and for who is no member; such a one waits for nothing, and
+        Raises Refused for another job or plan, and for a peer that is no member. Such a peer waits for nothing and
         learns nothing of the model.
         """
         if claim.job != self._state.job:
@@ -40,7 +43,7 @@ class Claims:
         return await self.admit_member(claim.worker, claim.incarnation, plan, after)
 
     async def admit_member(self, worker: str, incarnation: int, plan: str, after: int) -> Shard:
-        """As `admit`, of one that has proven who it is. An empty `worker` is the coordinator."""
+        """Admit a peer that has proven its name. An empty `worker` is the coordinator. Otherwise as `admit`."""
         state = self._state
         if state.executed <= after:
             await self._catch_up(after)
@@ -63,19 +66,19 @@ class Claims:
         return shard
 
     async def _catch_up(self, after: int) -> None:
-        """Wait for the log, among so many others at most: whoever wants what is farthest off is refused."""
+        """Wait for the log. Of too many waiters, the one for the farthest entry is refused."""
         self._state.check_going(self._server)
         await self._state.catching_up.wait_beyond(after, self.patience, most=int(AWAITING.value))
 
     @property
     def awaiting(self) -> int:
-        """Calls that wait for the log."""
+        """Number of calls that wait for the log."""
         return len(self._state.catching_up)
 
     async def _check_job(self, job: str) -> None:
         state, server = self._state, self._server
         if not state.job or follows(job, state.job):
-            # It serves nobody yet, or has to find out that its coordinator is gone.
+            # This server serves no job yet, or has to notice that its coordinator is gone.
             await state.wait_for(
                 lambda: bool(state.job) and not follows(job, state.job), self.patience, server
             )
@@ -91,16 +94,17 @@ class Claims:
 
 
 class PushSlots:
-    """`patience`: seconds that an earlier push of a ticket may take to end. The loop's thread owns it."""
+    """Staging slots for pushes. `patience`: seconds that an earlier push of a ticket may take to end. The loop's
+    thread owns it."""
 
     def __init__(self, state: SharedShard, memory: ShardMemory, server: int, patience: float) -> None:
         self._state, self._memory = state, memory
         self._server, self._patience = server, patience
 
     async def begin(self, shard: Shard, ticket: int, worker: str, caller: Caller) -> Slot:
-        """A slot for the ticket's payload, as soon as memory admits it.
+        """Return a slot for the ticket's payload, as soon as memory admits it.
 
-        A push of the ticket that is under way is cut: its worker has begun anew.
+        An earlier push of the ticket is cut: its worker has begun anew. Raises Refused.
         """
         self._state.admission.supersede(ticket)
         if not self._may_enter(shard, ticket, worker):
@@ -108,7 +112,8 @@ class PushSlots:
         return self._place(shard, ticket, caller)
 
     def _may_enter(self, shard: Shard, ticket: int, worker: str) -> bool:
-        """Raises Refused for a ticket that takes no payload, or none of this worker."""
+        """Return whether there is room now. Raises Refused for a ticket that takes no payload, or none of this
+        worker."""
         refusal = shard.refusal(ticket, worker)
         if refusal is not None:
             raise Refused(grpc.StatusCode.ABORTED, refusal)
@@ -129,7 +134,7 @@ class PushSlots:
             if not await self._state.admission.wait(ticket, -1 if turn is None else turn):
                 raise Refused(grpc.StatusCode.CANCELLED, "the worker pushes the ticket anew")
             self._state.check_going(self._server)
-        # The next may come in, too.
+        # There may be room for the next one, too.
         self._state.admission.freed()
 
     def _place(self, shard: Shard, ticket: int, caller: Caller) -> Slot:
@@ -140,7 +145,7 @@ class PushSlots:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message) from error
 
     def finish(self, shard: Shard, slot: Slot) -> None:
-        """The payload is complete and finite. Raises Refused when the ticket is closed, or has another."""
+        """Give the complete payload to its ticket. Raises Refused if that is closed or has another one."""
         taken = shard.staging.finish(slot)
         self._ended(slot)
         if not taken:
@@ -154,6 +159,7 @@ class PushSlots:
         self._state.received += 1
 
     def give_up(self, shard: Shard, slot: Slot) -> None:
+        """Free the slot of an incomplete payload."""
         shard.staging.give_up(slot)
         self._ended(slot)
 
@@ -163,18 +169,20 @@ class PushSlots:
 
 
 class Attachments:
-    """`patience`: seconds that a member's older stream may take to let go. The loop's thread owns it."""
+    """Shared memory attached by members, one stream each. `patience`: seconds that a member's older stream may take
+    to release it. The loop's thread owns it."""
 
     def __init__(self, state: SharedShard, memory: ShardMemory, server: int, patience: float) -> None:
         self._state, self._memory = state, memory
         self._server, self._patience = server, patience
-        # On which stream each member has attached memory.
+        # The stream on which each member has attached memory.
         self._attached: dict[str, Caller] = {}
 
     async def begin(self, worker: str, caller: Caller) -> str | None:
-        """Make room for what `worker` attaches on its stream `caller`; or why there is none.
+        """Reserve memory for `worker` on its stream `caller`; return why there is none, or None.
 
-        Its older stream is cut, and given time to let go."""
+        An older stream of the worker is cut, and given time to release its memory.
+        """
         before = self._attached.get(worker)
         if before is not None:
             before.cancel()
@@ -189,7 +197,7 @@ class Attachments:
         return refusal
 
     def end(self, worker: str, caller: Caller) -> None:
-        """The stream has let go of what was attached on it."""
+        """Release what was attached on the stream."""
         if self._attached.get(worker) is caller:
             del self._attached[worker]
             self._memory.give_slots(worker)

@@ -1,4 +1,4 @@
-"""Whole checkpoints: server 0 waits for the parts of all servers, and completes what all have written."""
+"""Whole checkpoints: server 0 waits for the parts of all servers and completes the checkpoint."""
 
 import asyncio
 import contextlib
@@ -36,19 +36,21 @@ from pswire.records import StateError
 
 log = logging.getLogger("ps-server")
 
-# What the slowest disk may take beyond what the bytes do, in seconds.
+# Seconds that the slowest disk may take beyond the time for the bytes.
 PATIENCE = 60.0
 
 
 def limit(plan: Plan, worker_timeout: float) -> float:
-    """Seconds that the slowest server may take over its part of a checkpoint, by whose disk and link it writes. What
-    waits for a server behind a checkpoint has no less."""
+    """Return the seconds that the slowest server may take for its part, by its disk and link.
+
+    A wait for a server that may be busy with a checkpoint uses the same limit.
+    """
     return PATIENCE + math.ceil(4 * transfer(max(shard.nbytes for shard in plan.shards), worker_timeout))
 
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """A checkpoint that the log has ordered. `clock`: when, as the server's monotonic one has it."""
+    """A checkpoint that the log has ordered. `clock`: when, on the server's monotonic clock."""
 
     record: Record
     state: CoordinatorState
@@ -63,9 +65,9 @@ class _Due:
 
 
 class Checkpoints:
-    """One at a time; of those that are due meanwhile the newest follows. The loop's thread owns it.
+    """Checkpoints of a job, one at a time; of those due meanwhile, the newest follows. The loop's thread owns it.
 
-    A checkpoint that fails is said so, and training goes on.
+    A failed checkpoint is logged, and training continues.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Checkpoints:
         followers: list[Follower],
         names: set[str],
     ) -> None:
-        """`names`: of the checkpoints that are in the log already. Any other that is there was rolled back, or is of
+        """`names`: checkpoints that are in the log already. Any other in the store was rolled back, or belongs to
         another run."""
         self._names = names
         self._folder, self._store, self._keep = folder, store, keep
@@ -94,7 +96,7 @@ class Checkpoints:
         policy: Policy,
         plan: Plan,
     ) -> None:
-        """The log has ordered one, and the servers will save what they hold behind that entry."""
+        """Begin a checkpoint that the log has ordered; the servers save their state after that entry."""
         version = int(record.entry.to_json()["version"])
         try:
             due = _Due(record, state(), time.monotonic(), terms, policy, plan)
@@ -121,7 +123,7 @@ class Checkpoints:
             files |= await self._own(record.index, seconds)
             for follower in self._followers:
                 files |= await follower.saved(record.index, seconds)
-            # The log that leads to it may not be lost where it is kept.
+            # The log up to the checkpoint must be as safe as the checkpoint.
             self._run_log.flush()
             for file in (DECISIONS, METRICS):
                 await asyncio.to_thread(_sync, self._folder / file)
@@ -143,7 +145,7 @@ class Checkpoints:
         self._store.complete(about)
         self._names.add(name)
         with contextlib.suppress(CheckpointError):
-            # Of use to nobody as long as the checkpoint is there.
+            # Used only if the checkpoint is lost.
             files.write(RealDisk(0o644), self._folder / SAVED, [memoryview(f"{name}\n".encode())])
         self._store.prune(self._keep, frozenset({name}), self._is_void)
         self._make_room()
@@ -152,8 +154,7 @@ class Checkpoints:
         return name not in self._names
 
     def _make_room(self) -> None:
-        """Where the disk has no room for another checkpoint like the newest, older ones go: the next must not fail for
-        them."""
+        """Remove older checkpoints if the disk has no room for another one like the newest."""
         count = len(self._store.make_room(self._is_void))
         if count:
             fields = event("checkpoints_given_up", count=count)
@@ -188,13 +189,13 @@ class Checkpoints:
         log.error("version %d is NOT saved, and training goes on: %s", version, error, extra=fields)
 
     async def finish(self) -> None:
-        """Wait for the one that is being written. Every wait of it has an end."""
+        """Wait for the checkpoint that is being written. Every wait in it has a limit."""
         if self._writing is not None:
             await self._writing
 
 
 def _sync(path: Path) -> None:
-    """Raises CheckpointError."""
+    """Sync the file to disk. Raises CheckpointError."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

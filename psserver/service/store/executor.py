@@ -1,4 +1,4 @@
-"""Executes a shard's orders, in log order, as they come: small ones at once, large passes beside the loop."""
+"""Execution of a shard's orders in log order: small ones at once, large passes on threads beside the loop."""
 
 import asyncio
 import logging
@@ -18,16 +18,16 @@ from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 
-# Between looks at the words of workers that read in place, while an update waits for them; seconds.
+# Seconds between two looks at the control words of workers that read in place, while an update waits for them.
 LOOK_EVERY = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question behind the orders that were submitted before it: `look` at the shard, which changes nothing.
+    """A question that is answered behind the orders submitted before it. `look` at the shard changes nothing.
 
-    `passed`: bytes that `look` passes over. `answer` is called in a later turn with what it found; never where the
-    shard has failed. It stands under the number of the entry that comes next.
+    `passed`: bytes that `look` passes over. `answer` is called in a later turn with the result; never if the shard
+    has failed. A question carries the number of the entry that comes next.
     """
 
     passed: Callable[[Shard], int]
@@ -36,7 +36,7 @@ class Question:
 
 
 def trial_update(update: Apply, answer: Callable[[bool, float], None]) -> Question:
-    """Would `update` be finite, and what is the largest magnitude of all that it would change?"""
+    """Ask whether `update` would be finite, and for the largest magnitude of everything that it would change."""
     return Question(
         lambda shard: shard.passed(update),
         lambda shard: shard.try_update(update),
@@ -45,18 +45,16 @@ def trial_update(update: Apply, answer: Callable[[bool, float], None]) -> Questi
 
 
 Submitted = Order | Question
-# Orders that are no part of a usual step, behind which there is something to do.
+# Orders outside of a usual step, which need something done after them.
 _RARE = (Save, Release, Install)
 
 
 class Executor:
-    """Executes the orders of one shard. The loop's thread owns it.
+    """The executor of one shard's orders. The loop's thread owns it.
 
-    The first order of `_queue` is being executed while `_busy`: its arithmetic
-    runs on the pool, or it is an update that waits for readers to leave a buffer.
-
-    `lease`: seconds that an unread grant may hold up an update. `evicted`: called when versions were taken from
-    those who read them.
+    While `_busy`, the first order of `_queue` is being executed: its arithmetic runs on the pool, or it is an
+    update that waits for readers to leave a buffer. `lease`: seconds that an unread grant may hold up an update.
+    `evicted`: called when versions were taken from their readers.
     """
 
     def __init__(
@@ -76,28 +74,28 @@ class Executor:
         self._evicted = evicted
         self._queue: deque[tuple[int, Submitted]] = deque()
         self._busy = False
-        # Until when the first order waits for readers, and when it looks again.
+        # The deadline of the first order's wait for readers, and the timer of its next attempt.
         self._deadline: float | None = None
         self._look_again: asyncio.TimerHandle | None = None
         # Workers that left a granted version unread until it was taken back: how often, and since when.
         self._unread: dict[str, tuple[int, float]] = {}
-        # Called with each order that has arithmetic, and its seconds, where they are measured.
+        # Called with each order that has arithmetic and its seconds, if they are measured.
         self.timed: Callable[[Order, float], None] | None = None
-        # Called when the first weights are there.
+        # Called when the first weights are installed.
         self.installed: Callable[[Shard], object] = lambda _: None
-        # Called behind each order to save, with its index. Whether what the shard holds is being copied beside the
-        # loop: until `copied` is called, nothing may write to it.
+        # Called with each order to save and its index; returns whether the shard is being copied beside the loop.
+        # Nothing may write to it until `copied` is called.
         self.save: Callable[[int, Shard], bool] = lambda _, __: False
         self._copying = False
-        # An order waits for that.
+        # An order waits for that copy.
         self._waits_for_copy = False
 
     def submit(self, orders: Iterable[tuple[int, Submitted]]) -> None:
-        """Queue orders; they carry the indices that follow on what was submitted before."""
+        """Queue orders. Their indices follow those that were submitted before."""
         self._queue.extend(orders)
 
     def execute_submitted(self) -> None:
-        """Execute what can be executed now; what has to wait goes on by itself."""
+        """Execute what can be executed now. An order that must wait continues by itself."""
         queue, state = self._queue, self._state
         while queue and not self._busy:
             index, order = queue[0]
@@ -107,7 +105,7 @@ class Executor:
                 queue.popleft()
 
     def _attempt(self, index: int, order: Submitted, step: Callable[[int, Submitted], bool]) -> None:
-        """`step`, which says whether the order is executed. A failure is the shard's: nothing is executed any more."""
+        """Run `step`, which returns whether the order is executed. After a failure the shard executes nothing more."""
         try:
             executed = step(index, order)
         except Exception as error:
@@ -141,7 +139,7 @@ class Executor:
                 return False
         elif isinstance(order, Seal | Release):
             if kind is Seal and self._unread:
-                # It has what it was granted, whatever way it read it.
+                # The worker has read its version, in whatever way.
                 self.forgive(shard, order.ticket)
             state.settle_read(order.ticket)
             state.admission.changed(order.ticket)
@@ -169,7 +167,7 @@ class Executor:
         self._state.admission.freed()
 
     def compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
-        """On another thread; the queue goes on when it is done."""
+        """Compute on another thread; the queue continues when that is done."""
         began = time.perf_counter()
 
         def finish(index: int, _: Submitted) -> bool:
@@ -195,7 +193,7 @@ class Executor:
         self._state.finish(index)
 
     def _look(self, shard: Shard, asked: Question) -> bool:
-        """Nothing is executed meanwhile, so that nobody writes to what it reads."""
+        """Answer a question. Nothing is executed meanwhile, so nothing writes to what it reads."""
         found: list[Any] = []
 
         def ended(error: BaseException | None) -> None:
@@ -219,7 +217,7 @@ class Executor:
         return True
 
     def copied(self) -> None:
-        """What was to be saved is copied: its arrays may be written to."""
+        """The shard has been copied: its arrays may be written to again."""
         self._copying = False
         if self._waits_for_copy:
             self._busy = self._waits_for_copy = False
@@ -228,7 +226,8 @@ class Executor:
     # Waiting for readers
 
     def _has_buffer(self, shard: Shard, order: Order) -> bool:
-        """An update waits for readers of old versions, but no longer than their lease."""
+        """Return whether the update has a buffer. It waits for readers of old versions, but no longer than their
+        lease."""
         if shard.blocked(order):
             self._state.end_reads(shard)
         if shard.blocked(order) and self._deadline is None:
@@ -244,20 +243,19 @@ class Executor:
             self._take_back(shard)
             self._deadline = None
             return True
-        # A worker that reads in place calls nobody when it has read.
+        # A worker that reads in place does not call when it has read.
         pause = min(left, LOOK_EVERY) if self._state.reading else left
         self._look_again = self._owner.loop.call_later(pause, self.look)
         return False
 
     def reading_began(self) -> None:
-        """A worker reads in place from now on: what waits for readers looks at its words, rather than when the lease
-        is over."""
+        """A worker has begun to read in place: check its control word rather than wait for the end of the lease."""
         if self._look_again is not None:
             self._look_again.cancel()
             self._look_again = self._owner.loop.call_later(LOOK_EVERY, self.look)
 
     def look(self) -> None:
-        """A reader may have left a buffer: try again what waits for one."""
+        """Retry an order that waits for readers."""
         if self._look_again is None:
             return
         self._look_again.cancel()
@@ -282,20 +280,20 @@ class Executor:
         self._evicted()
 
     def _lease_of_holders(self, shard: Shard) -> float:
-        """Seconds that the update waits: the less, the more often those that it waits for did not read."""
+        """Return the seconds that the update waits: fewer, the more often its readers have let a lease expire."""
         opened = [shard.staging.tickets.get(ticket) for ticket in shard.arena.holders()]
         times = [self._unread.get(t.worker, (0, 0.0))[0] for t in opened if t is not None]
         return float(self._lease / LEASE_DIVISOR.value ** min(times, default=0))
 
     def forgive(self, shard: Shard, ticket: int) -> None:
-        """The ticket's version was read."""
+        """Forget past expired leases of the ticket's worker, which has read its version."""
         if self._unread:
             opened = shard.staging.tickets.get(ticket)
             if opened is not None:
                 self._unread.pop(opened.worker, None)
 
     def unread(self, seconds: float) -> list[str]:
-        """Workers that have read nothing for so long although they were granted versions. They are forgotten."""
+        """Return workers that have read no granted version for that long. They are forgotten."""
         now = time.monotonic()
         found = [worker for worker, (_, since) in self._unread.items() if now - since >= seconds]
         for worker in found:

@@ -24,8 +24,8 @@ from pswire.model.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """`lease`: seconds that an unread grant may hold up an update. `patience`: how long a
-    reader or a pusher waits for this shard to catch up with the log. `threads`: of an update."""
+    """Options of a shard. `lease`: seconds that an unread grant may hold up an update. `patience`: seconds that a
+    reader or a push waits for this shard to catch up with the log. `threads`: of an update."""
 
     arena_versions: int = 3
     staging: int = 4
@@ -33,16 +33,16 @@ class HostOptions:
     patience: float = 30.0
     threads: int = 1
     transport: str = "auto"
-    # As of the job; how long a peer may stop in the middle of a payload.
+    # The job's; also the seconds that a peer may pause in the middle of a payload.
     worker_timeout: float = 10.0
-    # Bytes that models and members may take here; 0: a share of what the machine has.
+    # Bytes that models and members may take; 0: a share of the machine's memory.
     memory_limit: int = 0
-    # Called from another thread, when all is here that stays.
+    # Called from another thread once everything permanent is loaded.
     loaded: Callable[[], object] = lambda: None
 
 
 class ShardHost:
-    """A shard, and the job that it serves. `orders` executes the log. The loop's thread owns it."""
+    """One shard and the parts that serve it. `orders` executes the log. The loop's thread owns it."""
 
     def __init__(self, server: int, options: HostOptions, owner: Owner) -> None:
         self.server = server
@@ -76,22 +76,23 @@ class ShardHost:
 
     @property
     def job(self) -> str:
-        """The name of the job that it serves; empty before it serves one."""
+        """Name of the job that this server serves; empty before."""
         return self.state.job
 
     @property
     def secret(self) -> bytes:
-        """What proves the job's members."""
+        """The secret that proves the job's members."""
         return self.state.secret
 
     def open(self, job: str, secret: bytes) -> None:
+        """Serve the job."""
         self.state.job, self.state.secret = job, secret
         self.state.changes.notify()
 
     def configure(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts, checkpoints: bool) -> None:
-        """A new shard. Its loops are compiled from now on; until they are, numpy gives the same bits.
+        """Make a new shard. Its loops are compiled meanwhile; until then numpy computes the same bits.
 
-        `checkpoints`: the job takes some while it trains.
+        `checkpoints`: the job takes checkpoints while it trains. Raises Refused or MemoryError.
         """
         self.saver.periodic = checkpoints
         self.memory.admit(plan, optimizer, tensors)
@@ -108,41 +109,41 @@ class ShardHost:
         self._backend.prepare(shard.variants)
 
     def _saved(self) -> None:
-        """What becomes of a part is known, and its copy is gone."""
+        """A part of a checkpoint is written or failed, and its copy is freed."""
         self.state.admission.freed()
         self.state.changes.notify()
 
     def held_by(self, held: Iterable[tuple[Caller, int]], kind: str) -> Iterator[Held]:
-        """What calls hold, by their members."""
+        """Yield what calls hold, by member."""
         for caller, nbytes in held:
             whose = self.calls.member_of(caller)
             yield Held(STRANGERS if whose is None else whose, kind, nbytes)
 
     def take_up(self, state: ShardState, entries: int) -> None:
-        """Go on behind so many entries of the log, in a shard that is new. Raises StateError, with nothing changed."""
+        """Restore a new shard as of that many log entries. Raises StateError, with nothing changed."""
         assert self.state.shard is not None
         self.state.shard.restore(state)
         self.saver.prepare(self.state.shard, state.arrays.values())
         self.state.executed = entries
-        # Nobody of before is a member any more, and each comes anew.
+        # Former members must join anew.
         self.state.changes.notify()
 
     def memory_use(self) -> MemoryUse:
-        """What is held here, and for whom."""
+        """Return what is held here, and for whom."""
         return self.memory.ledger.use()
 
     @property
     def nbytes(self) -> int:
-        """Of this server's part of the model; 0 before it is known."""
+        """Bytes of this server's part of the model; 0 before it is known."""
         return self.state.shard.layout.nbytes if self.state.shard else 0
 
     @property
     def elements(self) -> int:
-        """Of a payload."""
+        """Elements of a payload."""
         return self.state.shard.layout.elements if self.state.shard else 0
 
     def close(self) -> None:
-        """No more orders; every waiting call is refused."""
+        """End execution, and refuse every waiting call."""
         self.state.close()
         self.heavy.close()
         self._backend.close()
@@ -150,16 +151,16 @@ class ShardHost:
     # Pushes
 
     def receipt(self, slot: Slot) -> bytes:
-        """Of a push that is finished: what its worker is given, for its commit."""
+        """Return the receipt of a finished push, which its worker needs for the commit."""
         ordinary, squares = slot.ordinary, slot.squares
         return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=ordinary, squares=squares)
 
     # Executing
 
     async def try_update(self, index: int, update: Apply) -> tuple[bool, float]:
-        """Would this update, behind the entries before `index`, be finite? And what would be the largest magnitude?
+        """Return whether the update would be finite behind the entries before `index`, and its largest magnitude.
 
-        Raises Refused when the shard fails, or closes, before it knows.
+        Raises Refused if the shard fails or closes before it knows.
         """
         answers: list[tuple[bool, float]] = []
 
@@ -173,13 +174,13 @@ class ShardHost:
         return answers[0]
 
     async def execute(self, count: int, seconds: float) -> bool:
-        """Execute what was submitted, up to `count` entries, and wait for that so long at most. True when it is done,
-        and where nothing is executed any more."""
+        """Execute what was submitted up to `count` entries, and wait for that at most `seconds`. Returns True when
+        it is done, and if nothing is executed any more."""
         self.orders.execute_submitted()
         return self.state.executed >= count or await self.wait_executed(count, seconds) or self.state.over
 
     async def wait_executed(self, count: int, seconds: float) -> bool:
-        """True once `count` entries are executed; False after `seconds` or when closed or failed."""
+        """Wait until `count` entries are executed. Returns False after `seconds`, or when closed or failed."""
         state = self.state
         return (
             await state.changes.wait_for(lambda: state.executed >= count or state.over, seconds)

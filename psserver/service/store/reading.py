@@ -1,4 +1,4 @@
-"""Versions that are read: pinned by a ticket or not, sent or read in place."""
+"""Reads of versions: pinned by a ticket or not, sent or read in place."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from pswire.transport.segments import Place
 
 @dataclass(slots=True, eq=False)
 class Read:
-    """`caller`: to be cut; None for one that is never cut."""
+    """A read under way. `caller`: the call to cut if it holds too much; None: never cut."""
 
     worker: str
     version: Version
@@ -27,14 +27,14 @@ class Read:
 
 
 class Reads:
-    """The loop's thread owns it."""
+    """Reads under way. The loop's thread owns it."""
 
     def __init__(self) -> None:
-        # In the order in which they began.
+        # Oldest first.
         self._under_way: dict[Read, None] = {}
 
     def begin(self, worker: str, version: Version, caller: Caller | None) -> Read:
-        """One more. A worker has few at once: of more, the oldest is cut."""
+        """Add a read. Beyond the limit of its worker, the worker's oldest is cut."""
         mine = [read for read in self._under_way if read.worker == worker and _going(read)]
         if len(mine) >= READS.value:
             _cut(mine[0])
@@ -46,7 +46,7 @@ class Reads:
         del self._under_way[read]
 
     def cut(self, lent: Sequence[Version], most: int) -> None:
-        """End the oldest reads of so many of these versions."""
+        """Cut the oldest reads of up to `most` of these versions."""
         for version in lent[:most]:
             for read in self._under_way:
                 if read.version is version:
@@ -63,8 +63,8 @@ def _cut(read: Read) -> None:
 
 
 class Reading:
-    """`patience`: seconds that a reader may wait; `lease`: that an unread grant may hold up an update. The loop's
-    thread owns it."""
+    """Reads of one shard. `patience`: seconds that a reader may wait; `lease`: seconds that an unread grant may
+    hold up an update. The loop's thread owns it."""
 
     def __init__(
         self,
@@ -79,17 +79,21 @@ class Reading:
         self._state, self._orders, self._memory, self._sharing = state, orders, memory, sharing
         self._server, self._patience, self._lease = server, patience, lease
         self._reads = Reads()
-        # Reads under way of versions that nothing pins.
+        # Number of reads of versions that nothing pins.
         self._ungranted = 0
-        # The copy of what the optimizer remembers that is read, at the version of its number; one is being made.
+        # The copy of the optimizer's state that is being read, at the version of its number; and whether one is
+        # being made.
         self._slots: Version | None = None
         self._copying_slots = False
 
     async def start(
         self, shard: Shard, ticket: int, version: int, worker: str, caller: Caller | None = None
     ) -> tuple[Read, bool]:
-        """A read of the version, which is kept until `end`, and whether the ticket has pinned it. Raises Refused
-        (ABORTED) when it is gone, or another's ticket's. `caller`: whose read it is, to be cut when it holds too much.
+        """Begin a read of the version, which is kept until `end`; return it, and whether the ticket has pinned the
+        version.
+
+        `caller` is cut if it holds too much. Raises Refused (ABORTED) if the version is gone, or the ticket is
+        another worker's.
         """
         _check_reader(shard, ticket, worker)
         if ticket == 0 and shard.version < version:
@@ -112,7 +116,7 @@ class Reading:
         return self._reads.begin(worker, found, caller), granted
 
     async def _admit_ungranted(self) -> None:
-        """Of versions that nothing pins there are few readers at once: they may each keep a buffer."""
+        """Wait for room among the few reads of versions that nothing pins: each may keep a buffer. Raises Refused."""
         if not await self._state.wait_for(
             lambda: self._ungranted < UNGRANTED.value, self._patience, self._server
         ):
@@ -122,8 +126,10 @@ class Reading:
             )
 
     async def start_slots(self, shard: Shard, version: int, worker: str, caller: Caller) -> Read:
-        """A read of what the optimizer remembers at `version` or a later one. It is copied once for all who read it at
-        the same time; there is one copy at a time. `end` must follow. Raises Refused."""
+        """Begin a read of the optimizer's state at `version` or later. `end` must follow. Raises Refused.
+
+        All simultaneous readers share one copy; there is one copy at a time.
+        """
         if shard.optimizer.per_worker:
             raise precondition(
                 "this job's optimizer remembers something else for each worker: expected a read of weights only"
@@ -162,7 +168,7 @@ class Reading:
 
         def copied(version: int) -> None:
             self._copying_slots = False
-            # The first reader is who asked.
+            # The worker that asked is the first reader.
             self._slots = Version(version, values.reshape(-1), readers=1)
             made.append(self._slots)
             if not wanted:
@@ -191,10 +197,11 @@ class Reading:
     def in_place(
         self, shard: Shard, ticket: int, version: int, worker: str, reader: ControlWord
     ) -> tuple[Place, list[Place]] | None:
-        """Where the version lies that the ticket has pinned, and where others may; None if it must be copied."""
+        """Return where the version lies that the ticket has pinned, and where others may lie; None if it must be
+        copied."""
         _check_reader(shard, ticket, worker)
         if reader.has_read(ticket):
-            # By its own word; the pin has ended or may end at any time.
+            # The control word says that it has been read: the pin has ended or may end at any time.
             return None
         values = shard.arena.values(version)
         place = self._sharing.place(values) if values is not None else None
@@ -209,6 +216,7 @@ class Reading:
         return shard.arena.values(read.version.number) is read.version.values
 
     def end(self, shard: Shard, ticket: int, read: Read, *, granted: bool, complete: bool) -> None:
+        """End a read; if complete, end the ticket's pin too."""
         if read.version is self._slots:
             self._reads.end(read)
             self._leave_slots(read.version)
@@ -225,14 +233,14 @@ class Reading:
             self._state.changes.notify()
 
     def end_beyond(self) -> None:
-        """Versions were taken back from those who read them: what goes beyond the limit with that ends."""
+        """End reads of versions that were taken back, as far as they exceed the memory limit."""
         shard = self._state.shard
         if shard is not None and shard.arena.lent:
             self._reads.cut(shard.arena.lent, self._memory.versions_beyond)
 
 
 def _check_reader(shard: Shard, ticket: int, worker: str) -> None:
-    """A read ends the pin of its ticket: it must be the reader's own."""
+    """Raise Refused unless the ticket is the reader's own, because a read ends the ticket's pin."""
     opened = shard.staging.tickets.get(ticket)
     if opened is not None and opened.worker != worker:
         raise Refused(

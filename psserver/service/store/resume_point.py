@@ -1,4 +1,4 @@
-"""A job that resumes: from which checkpoint, and behind which place in the log."""
+"""Resumption of a job: from which checkpoint, and after which place in the log."""
 
 import json
 import logging
@@ -37,33 +37,34 @@ from pswire.logs.events import event
 log = logging.getLogger("ps-server")
 
 FOLDER = "checkpoints"
-# Beside it: the name of the newest checkpoint, which a job that has lost its checkpoints does not begin anew.
+# The file beside it that names the newest checkpoint. A job that has lost its checkpoints must not begin anew.
 SAVED = "saved"
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """`checkpoint`: None where the job begins anew. Nothing has changed in the folder before `cut`."""
+    """The point from which a job resumes. `checkpoint`: None if it begins anew. Nothing changes in the folder
+    before `cut`."""
 
     checkpoint: Checkpoint | None
     mark: Mark
     index: LogIndex
     store: Store
-    # The workers that were there, where their processes may still be. Empty: all are started anew.
+    # Workers whose processes may still be running; empty: all are started anew.
     expected: frozenset[str] = frozenset()
 
     @property
     def rolled_back(self) -> int:
-        """Entries behind the mark, which are void."""
+        """Number of entries behind the mark, which are void."""
         return self.index.entries - self.mark.entry - 1
 
     @property
     def names(self) -> set[str]:
-        """Of the checkpoints that are still the log's."""
+        """Checkpoints that still belong to the log."""
         return self.index.names(self.mark)
 
     def cut(self) -> None:
-        """Put aside what is behind the mark: to be called once nothing can refuse the checkpoint any more. Raises
+        """Put aside what is behind the mark. Call it once nothing can refuse the checkpoint. Raises
         UnwritableError."""
         if self.checkpoint is None:
             void = self.index.rewind(self.mark)
@@ -80,7 +81,7 @@ class ResumePoint:
 
 
 def complete(folder: Path, version: int) -> bool:
-    """There is a checkpoint of the end of that folder's log, at `version`."""
+    """Return whether the folder has a checkpoint of the end of its log, at `version`."""
     try:
         index = LogIndex(folder)
         store, fits = Store(folder / FOLDER), lambda m: index.lacks(m.entry, m.job, m.version)
@@ -91,8 +92,8 @@ def complete(folder: Path, version: int) -> bool:
 
 
 def name_job(settings: ServerSettings) -> JobTerms:
-    """The job's terms under the name of its next generation, if the folder has had one. Raises CheckpointError,
-    RewindError."""
+    """Return the job's terms under the name of its next generation, if the folder has had one. Raises
+    CheckpointError, RewindError."""
     terms, out = settings.terms, settings.out
     if out is None or not settings.has_generations:
         return terms
@@ -109,7 +110,7 @@ def name_job(settings: ServerSettings) -> JobTerms:
 
 
 def saved_once(folder: Path) -> str:
-    """The newest checkpoint that was ever complete, as far as the folder knows; empty: none."""
+    """Return the newest checkpoint that was ever complete, as the folder remembers; empty: none."""
     try:
         return (folder / SAVED).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -117,7 +118,8 @@ def saved_once(folder: Path) -> str:
 
 
 def succeeded(folder: Path) -> str | None:
-    """What the job in that folder came to, if it has succeeded and was seen to its end: a restart has nothing to do."""
+    """Return the result of the folder's job if it has succeeded and concluded: a restart has nothing to do.
+    Otherwise None."""
     try:
         found = json.loads((folder / SUMMARY).read_bytes())
         whole = found["success"] is True and found["concluded"] is True and found["weights_sha256"]
@@ -131,7 +133,7 @@ def succeeded(folder: Path) -> str | None:
 def find(
     folder: Path, which: str, terms: JobTerms, policy: Policy, optimizer: Optimizer | None
 ) -> ResumePoint | None:
-    """Choose the checkpoint. None: there is nothing to go on from, nor to put aside. Raises CheckpointError and
+    """Choose the checkpoint. Returns None if there is nothing to resume or to put aside. Raises CheckpointError,
     RewindError."""
     store = Store(folder / FOLDER)
     if which == AUTO and not (folder / DECISIONS).is_file():

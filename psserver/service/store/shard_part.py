@@ -19,25 +19,21 @@ from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 
-
 Floats = NDArray[np.float32]
-
-
-# Of memory, while nothing is in it.
+# Kind of memory that is reserved but unused.
 SPARE_KIND = "checkpoint, spare"
-
-
-# Elements that are touched at once: whoever runs beside this gets a turn.
+# Elements that are touched at once; other threads run in between.
 PIECE = 1 << 22
-
-
-# One in so many is touched: a page is no smaller.
+# One element in this many is touched: a page is no smaller.
 STEP = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PrefaultedArrays:
-    """Arrays that a thread has the system find memory for, until it is told to stop. `wait` before they are used."""
+    """Arrays whose pages a thread touches in advance, until `stop`. Call `wait` before using them.
+
+    Getting memory from the system takes longer than copying into it.
+    """
 
     arrays: list[Floats]
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -45,13 +41,13 @@ class PrefaultedArrays:
 
     @classmethod
     def before(cls, arrays: list[Floats]) -> "PrefaultedArrays":
-        """They have their memory already."""
+        """Wrap arrays whose memory is allocated already."""
         made = cls(arrays)
         made._ended.set()
         return made
 
     def run(self) -> None:
-        """On another thread. Raises nothing: the system gives such memory, or ends the process."""
+        """Touch all pages, on another thread. Raises nothing: the system gives the memory, or ends the process."""
         try:
             for piece in self.pieces():
                 if self._stop.is_set():
@@ -61,31 +57,31 @@ class PrefaultedArrays:
             self._ended.set()
 
     def pieces(self) -> Iterator[Floats]:
-        """All of them, a little at a time."""
+        """Yield all arrays in small pieces."""
         for values in self.arrays:
             for start in range(0, values.size, PIECE):
                 yield values[start : start + PIECE]
 
     def stop(self) -> None:
-        """They are needed now, or not at all."""
+        """Stop touching pages: the arrays are needed now, or not at all."""
         self._stop.set()
 
     def wait(self) -> list[Floats]:
-        """The arrays, once nobody writes to them any more: soon after `stop`. Any thread may."""
+        """Return the arrays once no thread writes to them: soon after `stop`. From any thread."""
         self._ended.wait()
         return self.arrays
 
 
 class SpareArrays:
-    """Arrays of float32 that nobody uses, in the account of `memory`. The loop's thread owns it."""
+    """Unused float32 arrays, kept for the next copy and accounted for in `memory`. The loop's thread owns it."""
 
     def __init__(self, memory: MemoryLedger, threads: Executor) -> None:
         self._memory, self._threads = memory, threads
         self._held: PrefaultedArrays | None = None
 
     def prepare(self, sizes: Collection[int]) -> Future[None] | None:
-        """Have arrays of so many elements ready soon, where memory has room for them; beside the loop. None: there
-        are some, or there is no room."""
+        """Prepare arrays of those sizes on another thread, if memory has room. Returns None if there are some, or
+        no room."""
         if self._held is not None or self._memory.take(MODEL, SPARE_KIND, 4 * sum(sizes)) is not None:
             return None
         try:
@@ -96,13 +92,13 @@ class SpareArrays:
         return self._threads.submit(self._held.run)
 
     def keep(self, arrays: Iterable[Floats]) -> None:
-        """They are of use for the next copy, where memory has room for them."""
+        """Keep the arrays for the next copy, if memory has room."""
         kept = list(arrays)
         if self._held is None and self._memory.take(MODEL, SPARE_KIND, sum(a.nbytes for a in kept)) is None:
             self._held = PrefaultedArrays.before(kept)
 
     def take(self) -> PrefaultedArrays | None:
-        """What there is: whoever takes it accounts for it."""
+        """Return the arrays, if any. The caller accounts for them."""
         held, self._held = self._held, None
         if held is not None:
             held.stop()
@@ -110,17 +106,15 @@ class SpareArrays:
         return held
 
 
-# Of memory.
+# Kind of memory of a copy.
 KIND = "checkpoint"
-
-
-# Parts of which the outcome is known.
+# Number of remembered parts.
 REMEMBERED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What became of the part that log entry `entry` ordered: its files, or why there are none."""
+    """The outcome of the part that log entry `entry` ordered: its files, or an error."""
 
     entry: int
     files: dict[str, FileFacts] = field(default_factory=dict)
@@ -128,25 +122,27 @@ class Part:
 
 
 class PassedOver(CheckpointError):
-    """Of a checkpoint: a newer one has taken its place."""
+    """A newer checkpoint has taken the place of this one."""
 
 
 def passed_over(entry: int, written: Iterable[int]) -> bool:
-    """Whether the part of that entry will never be there, by the entries whose parts are written: for parts are written
-    in the order of the log, and of those that wait the newest takes the others' place."""
+    """Return whether the part of that entry will never be written, given the entries whose parts are written.
+
+    Parts are written in log order, and of waiting ones the newest replaces the others.
+    """
     known = set(written)
     return entry not in known and max(known, default=entry) > entry
 
 
 class PartSaver:
-    """The loop's thread owns it. `parts`: the newest that are written, or failed, by entry.
+    """Saves this server's parts of checkpoints. The loop's thread owns it.
 
-    One is written at a time; one more waits, and a newer one takes its place. `store`: None where this server has
-    no folder. `changed` is called with every new part, `copied` when the shard's arrays may be written to again.
-    Two threads: what is to be saved is copied while another part is being written. A copy is held in `memory` from
-    before it is made until it is written, or a newer one takes its place; where it has no room there, there is no part.
-    Where `periodic`, the job takes checkpoints while it trains: memory for a copy is got before the first, and kept
-    between them, as far as there is room. `release` gives it up.
+    `parts`: the newest outcomes by entry. One part is written at a time; one more waits, and a newer one replaces
+    it. `store`: None if this server has no folder. `changed` is called with every new outcome, `copied` when the
+    shard's arrays may be written to again. A second thread copies while another part is being written. A copy is
+    accounted for in `memory` until it is written or replaced; without room there is no part. If `periodic`, the job
+    takes checkpoints while it trains: memory for a copy is prepared and kept, as far as there is room, until
+    `release`.
     """
 
     def __init__(
@@ -168,9 +164,9 @@ class PartSaver:
         self._spare = SpareArrays(memory, self._pool)
 
     def prepare(self, shard: Shard, unused: Collection[Floats] = ()) -> None:
-        """Have memory ready for a copy of what the shard holds, which is much: training would wait for it.
+        """Prepare memory for a copy of a large shard, so that training does not wait for it.
 
-        `unused`: arrays of the same sizes that nobody needs any more.
+        `unused`: arrays of the same sizes that are no longer needed.
         """
         state = settled(shard.views())
         if not self.periodic or self.store is None or self._closed or state.nbytes <= LARGE_PASS:
@@ -182,30 +178,33 @@ class PartSaver:
 
     @property
     def newest(self) -> int:
-        """The entry of the newest part of which the outcome is known; -1 before the first."""
+        """The newest entry whose outcome is known; -1 before the first."""
         return max(self.parts, default=-1)
 
     @property
     def working(self) -> bool:
-        """A part is being copied or written."""
+        """Whether a part is being copied or written."""
         return self._busy or self._copying
 
     def save(self, entry: int, job: str, shard: Shard) -> bool:
-        """The shard has executed the entries up to this one. What it holds is copied: a little now, much beside the
-        loop. Whether it is much: then nothing may write to it until `copied` is called."""
+        """Save the shard, which has executed the entries up to this one. A small shard is copied now, a large one
+        beside the loop.
+
+        Returns whether a copy is under way: then nothing may write to the shard until `copied` is called.
+        """
         if self.store is None:
             missing = (
                 "has no folder for checkpoints: give every server the same --out, on a disk that all share"
             )
             self._tell(Part(entry, error=f"server {self._server} {missing}"))
             return False
-        # Before the copy: of those that wait, the newest will do.
+        # Drop the waiting part before the copy: the newest is enough.
         self._wait(None)
         state = settled(shard.views())
         spare = self._spare.take()
         refusal = self._memory.take(MODEL, KIND, state.nbytes)
         if refusal is not None:
-            # Buffers that are kept for payloads to come.
+            # Free buffers that are kept for coming payloads.
             shard.staging.trim()
             refusal = self._memory.take(MODEL, KIND, state.nbytes)
         if refusal is not None:
@@ -270,7 +269,7 @@ class PartSaver:
         self._begin()
 
     def _wait(self, part: tuple[int, str, ShardState] | None) -> None:
-        """It is the next to be written, in place of the one that was."""
+        """Make `part` the next to be written, in place of the waiting one."""
         if self._next is not None:
             self._give(self._next[2])
         self._next = part
@@ -279,7 +278,7 @@ class PartSaver:
         self._memory.give(MODEL, KIND, state.nbytes)
 
     def release(self) -> None:
-        """Others need the memory that is kept for the next part."""
+        """Release the memory that is kept for the next part."""
         self._spare.take()
 
     def _tell(self, part: Part) -> None:
@@ -289,7 +288,7 @@ class PartSaver:
         self._changed()
 
     def close(self) -> None:
-        """A part under way is waited for."""
+        """Stop, after the part that is being written."""
         self._closed = True
         self._spare.take()
         self._pool.shutdown()

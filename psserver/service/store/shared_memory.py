@@ -15,40 +15,37 @@ from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
-
 Floats = NDArray[np.float32]
-
-
-# Of a worker: a push is copied before it is answered, and the next one is written after that.
+# Slots of a worker. One is enough: a push is copied before it is answered, and the next is written after that.
 SLOTS = 1
 
 
 class Sharing:
-    """Makes segments and knows which array lies in which. The loop's thread owns it.
+    """The server's shared segments, and which array lies in which. The loop's thread owns it.
 
-    `transport`: "auto" goes on without shared memory when the system gives
-    none, "shared-memory" raises SegmentError then, "grpc" and "socket" never ask for any.
+    `transport`: "auto" continues without shared memory if the system gives none; "shared-memory" raises
+    SegmentError then; "grpc" and "socket" never request any.
     """
 
     def __init__(self, transport: str) -> None:
         self._strict = transport == "shared-memory"
         # Why no memory is shared; None while it is.
         self.refusal: str | None = None
-        # The server's arrays in segments, by their addresses.
+        # Places of the server's arrays in segments, by address.
         self._places: dict[int, Place] = {}
         if transport in ("grpc", "socket"):
             self.refusal = f"the server was started with --transport {transport}"
         elif not segments.here():
             self._do_without("this system does not say which kernel it is")
         else:
-            # Better now than when the first worker has attached.
+            # Fail now rather than when the first worker has attached.
             try:
                 Segment(segments.HEADER, writable=False)
             except SegmentError as error:
                 self._do_without(str(error))
 
     def allocate(self, elements: int) -> Floats:
-        """An array in a segment of its own; ordinary memory when there are none."""
+        """Return an array in a segment of its own, or in ordinary memory if there are no segments."""
         if self.refusal is not None or elements == 0:
             return plain(elements)
         try:
@@ -72,19 +69,20 @@ class Sharing:
         log.warning("no memory is shared with workers: %s", reason, extra=fields)
 
     def place(self, values: Floats) -> Place | None:
-        """Where an array of `allocate` lies; None if in ordinary memory."""
+        """Return where an array of `allocate` lies; None if in ordinary memory."""
         return self._places.get(_address(values))
 
     def places(self, arrays: Iterable[Floats]) -> list[Place]:
         return [place for place in map(self.place, arrays) if place is not None]
 
     def lend(self, elements: int) -> "Attachment":
-        """Slots for a worker. Raises SegmentError."""
+        """Make slots for a worker. Raises SegmentError."""
         return Attachment(elements)
 
 
 class ControlWord:
-    """The last ticket whose version one worker has read. It writes it; the few bytes may outlast its slot."""
+    """A word in which one worker writes the last ticket whose version it has read. It may outlast the worker's
+    slots."""
 
     def __init__(self) -> None:
         segment = Segment(8, writable=True)
@@ -92,14 +90,14 @@ class ControlWord:
         self._word = segments.words(segment.memory)
 
     def has_read(self, ticket: int) -> bool:
-        """The worker no longer reads the ticket's version, by its own word. Its tickets come in rising order."""
+        """Return whether the worker has read the ticket's version. Its tickets come in rising order."""
         return int(self._word[0]) >= ticket
 
 
 class Attachment:
-    """What one worker shares with this server, for as long as its exchange lasts. The loop's thread owns it.
+    """Memory that one worker shares with this server while its exchange lasts. The loop's thread owns it.
 
-    The server keeps what it still needs of it: the control word until the pins of the worker's tickets end.
+    The server keeps the control word until the pins of the worker's tickets end.
     """
 
     def __init__(self, elements: int) -> None:
@@ -110,18 +108,18 @@ class Attachment:
         self._slots = [segments.floats(slot.memory) for slot in slots]
 
     def fits(self, elements: int) -> bool:
-        """The slots hold payloads of so many elements."""
+        """Return whether the slots hold payloads of that many elements."""
         return self._elements == elements
 
     def holds(self, number: int) -> bool:
         return 1 <= number <= len(self._slots)
 
     def values(self, number: int) -> Floats:
-        """Slot `number`, from 1, which its worker may write into at any time."""
+        """Return slot `number`, from 1. Its worker may write into it at any time."""
         return self._slots[number - 1]
 
     def release(self) -> None:
-        """The exchange is over. Explicitly, because a broken call may keep its frames until the next collection."""
+        """Release the memory explicitly, because a broken call may keep its frames until the next collection."""
         del self.word, self._slots
 
 
@@ -130,5 +128,5 @@ def to_wire(place: Place) -> shard_pb2.Segment:
 
 
 def _address(values: Floats) -> int:
-    # A tenth of the time of `values.ctypes.data`, and it is asked for with every grant.
+    # Ten times faster than `values.ctypes.data`; called with every grant.
     return int(values.__array_interface__["data"][0])
