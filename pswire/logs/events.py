@@ -75,9 +75,11 @@ EVENTS: Final[dict[str, Event]] = {
         SERVER, (), "the certificate is not for the server's own name in --ps-hosts"
     ),
     "call_refused": Event(
-        SERVER, ("peer", "method"), "a known peer called a method that its role may not call"
+        SERVER,
+        ("peer", "method"),
+        "no valid credentials, or a method that is not for its role; one line a minute",
     ),
-    "data_port": Event(SERVER, ("port",), "payloads of workers on other machines arrive at this port"),
+    "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
     # Decisions and their execution
     "advice": Event(SERVER, (), "the policy is meant for another optimizer"),
     "update_refused": Event(

@@ -253,7 +253,7 @@ FAULTS: Final = (
     # Servers
     Fault(
         "a peer calls what is not for its role",
-        "if «peer.role not in ROLES.get(method, ())»: self.refused",
+        "if «peer.role not in ROLES.get(method, ())»: why",
         "peer.role is None",
         ("security/test_roles.py",),
     ),

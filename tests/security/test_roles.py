@@ -6,7 +6,8 @@ from unittest import mock
 import grpc
 import pytest
 
-from psserver.service.guard.authorization import ROLES
+from psserver.service.errors import Refused
+from psserver.service.guard.authorization import ROLES, Authorizer
 from psserver.service.net.registration import Registration
 from pswire.security.authority import Authority
 from pswire.security.names import Role
@@ -95,6 +96,43 @@ def test_a_refusal_names_who_calls_and_what_for(cluster: Cluster, identities: Id
             list(pull(iter(()), timeout=PATIENCE))
     said = caught.value.details()
     assert "ps://tests/observer/looker has the role observer, and Pull is for server and worker" in said
+
+
+class Shown:
+    """The context of a call whose peer has shown a certificate of that subject."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"x509_subject_alternative_name": [self.subject.encode()]}
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:4321"
+
+
+@pytest.mark.parametrize(
+    ("subjects", "reason"),
+    [
+        (["ps://tests/observer/looker"], "role"),
+        (["ps://another/worker/w0"], "unknown"),
+        # What a stranger writes into its certificate makes no lines of its own.
+        ([f"ps://another/worker/w{number}" for number in range(20)], "unknown"),
+        (["no name of ours"], "unknown"),
+    ],
+)
+def test_a_flood_of_refused_calls_is_counted_and_leaves_one_line(
+    identities: Identities, caplog: pytest.LogCaptureFixture, subjects: list[str], reason: str
+) -> None:
+    authorizer = Authorizer(identities.credentials(Role.SERVER, "s0"))
+    for number in range(40):
+        with pytest.raises(Refused):
+            authorizer.admit("/pswire.v1.Shard/Push", Shown(subjects[number % len(subjects)]))
+    assert authorizer.refused == {reason: 40}
+    assert [getattr(record, "event", "") for record in caplog.records] == ["call_refused"]
 
 
 def test_a_method_that_is_in_no_table_is_for_nobody(cluster: Cluster, identities: Identities) -> None:

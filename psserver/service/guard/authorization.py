@@ -10,6 +10,8 @@ from typing import Any, Final, Protocol
 import grpc
 
 from psserver.service.errors import Refused
+from psserver.service.guard.limits import address_of
+from psserver.service.guard.rates import Buckets
 from pswire.logs.events import event
 from pswire.logs.lines import escaped
 from pswire.security.credentials import NO_TLS, Credentials
@@ -101,6 +103,8 @@ log = logging.getLogger("ps-server")
 
 # Longest name in a refusal or a log line, in characters.
 LONGEST: Final = 200
+# Seconds between two log lines about refusals of one credential.
+MINUTE: Final = 60.0
 
 
 class Context(Protocol):
@@ -121,6 +125,8 @@ class Authorizer:
         if credentials.mutual:
             self._cluster = credentials.identity.facts.subject.cluster
         self.refused: Counter[str] = Counter()
+        # Log lines about refusals, by who is refused: a flood of calls must not fill the log.
+        self._lines = Buckets(1 / MINUTE, 1)
 
     def admit(self, method: str, context: Context) -> Peer:
         """Return the peer. Raises Refused if it may not call `method`."""
@@ -128,21 +134,27 @@ class Authorizer:
             return ANYBODY
         try:
             peer = self._by_token(context) if self._credentials.tokens else self._by_certificate(context)
-        except Refused:
-            self.refused["unknown"] += 1
+        except Refused as refused:
+            address = address_of(context.peer()) or "this machine"
+            self._refuse("unknown", "", method, f"a call from {address}: {refused.message}")
             raise
         if peer.role not in ROLES.get(method, ()):
-            self.refused["role"] += 1
-            fields = event("call_refused", peer=peer.credential, method=method)
-            log.warning(
-                "%s called %s, which is not for its role: refused", peer.credential, method, extra=fields
-            )
+            why = f"{peer.credential} called {method}, which is not for its role"
+            self._refuse("role", peer.credential, method, why)
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"{peer.credential} has the role {peer.role}, and {method.rpartition('/')[2]} is for "
                 f"{_listed(ROLES.get(method, ()))}: give this process a certificate or token of that role",
             )
         return peer
+
+    def _refuse(self, reason: str, credential: str, method: str, why: str) -> None:
+        """Count a refusal; log one per credential and minute, and one of all without any."""
+        self.refused[reason] += 1
+        if self._lines.allows(credential):
+            self._lines.spend(credential)
+            fields = event("call_refused", peer=credential, method=method)
+            log.warning("refused: %s; %d such calls in all", why, self.refused[reason], extra=fields)
 
     def _by_certificate(self, context: Context) -> Peer:
         shown = context.auth_context().get("x509_subject_alternative_name", ())

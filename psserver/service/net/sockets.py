@@ -230,7 +230,7 @@ class SocketListener:
                 handshake.check_same_user(connected)
             connection = self._connection(connected, address)
         except (OSError, IdentityError) as error:
-            log.warning("a connection was refused: %s", error, extra=event("connection_refused"))
+            self._refuse(address or "this machine", error)
             connected.close()
             return
         # Connections that send nothing must not keep out those with a token, who send it at once.
@@ -279,8 +279,8 @@ class SocketListener:
         self._connections[connection] = None
         return True
 
-    def _refuse(self, address: str, error: SocketError) -> None:
-        """Count a failed handshake; log one per minute."""
+    def _refuse(self, address: str, error: Exception) -> None:
+        """Count a refused connection; log one per minute."""
         self._refused["handshake"] += 1
         if self._handshake_lines.take():
             log.warning(
