@@ -79,7 +79,7 @@ EVENTS: Final[dict[str, Event]] = {
         ("peer", "method"),
         "no valid credentials, or a method that is not for its role; one line a minute",
     ),
-    "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
+    "data_port": Event(SERVER, ("port",), "payloads of workers on other machines arrive at this port"),
     # Decisions and their execution
     "advice": Event(SERVER, (), "the policy is meant for another optimizer"),
     "update_refused": Event(

@@ -18,6 +18,7 @@ from psserver.service.guard.limits import (
     address_of,
 )
 from psserver.service.guard.rates import BURST_SECONDS, Turns
+from psserver.service.net import registration
 from psserver.service.net import sockets as served
 from pswire.transport import framed_socket
 from pswire.v1 import coordinator_pb2 as pb
@@ -183,6 +184,32 @@ def test_a_request_waits_for_its_turn_among_the_silent_and_a_members_calls_do_no
         peer.step()
         assert not asked.done()
         asked.cancel()
+
+
+@pytest.mark.parametrize("method", ["Push", "Pull", "Exchange"])
+def test_refused_calls_of_an_address_take_turns_beyond_a_few(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """With those of methods that take one request, so a flood has a share of the loop's time. An open stream of a
+    member from the same address goes on without."""
+    turns = list[str]()
+
+    async def counted(_: Turns, address: str) -> None:
+        turns.append(address)
+
+    monkeypatch.setattr(Turns, "wait", counted)
+    monkeypatch.setattr(registration, "REFUSAL_BURST", 3)
+    monkeypatch.setattr(registration, "REFUSALS_PER_SECOND", 1e-6)
+    with serving() as cluster, Peer(cluster, "a") as peer:
+        peer.step()
+        joined = len(turns)
+        for _ in range(10):
+            with pytest.raises(grpc.RpcError) as caught:
+                list(cluster.raw(0, f"/pswire.v1.Shard/{method}")(iter([b"\xff" * 64]), timeout=PATIENCE))
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert turns[joined:] == ["127.0.0.1"] * 7
+        peer.ready()
+        assert len(turns) == joined + 7
 
 
 @pytest.fixture

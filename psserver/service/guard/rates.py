@@ -18,6 +18,9 @@ MODEL_BURST: Final = 16
 # Operators' notes, of one address.
 NOTES_PER_SECOND: Final = 1.0
 NOTE_BURST: Final = 20
+# Refused calls of one address, beyond which it is throttled.
+REFUSALS_PER_SECOND: Final = 20.0
+REFUSAL_BURST: Final = 100
 
 
 class TokenBucket:

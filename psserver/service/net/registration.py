@@ -17,7 +17,7 @@ from psserver.service.errors import Refused, invalid
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import LARGE_MESSAGE, Caller, ConcurrentCalls, Watch
 from psserver.service.guard.limits import ANSWERS, address_of
-from psserver.service.guard.rates import Turns
+from psserver.service.guard.rates import REFUSAL_BURST, REFUSALS_PER_SECOND, Buckets, Turns
 from pswire.bounds import BoundError, check
 from pswire.security.identity import fingerprint_of_pem
 from pswire.transport.framed_socket import Parts
@@ -31,6 +31,13 @@ MESSAGE_LIMIT = 2000
 # Share of the loop's time for methods that take one request. A status costs a millisecond, a report of an epoch
 # five.
 SHARE = 0.2
+# Refusals of what no working client sends.
+STRANGE = (
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+)
 
 
 class _NoCancelledCalls(logging.Filter):
@@ -100,6 +107,8 @@ class Call:
     spoken: bool = False
     # A message is being sent that the peer has not taken yet.
     sending: bool = False
+    # If the peer's address is throttled: the turns that the first message waits for.
+    turns: Turns | None = None
 
     @property
     def fingerprint(self) -> bytes:
@@ -113,6 +122,8 @@ class Call:
             return await self._read()
         with self.watch.first_message(self.caller):
             message = await self._read()
+            if self.turns is not None:
+                await self.turns.wait(self.caller.address)
         self.spoken = True
         return message
 
@@ -131,6 +142,7 @@ class Call:
         the call counts as silent. Raises Refused."""
         with self.watch.first_message(self.caller):
             message = await self._read()
+            turns = turns or self.turns
             if turns is not None:
                 await turns.wait(self.caller.address)
         if message is None:
@@ -195,6 +207,9 @@ class Registration:
         logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
         # Turns of all methods that take one request.
         self._turns = Turns(SHARE)
+        # Refused calls by address. Beyond this rate an address is throttled: its calls take turns with those of all
+        # methods that take one request, so a flood of refused calls takes no more of the loop's time than these.
+        self._refusals = Buckets(REFUSALS_PER_SECOND, REFUSAL_BURST)
         # Unread answers of those methods.
         self._answers = ConcurrentCalls(int(ANSWERS.value))
 
@@ -213,7 +228,9 @@ class Registration:
                 await abort(context, refused)
             calling = Caller(task.cancel, peer=peer, address=address_of(context.peer()))
             with self._watch.watching(calling) as caller:
-                call = Call(context, caller, self._watch, self._patience)
+                throttled = caller.address and not self._refusals.allows(caller.address)
+                turns = self._turns if throttled else None
+                call = Call(context, caller, self._watch, self._patience, turns=turns)
                 try:
                     await self._served(function, call, task)
                 except grpc.aio.InternalError as error:
@@ -229,6 +246,8 @@ class Registration:
         try:
             await function(call)
         except Refused as refused:
+            if refused.code in STRANGE and call.caller.address:
+                self._refusals.spend(call.caller.address)
             await abort(call.context, refused)
         except asyncio.CancelledError:
             if call.sending or not call.caller.cut_off:
