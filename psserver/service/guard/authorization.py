@@ -169,8 +169,7 @@ class Authorizer:
         certificate."""
         if subject.cluster != self._cluster:
             raise _unknown(
-                f"the certificate is that of {subject}, and this is the cluster {self._cluster}: expected a "
-                f"certificate of that one"
+                f"the certificate {subject} is not of the cluster {self._cluster}: expected one of that cluster"
             )
         return Peer(subject.role, subject.name, str(subject))
 
@@ -186,7 +185,7 @@ class Authorizer:
             raise _unknown("expected a token, got none: give this process --token-file or PS_TOKEN")
         token = tokens.of(header)
         if token is None or token.role is None:
-            raise _unknown("the token is none of those that this server knows")
+            raise _unknown("expected a token that this server knows, got another one")
         return Peer(token.role, token.name, f"the token of {token.holder}")
 
 

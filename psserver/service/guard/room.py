@@ -30,7 +30,7 @@ TICKETS = 2
 def model_needs(
     layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts, versions: int
 ) -> dict[str, int]:
-    """Return the bytes by kind that a shard needs to publish versions, one payload at a time, whoever trains it."""
+    """Return the bytes by kind that a shard needs to publish versions, one payload at a time."""
     weights, compensator = 4 * layout.trainable, build_compensator(tensors)
     names = [] if compensator is None else [n for n in compensator.init(0) if n not in compensator.constants]
     needs = {
@@ -121,7 +121,7 @@ class ShardMemory:
         # The shard that the account counts, once it is made.
         self.shard: Shard | None = None
         self._server, self._versions = server, versions
-        # Bytes that the model needs, whoever trains it.
+        # Bytes that the model needs.
         self._model = 0
         # Called if there is no room: releases what is kept only to save time later.
         self.release: Callable[[], None] = lambda: None
@@ -144,8 +144,8 @@ class ShardMemory:
         if total + sum(each.values()) > self.ledger.limit:
             raise _refused(
                 f"server {self._server} has no memory for this model: its part has {layout.nbytes / MIB:.1f} MiB, "
-                f"which takes {total / MIB:.1f} MiB at least ({_said(needs)}){_for_each(each)}, and --memory-limit is "
-                f"{self.ledger.limit / MIB:.1f} MiB"
+                f"which takes {total / MIB:.1f} MiB at least ({_listing(needs)}){_for_each(each)}, and "
+                f"--memory-limit is {self.ledger.limit / MIB:.1f} MiB"
             )
         self._model = total
 
@@ -274,9 +274,9 @@ def _refused(message: str) -> Refused:
     return Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
 
 
-def _said(needs: Mapping[str, int]) -> str:
+def _listing(needs: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {nbytes / MIB:.1f}" for kind, nbytes in needs.items())
 
 
 def _for_each(needs: Mapping[str, int]) -> str:
-    return f", and {sum(needs.values()) / MIB:.1f} for each worker ({_said(needs)})" if needs else ""
+    return f", and {sum(needs.values()) / MIB:.1f} for each worker ({_listing(needs)})" if needs else ""

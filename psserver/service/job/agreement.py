@@ -99,7 +99,7 @@ def agreed(configured: Optimizer | None, requested: str, *, rate_was_set: bool =
     difference = explain_difference(ours, theirs)
     if difference is not None:
         raise precondition(
-            f"this server runs {_said(configured)}, and the worker's model was compiled for {_said(wanted)}: "
+            f"this server runs {_described(configured)}, and the worker's model was compiled for {_described(wanted)}: "
             f"{difference}; start the server with the same one, or with --optimizer {FROM_JOB}, which takes "
             "that of the first worker"
         )
@@ -148,7 +148,7 @@ def _same(one: object, other: object) -> bool:
     return one == other
 
 
-def _said(optimizer: Optimizer) -> str:
+def _described(optimizer: Optimizer) -> str:
     rate = optimizer.config["learning_rate"]
     return f"{optimizer.name} with learning_rate = {json.dumps(rate)}"
 

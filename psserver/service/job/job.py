@@ -245,7 +245,7 @@ class Job:
         """Record how much data a member has."""
         member = self.coordinator.roster.present.get(worker)
         if member is not None and member.incarnation == incarnation:
-            self.progress.told(worker, extent)
+            self.progress.set_extent(worker, extent)
 
     def tell_carriers(self, worker: str, incarnation: int, carriers: Sequence[str]) -> None:
         """Record how a member's payloads travel to each server."""

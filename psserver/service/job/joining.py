@@ -206,8 +206,8 @@ class Joining:
             return
         coordinator = self._decider.coordinator
         held = bool(coordinator.roster.here())
-        said = coordinator.initialised or (other and not self._decider.defers)
-        if said and self._nothing_trained and coordinator.stopped is None:
+        settled = coordinator.initialised or (other and not self._decider.defers)
+        if settled and self._nothing_trained and coordinator.stopped is None:
             # The log cannot be taken back, so a new job begins.
             reason = "nothing was trained, its workers have left, and one with another model came: a new job begins"
             self._decider.input(lambda c, now: c.stop(reason, now, success=False, cause=REPLACED))

@@ -166,7 +166,7 @@ class Progress:
         self._looks: dict[str, deque[tuple[float, int]]] = {}
         self._looked = -math.inf
 
-    def told(self, worker: str, extent: Extent) -> None:
+    def set_extent(self, worker: str, extent: Extent) -> None:
         """Record the extent of a member."""
         self._extents[worker] = extent
 

@@ -1,4 +1,4 @@
-"""Any server but 0: executes the coordinator's decisions, and ends when told to."""
+"""Any server but 0: executes the coordinator's decisions, and ends when server 0 says so."""
 
 import asyncio
 from contextlib import suppress

@@ -46,7 +46,7 @@ class Listeners:
         self._settings, self._host = settings, host
         self.grpc: grpc.aio.Server | None = None
         self.metrics: Metrics | None = None
-        # Seconds that a peer may take to read so many bytes.
+        # Seconds that a peer may take to read a given number of bytes.
         self.patience = partial(transfer, worker_timeout=settings.terms.worker_timeout)
         self.sockets = SocketListener(
             exchange,
@@ -180,7 +180,7 @@ def ending(credentials: Credentials, now: float) -> str | None:
     )
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(facts.ends))
     over = f"ends on {when}, in {left / DAY:.1f} days" if left > 0 else f"has ended on {when}"
-    return f"the {what} {facts.subject} {over}: nobody connects with it then; replace the files, no restart is needed"
+    return f"the {what} {facts.subject} {over}: no peer trusts it after that; replace the files (no restart is needed)"
 
 
 def name_warning(credentials: Credentials, host: str) -> str | None:
@@ -188,8 +188,8 @@ def name_warning(credentials: Credentials, host: str) -> str | None:
     if not (credentials.encrypted and credentials.identity.cert) or credentials.identity.is_for(host):
         return None
     return (
-        f"the certificate of this server is not for {host}, its own name in --ps-hosts: nobody who uses this name "
-        f"believes it; make one with the name (ps-lab certs --servers {host})"
+        f"the certificate of this server is not for {host}, its own name in --ps-hosts: no peer that uses this name "
+        f"trusts it; issue one with the name (ps-lab certs --servers {host})"
     )
 
 
@@ -206,7 +206,7 @@ class Reminders:
     ) -> None:
         self._credentials, self._exposure = credentials, exposure
         self._every, self._clock = every, clock
-        self._said = float("-inf")
+        self._warned_at = float("-inf")
 
     async def run(self) -> None:
         while True:
@@ -218,6 +218,6 @@ class Reminders:
             log.warning("%s", self._exposure, extra=event("open_to_all"))
         now = self._clock()
         sentence = ending(self._credentials, now)
-        if sentence is not None and now - self._said >= DAY:
-            self._said = now
+        if sentence is not None and now - self._warned_at >= DAY:
+            self._warned_at = now
             log.warning("%s", sentence, extra=event("certificate_ends"))

@@ -55,51 +55,51 @@ class Moves:
         """`move` begins the next generation with that server at that address."""
         self._job, self._own, self._secret, self._recovers, self._move = job, own, job_secret, recovers, move
 
-    def locate(self, said: Located, when_answered: Callable[[Callable[[], None]], None]) -> Address:
+    def locate(self, claimed: Located, when_answered: Callable[[Callable[[], None]], None]) -> Address:
         """Return where this server looks for the other, which may change that. Raises Refused.
 
         `when_answered` runs a function once the answer has been sent, because the end of this generation cuts all
         calls.
         """
         terms = self._job.terms
-        if said.servers != terms.servers or not 1 <= said.server < terms.servers:
+        if claimed.servers != terms.servers or not 1 <= claimed.server < terms.servers:
             raise precondition(
-                f"expected server 1 to {terms.servers - 1} of {terms.servers}, got server {said.server} of "
-                f"{said.servers}: give every server as many --ps-hosts"
+                f"expected server 1 to {terms.servers - 1} of {terms.servers}, got server {claimed.server} of "
+                f"{claimed.servers}: give every server as many --ps-hosts"
             )
         try:
-            address = parse_address(said.address)
+            address = parse_address(claimed.address)
         except AddressError as error:
             raise invalid(f"address: {error}") from error
-        follower = self._job.routes.followers[said.server - 1]
-        if address == follower.address or said.job != terms.job or not said.proof:
+        follower = self._job.routes.followers[claimed.server - 1]
+        if address == follower.address or claimed.job != terms.job or not claimed.proof:
             return follower.address
-        self._check(said, address)
+        self._check(claimed, address)
         if not follower.missing:
             return follower.address
 
         def begin() -> None:
             if self._job.stopped() is None:
-                self._move(said.server, address)
+                self._move(claimed.server, address)
 
         when_answered(begin)
         return address
 
-    def _check(self, said: Located, address: Address) -> None:
-        if not receipts.moves(self._secret, said.job, said.server, said.address, said.proof):
+    def _check(self, claimed: Located, address: Address) -> None:
+        if not receipts.moves(self._secret, claimed.job, claimed.server, claimed.address, claimed.proof):
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"server {said.server} is not known at {address}: expected a proof by the secret of this job, give all "
-                "servers of the job the same PS_JOB_SECRET",
+                f"server {claimed.server} is not known at {address}: expected a proof by the secret of this job; "
+                "give all servers of the job the same PS_JOB_SECRET",
             )
         if not self._recovers or self._job.stopped() is not None:
             raise precondition(
-                f"server {said.server} is not known at {address}, and this job does not wait for a server that is "
+                f"server {claimed.server} is not known at {address}, and this job does not wait for a server that is "
                 "lost: it takes no checkpoints, or --recover-timeout is 0, or it has ended"
             )
         others = {self._own, *(f.address for f in self._job.routes.followers)}
         if not address.port or address in others:
-            raise invalid(f"address: expected one of server {said.server} alone, got {address}")
+            raise invalid(f"address: expected one of server {claimed.server} alone, got {address}")
 
 
 # Seconds between attempts. A server at its expected address is found within the first pause.
@@ -129,7 +129,7 @@ class Announcing:
         self._secret = job_secret
         self._worker_timeout = worker_timeout
         # The last warning, which is not repeated.
-        self._said = ""
+        self._last_warning = ""
 
     async def run(self, followed: Callable[[], bool]) -> None:
         """Announce until this server is followed."""
@@ -179,7 +179,7 @@ class Announcing:
         return reply
 
     def _say(self, sentence: str) -> None:
-        if sentence != self._said:
-            self._said = sentence
+        if sentence != self._last_warning:
+            self._last_warning = sentence
             fields = event("not_where_expected", server=self._server, address=str(self._own))
             log.warning("server 0 does not take this server at %s: %s", self._own, sentence, extra=fields)

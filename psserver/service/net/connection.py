@@ -59,7 +59,7 @@ class Connection:
         address: str,
         patience: Callable[[int], float],
     ) -> None:
-        """`threads` move large payloads. `patience`: seconds that the peer may take to read so many bytes.
+        """`threads` move large payloads. `patience`: seconds that the peer may take to read a given number of bytes.
 
         Raises OSError if the socket is closed already.
         """

@@ -216,7 +216,7 @@ class CoordinatorRpc:
         if follows(request.job, terms.job):
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE,
-                f"this server is of {terms.job}, which {request.job} has followed: expected a later one here",
+                f"this server still serves {terms.job}, which {request.job} has followed: try again in a moment",
             )
         if request.job and request.job != terms.job and not follows(terms.job, request.job):
             raise precondition(
@@ -270,8 +270,8 @@ class CoordinatorRpc:
     # Servers on other addresses
 
     async def locate(self, request: pb.LocateRequest, call: Call) -> pb.LocateReply:
-        said = Located(request.task_index, request.servers, request.address, request.job, request.proof)
-        address = self._moves.locate(said, call.when_over)
+        claimed = Located(request.task_index, request.servers, request.address, request.job, request.proof)
+        address = self._moves.locate(claimed, call.when_over)
         return pb.LocateReply(job=self._job.terms.job, address=str(address))
 
     # Operators

@@ -74,7 +74,7 @@ class FollowRpc:
         self._next_entry = 0
         self._answer = shard_pb2.FollowReply()
         # When memory was last reported.
-        self._memory_told = 0.0
+        self._memory_reported_at = 0.0
         # Seconds to wait for another coordinator, as the present one says.
         self._recover = 0.0
         # Set once.
@@ -225,8 +225,8 @@ class FollowRpc:
             largest=self._answer.largest,
         )
         reply.saved.extend(map(_saved, host.saver.parts.values()))
-        if time.monotonic() - self._memory_told >= MEMORY_EVERY:
-            self._memory_told = time.monotonic()
+        if time.monotonic() - self._memory_reported_at >= MEMORY_EVERY:
+            self._memory_reported_at = time.monotonic()
             reply.memory.CopyFrom(memory_to_wire(host.memory_use()))
         return reply
 

@@ -96,8 +96,8 @@ class SessionRpc:
         except Exception as error:
             fields = event("session_failed", worker=hello.worker)
             log.exception("a session of %s failed", hello.worker, extra=fields)
-            said = f"the server failed on a message of this session ({type(error).__name__}: {error})"
-            outbox.put(protocol.Refusal(said, fatal=True))
+            reason = f"the server failed on a message of this session ({type(error).__name__}: {error})"
+            outbox.put(protocol.Refusal(reason, fatal=True))
         finally:
             self._job.detach(hello.worker, hello.incarnation, outbox)
 
@@ -108,17 +108,17 @@ class SessionRpc:
         except BoundError as error:
             outbox.put(protocol.Refusal(str(error), ticket=request.commit.ticket))
             return
-        match told := REQUESTS.from_wire(request):
+        match taken := REQUESTS.from_wire(request):
             case protocol.Commit():
-                self._commit(told, hello, outbox)
+                self._commit(taken, hello, outbox)
             case protocol.Report():
-                refusal = job.evaluations.report(worker, told.version, dict(told.metrics))
+                refusal = job.evaluations.report(worker, taken.version, dict(taken.metrics))
                 if refusal is not None:
                     outbox.put(protocol.Refusal(refusal))
             case None:
                 self._tell(request, hello, outbox)
             case _:
-                job.decider.handle(worker, incarnation, told)
+                job.decider.handle(worker, incarnation, taken)
 
     def _tell(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
         """Record what a worker reports for people's status; no decision depends on it."""

@@ -157,7 +157,7 @@ class SocketListener:
         self._port = self._listen_tcp()
 
     def issue_token(self, fingerprint: bytes = b"") -> SocketToken:
-        """For whoever has shown the certificate with that fingerprint, and no other."""
+        """Issue a token for the peer that has shown the certificate with that fingerprint."""
         token = SocketToken(self, fingerprint)
         self._tokens[token.token] = token
         return token

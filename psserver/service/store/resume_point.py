@@ -103,7 +103,9 @@ def name_job(settings: ServerSettings) -> JobTerms:
     else:
         if fence.damaged(store):
             path, fields = store.root / fence.GENERATION, event("generation_damaged")
-            log.warning("%s is damaged: the job's name goes on %d further", path, fence.LEAP, extra=fields)
+            log.warning(
+                "%s is damaged: the job's generation number skips ahead by %d", path, fence.LEAP, extra=fields
+            )
         logged = LogIndex(out).job if (out / DECISIONS).is_file() else ""
         name = fence.begin_next(store, logged, terms.job)
     return replace(terms, job=name, generation=Generation.named(name).number, regather=settings.recover)
