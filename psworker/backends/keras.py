@@ -297,7 +297,7 @@ def native(variable: Any) -> Any:
     return variable._value if isinstance(variable, keras.Variable) else variable
 
 
-def plain(optimizer: Any) -> Any:
+def unwrapped(optimizer: Any) -> Any:
     """The optimizer itself, without Keras' wrapper for dynamic loss scaling."""
     return optimizer.inner_optimizer if scales(optimizer) else optimizer
 
@@ -342,7 +342,7 @@ def catching(
                     gradient if scale is None else gradient / keras.ops.cast(scale, gradient.dtype)
                 )
         # As Keras counts; the number of the next version replaces it.
-        plain(optimizer)._iterations.assign_add(1)
+        unwrapped(optimizer)._iterations.assign_add(1)
         applied(caught)
 
     def scale_loss(loss: Any) -> Any:
@@ -356,7 +356,7 @@ def catching(
 def take_up(optimizer: Any, version: Any, *, new: bool) -> None:
     """Set what a Keras optimizer counts and averages to a version whose weights are in the model. `new`: it has not
     seen this version before. In a graph or not."""
-    optimizer = plain(optimizer)
+    optimizer = unwrapped(optimizer)
     # Keras counts batches; its property `iterations` counts updates.
     every = optimizer.gradient_accumulation_steps or 1
     if new and optimizer.use_ema:
@@ -468,7 +468,7 @@ def disturbed(step: FitStep) -> list[Any]:
     """The variables that a batch changes, but for metrics, which begin anew, and states of random generators."""
     seeds = {id(each) for each in step.found.seeds}
     local = [each for each in step.found.local if id(each) not in seeds]
-    return [*step.found.variables, *local, plain(step.model.optimizer)._iterations]
+    return [*step.found.variables, *local, unwrapped(step.model.optimizer)._iterations]
 
 
 def samples_of(batch: Any) -> int:

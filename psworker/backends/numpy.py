@@ -1,4 +1,4 @@
-"""Arrays by name as a `psworker.backends.Model`: the plainest one, and the example for another."""
+"""Arrays by name as a `psworker.backends.Model`: the plainest implementation, and an example for others."""
 
 from __future__ import annotations
 

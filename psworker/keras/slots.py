@@ -1,4 +1,4 @@
-"""What the servers' optimizer remembers, into the Keras optimizer of the model: plain Keras then goes on from there."""
+"""Slots of the servers' optimizer in the model's Keras optimizer, so that plain Keras can continue from there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from psworker.keras.translate import kind_of, unwrapped
+from psworker.backends.keras import unwrapped
+from psworker.keras.translate import kind_of
 
-# Where a Keras optimizer keeps its slots, in the order of the server's rule: lists of variables, absent or empty where
-# its settings need none.
+# The attributes in which a Keras optimizer keeps its slots, in the order of the server's rule: lists of variables,
+# absent or empty where its settings need none.
 _MEANS = ("_momentums", "_velocities", "_velocity_hats")
 LISTS: Mapping[type[Any], tuple[str, ...]] = {
     keras.optimizers.SGD: ("momentums",),
@@ -25,13 +26,13 @@ LISTS: Mapping[type[Any], tuple[str, ...]] = {
     keras.optimizers.RMSprop: ("_velocities", "_momentums", "_average_gradients"),
     keras.optimizers.Lion: ("_momentums",),
     keras.optimizers.Ftrl: ("_accumulators", "_linears"),
-    # Of a matrix its rows and columns; of a vector `_v` in place of the rows.
+    # Rows and columns of a matrix; for a vector `_v` takes the place of the rows.
     keras.optimizers.Adafactor: ("_r", "_c"),
 }
 
 
 def slot_lists(optimizer: Any) -> list[list[Any]]:
-    """The slots of a built optimizer that servers have, too: of each its variables, in the order in which it trains."""
+    """List, for each slot that servers have, too, the optimizer's variables, in the order in which it trains."""
     optimizer = unwrapped(optimizer)
     found = [list(getattr(optimizer, name, ())) for name in LISTS[kind_of(optimizer)]]
     if isinstance(optimizer, keras.optimizers.Adafactor):
@@ -43,14 +44,16 @@ def slot_lists(optimizer: Any) -> list[list[Any]]:
 
 
 def assign_slots(optimizer: Any, slots: Sequence[Mapping[int, np.ndarray[Any, Any]]], version: int) -> None:
-    """Give the optimizer what servers remember at `version`: of each of its `slot_lists`, an array for each trained
-    variable, by the id of its keras.Variable."""
+    """Load the servers' slots of `version` into a Keras optimizer.
+
+    `slots`: for each of `slot_lists`, an array per trained variable, by the id of its keras.Variable.
+    """
     optimizer = unwrapped(optimizer)
     trained = [id(variable) for variable in optimizer._trainable_variables]
     for variables, arrays in zip(slot_lists(optimizer), slots, strict=True):
         for variable, key in zip(variables, trained, strict=True):
             if variable is not None:
-                # Adafactor's are smaller than what they are of: they lie at its beginning.
+                # Adafactor's are smaller than their variable, and lie at its beginning.
                 size = int(np.prod(variable.shape))
                 variable.assign(arrays[key].reshape(-1)[:size].reshape(variable.shape))
     if isinstance(optimizer, keras.optimizers.Nadam):
@@ -59,7 +62,7 @@ def assign_slots(optimizer: Any, slots: Sequence[Mapping[int, np.ndarray[Any, An
 
 
 def _product(beta_1: float, updates: int) -> np.float32:
-    """Nadam's, which all variables share: of what each update multiplies it by."""
+    """Multiply up Nadam's running product, which all variables share."""
     one, product = np.float32(1), np.float32(1)
     for step in range(1, updates + 1):
         factor = one - np.float32(0.5) * np.power(np.float32(0.96), np.float32(step))

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from psworker import translating
+from psworker.backends.keras import unwrapped
 from psworker.translating import Config, TranslationError, beginning, single
 
 
@@ -86,13 +87,6 @@ def _clipping(optimizer: Any) -> str | None:
     """Which of its three kinds of clipping a Keras optimizer does."""
     kinds = ("clipnorm", "global_clipnorm", "clipvalue")
     return next((kind for kind in kinds if (getattr(optimizer, kind) or 0) > 0), None)
-
-
-def unwrapped(optimizer: Any) -> Any:
-    """The optimizer itself, without Keras' wrapper for dynamic loss scaling."""
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        return optimizer.inner_optimizer
-    return optimizer
 
 
 def kind_of(optimizer: Any) -> type[Any]:

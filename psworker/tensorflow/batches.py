@@ -24,13 +24,11 @@ def numbered_batches(
 ) -> Iterator[tuple[int, Any]]:
     """(number, batch) from number `skip` on; numbers count from 0 over all epochs.
 
-    `dataset` is an iterable of batches (a `tf.data.Dataset`, say) or a function
-    of the epoch that returns one. `begun` is told of each epoch as it begins, `ended` how many epochs have ended, with
-    how many batches. The
-    batches before `skip`, which an earlier life of this worker has committed,
-    are read and thrown away. Raises
-    JobError when the user's code raises, when `dataset` is neither, and when
-    it can be read only once although there are more epochs.
+    `dataset` is an iterable of batches (a `tf.data.Dataset`, say) or a function of the epoch that returns one.
+    `begun(epoch)` is called at the beginning of each epoch, `ended(epochs, batches)` at its end, with what was read so
+    far. Batches before `skip`, which an earlier life of this worker has committed, are read and thrown away. Raises
+    JobError when the user's code raises, when `dataset` is neither, and when it can be read only once although there
+    are more epochs.
     """
     number = 0
     for epoch in range(epochs):
@@ -43,7 +41,7 @@ def numbered_batches(
 
 
 def known_length(dataset: Any) -> int:
-    """Batches of an epoch, where the dataset knows; else 0."""
+    """Number of batches of an epoch, if the dataset knows it; else 0."""
     try:
         return len(dataset)
     except TypeError:
@@ -59,10 +57,10 @@ def grouped_batches(
     begun: Callable[[int], object] = int,
     ended: Callable[[int, int], object] = max,
 ) -> Iterator[tuple[int, Any]]:
-    """As `numbered_batches`; with `every` above 1, groups of so many, numbered as groups.
+    """As `numbered_batches`; with `every` above 1, groups of `every` batches, numbered as groups.
 
-    A group may reach into the next epoch; batches that are left at the end are
-    no group and are not used, as in Keras. Raises JobError.
+    A group may reach into the next epoch. Batches that are left at the end make no group, and are not used, as in
+    Keras. Raises JobError.
     """
     batches = numbered_batches(dataset, epochs, skip * every, begun, ended)
     if every == 1:
@@ -97,7 +95,7 @@ def _one_epoch(dataset: Any, epoch: int, epochs: int) -> Iterator[Any]:
 
 
 def declared_work(job: Job) -> WorkUnits | None:
-    """The job's `work`; None where each worker has data of its own. Raises JobError."""
+    """Look up the job's `work`; None where each worker has data of its own. Raises JobError."""
     with blame(f"work of job {type(job).__name__}"):
         found: object = job.work
     if found is None or isinstance(found, WorkUnits):
@@ -108,7 +106,7 @@ def declared_work(job: Job) -> WorkUnits | None:
 
 
 def unit_batches(job: Job, unit: Unit) -> Iterator[Any]:
-    """The batches of one unit, as the job's `dataset(self, unit)` gives them. Raises JobError."""
+    """Read the batches of one unit by the job's `dataset(self, unit)`. Raises JobError."""
     dataset: Any = job.dataset
     try:
         inspect.signature(dataset).bind(unit)
@@ -123,7 +121,7 @@ def unit_batches(job: Job, unit: Unit) -> Iterator[Any]:
 
 
 def built(job: Job, model: Any, seed: int) -> Any:
-    """The model, built where it was not. The data is that of the first of one workers: only its shape matters.
+    """Build the model if need be, on the data of a single worker, of which only the shapes matter.
 
     Raises JobError when there is no batch, or the model cannot be called on it.
     """

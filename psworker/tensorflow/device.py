@@ -58,7 +58,7 @@ def choose_device(wanted: str) -> str:
         except RuntimeError as error:
             if gpus and wanted != "auto":
                 raise DeviceError(f"cannot switch to {wanted!r}, TensorFlow is in use: {error}") from error
-            # What it has been set up with will do.
+            # It keeps the device that it was set up with.
             index = 0 if tf.config.list_logical_devices("GPU") else None
     return "cpu" if index is None else f"gpu:{index}"
 
@@ -99,7 +99,7 @@ def require_tensorflow_backend() -> None:
 
 
 def _index(wanted: str, gpus: int) -> int | None:
-    """Number of the GPU that `wanted` means; None is the CPU."""
+    """Number of the wanted GPU; None for the CPU."""
     if wanted == "cpu":
         return None
     if wanted == "auto":

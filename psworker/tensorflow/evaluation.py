@@ -15,14 +15,14 @@ from psworker.job import Job
 from psworker.job.errors import JobError
 from psworker.tensorflow.objectives.training import Training
 
-# Of a metric with more numbers than these only the mean is told: a line of metrics.jsonl has at most 100.
+# A metric with more numbers than these is reported by its mean only: a line of metrics.jsonl has at most 100.
 MOST_PARTS = 32
 
 PIECE = 512  # samples evaluated at once, where `heldout()` gives whole arrays
 
 
 def evaluate(job: Job, model: Any) -> dict[str, float]:
-    """`job.evaluate(model)`, else the Keras loss and metrics of job or compiled model on `job.heldout()`, else {}.
+    """Call `job.evaluate(model)`, or else measure the Keras loss and metrics of job or model on `job.heldout()`.
 
     Raises JobError when a metric is no finite number, and when there is
     held-out data but `model()` returned no Keras model to measure on it.
@@ -36,7 +36,7 @@ def evaluate(job: Job, model: Any) -> dict[str, float]:
 
 
 def measured_names(job: Job, model: Any) -> list[str] | None:
-    """What `evaluate` will measure, by name, from one batch of the held-out data; None where only `job.evaluate` knows.
+    """Name what `evaluate` will measure, from one batch of held-out data; None where only `job.evaluate` knows.
 
     Raises JobError, as `evaluate`.
     """
@@ -77,18 +77,18 @@ def _measured(job: Job, model: Any, data: Any) -> dict[str, Any]:
 
 
 def _evaluated(model: Any, data: Any) -> dict[str, Any]:
-    """By Keras, with what the user compiled: loss, metrics, a `test_step` of the model's own."""
+    """Measure by Keras, with what the user compiled: loss, metrics, a `test_step` of the model's own."""
     measured: dict[str, Any] = {}
     model.reset_metrics()
     for parts in _batches(data):
         batch = tf.nest.map_structure(tf.convert_to_tensor, tuple(part for part in parts if part is not None))
-        # The model's metrics go on from batch to batch.
+        # The model's metrics accumulate from batch to batch.
         measured = model.test_step(batch)
     return measured
 
 
 def _batches(data: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """(x, y, weight or None), from arrays in pieces that fit any memory, or as the user's batches are."""
+    """Yield (x, y, weight or None): arrays in pieces that fit any memory, or the user's own batches."""
     arrays = isinstance(data, tuple) and len(data) in (2, 3) and hasattr(data[0], "shape")
     if arrays:
         pieces = range(0, len(data[0]), PIECE)
@@ -98,7 +98,7 @@ def _batches(data: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _numbers(job: Job, name: str, value: Any) -> Iterator[tuple[str, float]]:
-    """A metric of several numbers, such as `F1Score()` by class, is its mean, and each of them under its index."""
+    """Yield a metric; one of several numbers, as `F1Score()` by class, as its mean and each number by its index."""
     parts = _parts(name, value)
     mean = np.asarray(value).mean() if np.ndim(value) == 1 and not isinstance(value, str) else value
     yield name, _number(job, name, mean)
@@ -108,7 +108,7 @@ def _numbers(job: Job, name: str, value: Any) -> Iterator[tuple[str, float]]:
 
 
 def _parts(name: str, value: Any) -> list[str]:
-    """Names of a metric's numbers, where it has several, and not too many."""
+    """Name a metric's numbers, if it has several, and not too many."""
     several = np.ndim(value) == 1 and not isinstance(value, str) and len(value) <= MOST_PARTS
     return [f"{name}_{index}" for index in range(len(value))] if several else []
 

@@ -57,8 +57,9 @@ def _give_optimizer(
 ) -> str:
     """The model is compiled with the run's optimizer, in its state. `named`: the one that the job names. Returns what
     `save_model` does."""
+    from psworker.backends.keras import unwrapped
     from psworker.keras.slots import assign_slots
-    from psworker.keras.translate import keras_optimizer, unwrapped
+    from psworker.keras.translate import keras_optimizer
 
     if state is None:
         return "without the optimizer's state, which is not known of this version"

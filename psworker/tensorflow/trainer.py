@@ -21,7 +21,7 @@ from psworker.tensorflow.batches import built, declared_work, grouped_batches, k
 from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate, measured_names
 from psworker.tensorflow.export import save_model
-from psworker.tensorflow.given_weights import take
+from psworker.tensorflow.initial import load
 from psworker.tensorflow.objectives.processing import Processing
 from psworker.tensorflow.objectives.training import Training
 from psworker.work import Unit, WorkUnits
@@ -82,8 +82,8 @@ class Trainer:
         return list(zip(self._variables.specs, self._variables.values(), strict=True))
 
     def begin_with(self, path: Path) -> None:
-        """The values in this file become the present ones: see `given_weights.take`. Before `specs` are asked for."""
-        take(path, self._variables)
+        """Load the values in this file, before `specs` are asked for: see `initial.load`."""
+        load(path, self._variables)
 
     @property
     def optimizer(self) -> Any:

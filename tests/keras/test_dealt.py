@@ -14,7 +14,7 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psworker.backends.tensorflow.datasets import DatasetBatches
 from psworker.connecting import connect
-from psworker.keras.fit.data.dealt import DealtData
+from psworker.keras.fit.data import DealtData
 from psworker.tensorflow import named_variables
 from psworker.work import WorkUnits
 from tests.cluster.cluster import entries_of

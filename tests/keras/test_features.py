@@ -30,8 +30,7 @@ pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from psworker.keras.fit.around.epochs import EpochMetrics  # noqa: E402
-from psworker.keras.fit.sums import MetricSums  # noqa: E402
+from psworker.keras.fit.metrics import EpochMetrics, MetricSums  # noqa: E402
 from tests.keras.steps import teacher  # noqa: E402
 
 BATCH = 16
@@ -271,7 +270,7 @@ def test_a_name_that_keras_does_not_know_ends_fit_before_the_first_step(
 
 
 def test_callbacks_that_write_act_in_worker_0_only() -> None:
-    from psworker.keras.fit.around.callbacks import WRITERS, guarded
+    from psworker.keras.fit.callbacks import WRITERS, guarded
 
     for name in ("ModelCheckpoint", "BackupAndRestore", "TensorBoard", "CSVLogger", "OrbaxCheckpoint"):
         kind = getattr(keras.callbacks, name)

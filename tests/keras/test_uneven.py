@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import psworker.keras as pk
 from psworker import WorkUnits
-from psworker.keras.fit.data.batches import cut
+from psworker.keras.fit.data import cut
 from tests.keras.in_process import in_threads, servers
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]

@@ -88,7 +88,7 @@ class JaxModel:
             raise ModelError(f"{what}: expected a tree as {expected}, got {got}")
 
     def leaves(self, tree: Any) -> list[Any]:
-        """Of a tree as `params`, in the order of `specs`."""
+        """List the arrays of a tree like `params`, in the order of `specs`."""
         return [jnp.asarray(leaf) for leaf in jax.tree_util.tree_leaves(tree)]
 
     def changes(self) -> list[Any]:

@@ -27,12 +27,12 @@ from psworker.backends.keras import (
     assigns,
     disturbed,
     near,
-    plain,
     reads_behind,
     replaced,
     scales,
     take_up,
     undone,
+    unwrapped,
 )
 from psworker.data.payloads import Payload, Pieces
 
@@ -153,7 +153,7 @@ class JaxStep:
         ):
             for variable, value in zip(variables, values, strict=True):
                 variable._direct_assign(value)
-        iterations = plain(self._model.optimizer)._iterations
+        iterations = unwrapped(self._model.optimizer)._iterations
         iterations.assign(iterations.value + 1)
         self._of.judge(findings)
 

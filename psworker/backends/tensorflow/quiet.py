@@ -25,7 +25,7 @@ _CHATTER = re.compile(
 
 
 def hush() -> None:
-    """Set TensorFlow's own log level, unless the user did; to be called before it is imported."""
+    """Set TensorFlow's own log level, unless the user did. Call it before TensorFlow is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 

@@ -109,7 +109,7 @@ def host(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
-    """Name, owner, attribute and tensor of what `state_dict()` has, each tensor once."""
+    """Yield name, owner, attribute and tensor of what `state_dict()` has, each tensor once."""
     seen: set[int] = set()
     for path, module in model.named_modules():
         own = [(name, tensor) for name, tensor in module._parameters.items()]
@@ -143,10 +143,10 @@ def _check(name: str, tensor: torch.Tensor) -> None:
 
 
 def tensor_of(array: NDArray[Any]) -> torch.Tensor:
-    """The array's memory as a tensor, to be read only."""
+    """Wrap the array's memory in a tensor, to be read only."""
     bits = array.view(np.int16) if array.dtype == _BFLOAT16 else array
     if not bits.flags.writeable:
-        # torch knows no memory that may only be read, and warns of it.
+        # torch has no read-only memory, and warns.
         bits = np.asarray(_Claimed(bits))
     tensor = torch.from_numpy(bits)
     return tensor.view(torch.bfloat16) if array.dtype == _BFLOAT16 else tensor

@@ -1,4 +1,4 @@
-"""From the gradient of a batch to a contribution: pushed and committed, or skipped where it is not finite."""
+"""From the gradient of a batch to a contribution and its fate: pushed and committed, or skipped if not finite."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import logging
 import math
 from typing import Any
 
-import keras
-
 from pswire.logs.events import event
 from psworker.backends import StepResult
+from psworker.backends.keras import scales
 from psworker.engine import Grant
 from psworker.errors import Diverged, PayloadRefused, Voided
-from psworker.keras.fit.duties import Duties
-from psworker.keras.fit.rate import SetRate
+from psworker.keras.fit.chief import Duties, SetRate
 from psworker.local import NONFINITE_LIMIT
 from psworker.session import Session
 
@@ -21,14 +19,14 @@ log = logging.getLogger("ps-worker")
 
 
 class Contributions:
-    """Of one worker: the number of its next batch, and how many in a row were not finite."""
+    """Contributions of one worker: numbers of batches, and how many gradients in a row were not finite."""
 
     def __init__(self, optimizer: Any, rate: SetRate, duties: Duties) -> None:
         self._optimizer, self._rate, self._duties = optimizer, rate, duties
         self._batch = self._bad = 0
 
     def begin(self, session: Session) -> None:
-        """The job is joined."""
+        """Number batches from the first that the job has not committed."""
         self._batch = session.next_batch
 
     @property
@@ -53,11 +51,9 @@ class Contributions:
                 learning_rate=rate,
             )
         except Voided as reason:
-            log.info("%s", reason, extra=event("contribution_void"))
-            session.abandon(grant, "cancelled")
+            _void(session, grant, reason)
         except PayloadRefused as refusal:
-            told = event("batch_skipped")
-            log.warning("batch %d is skipped: %s", self._batch, refusal, extra=told)
+            log.warning("batch %d is skipped: %s", self._batch, refusal, extra=event("batch_skipped"))
             session.abandon(grant, "nonfinite")
             self._bad += 1
             if self._bad >= NONFINITE_LIMIT:
@@ -77,15 +73,13 @@ class Contributions:
             # Not a batch of this worker's data: the number of its next one stays.
             session.contribute(grant, flats, samples=0, batch=max(0, self._batch - 1), ready=True)
         except Voided as reason:
-            log.info("%s", reason, extra=event("contribution_void"))
-            session.abandon(grant, "cancelled")
+            _void(session, grant, reason)
 
     def _finite(self, result: StepResult) -> bool:
-        """Is the gradient finite, as far as this is asked here? A dynamic loss scale follows from the answer, as in
-        Keras."""
+        """The gradient is finite, as far as the step looked. Moves a dynamic loss scale accordingly, as Keras does."""
         finite = math.isfinite(result.norm)
         optimizer = self._optimizer
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        if scales(optimizer):
             if not finite:
                 optimizer.step_counter.assign(0)
                 optimizer.dynamic_scale.assign(optimizer.dynamic_scale * 0.5)
@@ -96,3 +90,32 @@ class Contributions:
             else:
                 optimizer.step_counter.assign_add(1)
         return finite
+
+
+def _void(session: Session, grant: Grant, reason: Voided) -> None:
+    log.info("%s", reason, extra=event("contribution_void"))
+    session.abandon(grant, "cancelled")
+
+
+class Fates:
+    """What became of a worker's contributions: counts by fate, and the staleness of those that were applied."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self._staleness = (0, 0)
+
+    def take(self, session: Session) -> None:
+        """Count what the servers have reported since the last call."""
+        for disposition in session.dispositions():
+            if disposition.fate == "applied" and not disposition.version:
+                continue  # the initial values, which the first worker gives
+            self.counts[disposition.fate] = self.counts.get(disposition.fate, 0) + 1
+            if disposition.fate == "applied":
+                total, count = self._staleness
+                self._staleness = total + disposition.staleness, count + 1
+
+    def progress(self, version: int) -> dict[str, float]:
+        """Values that the progress bar shows beside the loss."""
+        total, count = self._staleness
+        mean = total / count if count else 0.0
+        return {"version": version, "staleness": mean, "dropped": self.counts.get("dropped", 0)}

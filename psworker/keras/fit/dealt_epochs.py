@@ -1,20 +1,20 @@
-"""Keras' epochs where the data is dealt: each ends when the next part is one of another epoch."""
+"""Keras' epochs where the coordinator deals the data: an epoch ends when the next part belongs to another one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from psworker.keras.fit.data.dealt import DealtData
+from psworker.keras.fit.data import DealtData
 from psworker.keras.fit.steps import Steps
 
 
 class DealtEpochs:
-    """What `Distributed` does with the dealt data of a fit."""
+    """Trains on the parts that come with the grants, epoch by epoch."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        # Keras is told to stop only because the next part is one of another epoch.
+        # Keras stops only because the next part belongs to another epoch.
         self._pausing = False
         # This worker had a part of the epoch that Keras is in.
         self.trained = False
@@ -22,8 +22,10 @@ class DealtEpochs:
         self._counting: tuple[str, int] | None = None
 
     def begin(self) -> None:
-        """Join the job before Keras counts its epochs: where others have gone through some, this fit, and its history,
-        begin with the one that the job is in."""
+        """Join the job before Keras counts its epochs.
+
+        Where others have gone through some, this fit, and its history, begin with the one that the job is in.
+        """
         steps, model = self._steps, self._steps.model
         if steps.dealt is None:
             return
@@ -34,7 +36,7 @@ class DealtEpochs:
             model._initial_epoch = steps.dealt.keras_epoch(part.epoch)
 
     def train(self, dealt: DealtData) -> Mapping[str, Any]:
-        """The batches of the parts that came with the grants, until one is of another epoch than Keras is in."""
+        """Train on the parts that came with the grants, until one belongs to another epoch than Keras is in."""
         steps, model = self._steps, self._steps.model
         steps.hold()
         logs: Mapping[str, Any] = model.get_metrics_result()
@@ -54,18 +56,18 @@ class DealtEpochs:
         return logs
 
     def _count_once(self, epoch: int) -> None:
-        """When the job goes back to a checkpoint, batches that the metrics have counted are dealt again: begin anew."""
+        """Reset the metrics where the job has gone back to a checkpoint: batches that they counted are dealt again."""
         counting = (self._steps.session.job, epoch)
         if counting != self._counting:
             self._counting = counting
             self._steps.model.reset_metrics()
 
     def pause(self) -> None:
-        """Keras is to end the epoch here, and goes on with the next one."""
+        """Let Keras end the epoch here, and continue with the next one."""
         self._pausing = not self._steps.model.stop_training
         self._steps.model.stop_training = True
 
     def end_epoch(self) -> None:
-        """Keras has ended an epoch, and goes on."""
+        """Let Keras continue after the end of an epoch."""
         if self._pausing:
             self._steps.model.stop_training = self._pausing = False

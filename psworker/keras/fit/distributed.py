@@ -1,6 +1,6 @@
 """`Distributed`: a compiled model whose `fit` trains on parameter servers.
 
-Keras' `fit` runs as ever; what one batch does is replaced (`steps`), and so is what an epoch ends with.
+Keras' own `fit` runs; what it does for a batch (`steps`) and at the end of an epoch is replaced.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from typing import Any, Self
 import keras
 
 from psworker.backends.keras import FitError, backend
-from psworker.keras.fit.around.callbacks import guarded, listed
-from psworker.keras.fit.around.epochs import EpochMetrics
-from psworker.keras.fit.around.hooks import Hooks, Last, Moments
-from psworker.keras.fit.data.batches import cut, fingerprint
-from psworker.keras.fit.data.dealt import DealtData
+from psworker.keras.fit.callbacks import First, Last, Moments, guarded, listed
+from psworker.keras.fit.data import DealtData, cut, fingerprint
 from psworker.keras.fit.dealt_epochs import DealtEpochs
 from psworker.keras.fit.membership import Membership
+from psworker.keras.fit.metrics import EpochMetrics
 from psworker.keras.fit.resuming import GoesOn, Resumption
 from psworker.keras.fit.steps import Steps
 from psworker.session import Session
 
 
 class Distributed:
-    """A model's side of the job. `close` it, or use `with`; the end of the process does so, too.
+    """A model's side of the job; `distribute` makes it. `close` it, or use `with`; the end of the process does so, too.
 
     Not thread-safe, as `fit` is not.
     """
@@ -51,16 +49,16 @@ class Distributed:
         self.model = model
         self._membership, self._wire_dtype = membership, wire_dtype
         self._steps = Steps(model, membership, wire_dtype, deals=deals)
-        # The job stays open after a fit; the data of `fit` is dealt by the coordinator, or cut here; an epoch's logs
-        # are over all workers.
+        # The job stays open after a fit; the coordinator deals the data of `fit`, or it is cut here; an epoch's logs
+        # cover all workers.
         self._stay, self._deals, self._cuts, self._shares = stay, deals, cuts, shares
         self._dealt_epochs = DealtEpochs(self._steps)
         self._metrics = EpochMetrics(model, self._steps.sums)
         self._resumption = Resumption()
         # The arguments of the present fit, until its first batch.
         self._given: Mapping[str, Any] | None = None
-        # Of the present fit: the first of its callbacks, and the epoch that it was told to begin with.
-        self._hooks: Hooks | None = None
+        # Of the present fit: its first callback, and its argument `initial_epoch`.
+        self._first: First | None = None
         self._first_epoch = 0
         # `steps_per_epoch` ends its epochs, not its data.
         self._counts_steps = False
@@ -76,7 +74,7 @@ class Distributed:
         self._see_saving()
         model.train_function = None
         OPEN.add(self)
-        # A server of its own ends with its model, too: when garbage is looked for, as Keras' models are in circles.
+        # A server of this process ends with its model: at a collection of garbage, as Keras' models are in cycles.
         self._forsaken = weakref.finalize(self, _forsake, membership)
         self._forsaken.atexit = False
 
@@ -84,12 +82,12 @@ class Distributed:
 
     @property
     def session(self) -> Session:
-        """The session with the servers; joins the job if that has not been done, with the weights of this moment."""
+        """The session with the servers; joins the job first if need be, with the weights of this moment."""
         return self._steps.session
 
     @property
     def optimizer(self) -> dict[str, Any]:
-        """What the servers run: the `[optimizer]` that the compiled one was translated to."""
+        """The servers' `[optimizer]`, to which the compiled one was translated."""
         return self._steps.optimizer
 
     @property
@@ -99,12 +97,12 @@ class Distributed:
 
     @property
     def fates(self) -> dict[str, int]:
-        """How many of this worker's contributions were applied and dropped, as far as it is known."""
+        """Number of this worker's contributions by fate ("applied", "dropped"), as the servers have reported."""
         self._steps.count_fates()
         return dict(self._steps.fates.counts)
 
     def close(self) -> None:
-        """End this worker's part of the job; a server of one's own ends with it. The model keeps its weights.
+        """End this worker's part of the job, and the server of this process. The model keeps its weights.
 
         `model.fit` is Keras' own again. Servers of a cluster end when all workers have closed, or ended: another fit of
         this process on them wants it open. Safe to call twice.
@@ -114,7 +112,7 @@ class Distributed:
         self._steps.close()
 
     def replace(self) -> None:
-        """As `close`, but the servers of a cluster wait for what this process trains next."""
+        """Close, but let the servers of a cluster wait for what this process trains next."""
         if self._membership.place is None:
             self.close()
             return
@@ -135,7 +133,7 @@ class Distributed:
         object.__setattr__(optimizer, "save_own_variables", self._saving(optimizer.save_own_variables))
 
     def at_exit(self) -> None:
-        """A process that an exception ends is not done with its data: it leaves, and nobody waits for it."""
+        """Close at the end of the process; leave where an exception ends it, so that nobody waits for its data."""
         error = getattr(sys, "last_value", None)
         if error is not None and self._membership.session is not None:
             self._steps.leave(f"{type(error).__name__} in the script")
@@ -149,7 +147,7 @@ class Distributed:
     ) -> None:
         self.close()
 
-    # In the place of Keras' own
+    # Replacements of Keras' methods
 
     def _fit(self, *args: Any, **keywords: Any) -> Any:
         bound = inspect.signature(self._plain["fit"]).bind(*args, **keywords)
@@ -159,16 +157,16 @@ class Distributed:
             session = self.session
             cut(bound.arguments, session.worker_index % session.worker_count, session.worker_count)
         given = bound.arguments.get("callbacks")
-        self._steps.unchanged.during(given)
+        self._steps.guard.begin_fit(given)
         self._steps.backups.among(given)
         theirs = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else []
         before, initial = list(theirs), self.model._initial_epoch
-        around = self._around(before or listed(given))
+        callbacks = self._between_ours(before or listed(given))
         if isinstance(given, keras.callbacks.CallbackList):
-            around[0].set_model(self.model)
-            theirs[:] = around
+            callbacks[0].set_model(self.model)
+            theirs[:] = callbacks
         else:
-            bound.arguments["callbacks"] = around
+            bound.arguments["callbacks"] = callbacks
         self.model.evaluate = self._evaluate
         self._resumption.begin_fit()
         self._given = bound.arguments
@@ -185,12 +183,12 @@ class Distributed:
             self.model.__dict__.pop("evaluate", None)
             if self._steps.dealt is not None or self._resumption.epochs:
                 self.model._initial_epoch = initial
-            self._hooks = None
+            self._first = None
             # Theirs, for another fit.
             theirs[:] = before
 
     def _begin_phase(self) -> None:
-        """What this fit is to the one before it."""
+        """Continue the job of the fit before this one, or begin another phase or job."""
         follows, before = self._steps.follows(), self._steps
         if follows == "the same":
             before.compiled_again()
@@ -211,7 +209,7 @@ class Distributed:
         self._see_saving()
 
     def _saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        """Whatever saves the optimizer saves what the servers' one remembers."""
+        """Let `save` write the servers' slots, too."""
 
         @functools.wraps(save)
         def saved(*args: Any, **keywords: Any) -> Any:
@@ -221,18 +219,18 @@ class Distributed:
         return saved
 
     def _run(self, bound: inspect.BoundArguments) -> Any:
-        """Keras' fit; begun a second time where this worker has worked for the job before."""
+        """Run Keras' fit; a second time where this worker has worked for the job before."""
         try:
             return self._plain["fit"](*bound.args, **bound.kwargs)
         except GoesOn:
             self._metrics.met = False
             with warnings.catch_warnings():
-                # Of the epoch that it goes on in, only the rest is trained.
+                # It trains only the rest of the epoch that it goes on in.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
                 return self._plain["fit"](*bound.args, **bound.kwargs)
 
     def _deal(self, arguments: MutableMapping[str, Any]) -> None:
-        """Of the arguments of `fit` the data is taken, where the coordinator deals it."""
+        """Take the data out of the arguments of `fit`, if the coordinator deals it."""
         if self._deals and self._membership.session is None:
             self._steps.dealt = DealtData(arguments, apart=self._shares)
             if self.model.optimizer.gradient_accumulation_steps:
@@ -240,8 +238,8 @@ class Distributed:
                     'sharding="units" with gradient_accumulation_steps: expected larger batches instead'
                 )
 
-    def _around(self, theirs: list[Any]) -> list[Any]:
-        """The caller's callbacks between ours."""
+    def _between_ours(self, theirs: list[Any]) -> list[Any]:
+        """Put the caller's callbacks between ours."""
         moments = Moments(
             self._steps.begin_fit,
             self._begin_epoch,
@@ -251,11 +249,11 @@ class Distributed:
             self._end_fit,
         )
         guards = (guarded(each, self._acts_for_all) for each in theirs)
-        self._hooks = Hooks(moments)
-        return [self._hooks, *guards, Last(self._begin_epochs)]
+        self._first = First(moments)
+        return [self._first, *guards, Last(self._begin_epochs)]
 
     def _evaluate(self, *args: Any, **keywords: Any) -> Any:
-        """Keras' own; the validation of an epoch happens in one worker, for all: its weights are one version."""
+        """Evaluate as Keras does; but only the chief validates at the end of an epoch, for all, on one version."""
         if keywords.get("_use_cached_eval_dataset") and self._shares:
             self._meet()
             self._metrics.awaited = True
@@ -264,7 +262,7 @@ class Distributed:
         return type(self.model).evaluate(self.model, *args, **keywords)
 
     def _acts_for_all(self) -> bool:
-        """This worker does what is done once; see `Duties`."""
+        """This worker is the chief; see `Duties`."""
         place = self._membership.place
         if self._membership.session is None and place is not None and not self._steps.finished:
             if place.task_index is not None:
@@ -276,11 +274,11 @@ class Distributed:
     def _make_train_function(self, force: bool = False) -> Any:
         self.model.train_function = backend().train_function(self._train)
         # fit's first batch, and every one of train_on_batch.
-        self._steps.unchanged.due = True
+        self._steps.guard.due = True
         return self.model.train_function
 
     def _train(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
-        """What Keras calls for every `steps_per_execution` batches. Raises StopIteration when there is no batch."""
+        """Train on `steps_per_execution` batches. Raises StopIteration when there is none."""
         if self._steps.dealt is not None:
             return self._dealt_epochs.train(self._steps.dealt)
         logs: Mapping[str, Any] | None = None
@@ -298,7 +296,7 @@ class Distributed:
                 break
         if logs is None:
             if not self._resumption.placed and hasattr(iterator, "element_spec"):
-                # There was no batch at all; Keras asks the metrics for their values, which the first batch makes.
+                # There was no batch at all; Keras asks for metrics, which the first batch makes.
                 self.model._symbolic_build(
                     data_batch=keras.tree.map_structure(_symbol, iterator.element_spec)
                 )
@@ -306,21 +304,21 @@ class Distributed:
         return logs
 
     def _place(self, data: Any) -> None:
-        """At the first batch of a fit: begin where this worker's part of the job is. Raises GoesOn, FitError."""
-        if self._hooks is None or self._resumption.placed:
+        """Begin, at the first batch of a fit, where this worker's part of the job is. Raises GoesOn, FitError."""
+        if self._first is None or self._resumption.placed:
             return
         self._steps.prepare(data)
         self._metrics.data, self._given = fingerprint(self._given, data), None
         every = self.model.optimizer.gradient_accumulation_steps or 1
         # A CallbackList that the caller made may have none.
-        params = self._hooks.params or {}
+        params = self._first.params or {}
         epochs = (params.get("epochs") or 0) - self._first_epoch
         session = self.session
         committed = (session.next_batch - session.phase_batch) * every
         self._resumption.place(committed, params.get("steps"), epochs, session.phases_over)
 
     def _begin_epochs(self) -> None:
-        """Keras has yet to say which epoch is the first."""
+        """Choose the first epoch, before Keras does."""
         self._dealt_epochs.begin()
         first, present = self._first_epoch + self._resumption.epochs, self.model._initial_epoch or 0
         if self._resumption.epochs and first > present:
@@ -329,24 +327,24 @@ class Distributed:
             # A backup knows of epochs before the job's.
             self._resumption.end_epoch()
 
-    # At the moments of `fit`, before other callbacks
+    # Moments of `fit`, before other callbacks
 
     def _begin_epoch(self, epoch: int) -> None:
-        self._steps.unchanged.due = True
+        self._steps.guard.due = True
         self._steps.duties.begin_epoch()
         self._metrics.met = self._dealt_epochs.trained = False
         if self._steps.dealt is not None:
-            self._steps.dealt.at(epoch)
+            self._steps.dealt.begin_epoch(epoch)
 
     def _extent(self, epochs: int, left: int, batches: int) -> None:
-        """Whoever asks for the status is told how far the job is."""
+        """Report how much there is to train, for the status."""
         session, steps = self._membership.session, self._steps
         if session is not None and steps.dealt is None and not steps.finished:
             every = self.model.optimizer.gradient_accumulation_steps or 1
             session.tell_extent(epochs, steps.contributions.batch + left * batches // every)
 
     def _end_epoch(self, epoch: int, logs: MutableMapping[str, Any]) -> None:
-        """What callbacks see of an epoch is what all workers have counted in it."""
+        """Give callbacks the logs of an epoch over all workers."""
         self._dealt_epochs.end_epoch()
         self._resumption.end_epoch()
         self._epoch = epoch
@@ -355,10 +353,10 @@ class Distributed:
             duties = self._steps.duties
             if not self._metrics.exchange(self.session, logs, validates=duties.mine):
                 self.model.stop_training = True
-            duties.told(self._metrics.chief)
+            duties.end_epoch(self._metrics.chief)
 
     def _meet(self) -> None:
-        """At the end of an epoch's batches, before validation: wait until all workers are there."""
+        """Wait for all workers at the end of an epoch's batches, before validation."""
         session, steps = self._membership.session, self._steps
         if self._metrics.met or not self._shares or session is None or session.worker_count == 1:
             return
@@ -371,7 +369,7 @@ class Distributed:
             self._metrics.meet(session, None)
 
     def _end_fit(self) -> None:
-        """On a cluster: the job's last version."""
+        """Take the job's last version, on a cluster."""
         if self._resumption.passes_over:
             # Its end is that of the fit in which this worker goes on.
             return
@@ -381,7 +379,7 @@ class Distributed:
             and not self._steps.finished
             and self.model.built
         ):
-            # Also of a worker without a batch: the others wait for it to come.
+            # A worker without a batch joins, too, because the others wait for it.
             assert self.session is not None
         if self._stay:
             self._steps.bring_slots()
@@ -396,12 +394,12 @@ def _symbol(spec: Any) -> Any:
     return keras.KerasTensor(tuple(spec.shape), spec.dtype.name)
 
 
-# Those of this process that are not closed.
+# All of this process that are not closed.
 OPEN: weakref.WeakSet[Distributed] = weakref.WeakSet()
 
 
 def _forsake(membership: Membership) -> None:
-    """In a thread of its own: garbage is looked for anywhere, also while locks are held."""
+    """Leave in a thread of its own: garbage is collected anywhere, also while locks are held."""
     if membership.place is None:
         threading.Thread(target=membership.abandon, name="forsaken model").start()
 

@@ -13,8 +13,11 @@ from psworker.keras.fit.gradients import GradientStep
 
 
 class Draws:
-    """Gives each batch the generator states that Keras would reach at it. They follow from the states at the beginning
-    of the job, the worker and the batch's number, so a process that is started again draws the same."""
+    """Sets the states of Keras' random generators to those that plain `fit` would reach at a batch.
+
+    They follow from the states at the beginning of the job, the worker and the batch's number, so a process that is
+    started again draws the same.
+    """
 
     def __init__(self) -> None:
         self._seeds: tuple[Any, ...] = ()
@@ -23,7 +26,7 @@ class Draws:
         self._each: list[np.ndarray[Any, Any]] | None = None
 
     def begin(self, variables: KerasVariables, worker: int) -> None:
-        """The job is joined. Worker 0 draws what plain `fit` would, every other one numbers of its own."""
+        """Choose the first states: worker 0 draws what plain `fit` would, every other one numbers of its own."""
         self._seeds = variables.seeds
         if worker:
             for variable in self._seeds:

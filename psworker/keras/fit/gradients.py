@@ -16,8 +16,16 @@ from numpy.typing import NDArray
 from pswire.model.plan import Plan
 from pswire.transport.wire import wire_named
 from psworker.backends import StepResult
-from psworker.backends.keras import Computation, FitStep, KerasVariables, backend, plain, samples_of, scales
-from psworker.keras.fit.sums import MetricSums
+from psworker.backends.keras import (
+    Computation,
+    FitStep,
+    KerasVariables,
+    backend,
+    samples_of,
+    scales,
+    unwrapped,
+)
+from psworker.keras.fit.metrics import MetricSums
 
 
 class GradientStep:
@@ -37,7 +45,7 @@ class GradientStep:
     ) -> None:
         """`sums`: watches the metrics; None where nobody adds them up. `version`: of the weights in the model, which
         `before` put there. `clips`: gradients are clipped here, and not by the server."""
-        optimizer = plain(model.optimizer)
+        optimizer = unwrapped(model.optimizer)
         self._variables, self._sums = variables, sums
         self._every = optimizer.gradient_accumulation_steps or 1
         self._taken = self._samples = 0

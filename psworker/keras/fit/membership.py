@@ -15,14 +15,17 @@ from psworker.control.joining import Phase
 from psworker.servers import EmbeddedServer, Place
 from psworker.session import Session
 
-# The newest session of this process with each servers, as each task: what it trains there next is a phase behind that
-# one. It stays open until then, so that the servers wait for it.
+# The newest session of this process, by servers and task. What the process trains there next is a phase behind it; it
+# stays open until then, so that the servers wait.
 _NEWEST: dict[tuple[tuple[Address, ...], int | None], Session] = {}
 
 
 class Membership:
-    """`place`: where servers run; None where `start` starts one, for this process alone. `join` opens a session.
-    `task_index`: which worker this is, where that was said; threads may be different ones."""
+    """Holds the session of one worker, and its own server if there is one.
+
+    `place`: where servers run; None where `start` starts one, for this process alone. `join` opens a session.
+    `task_index`: this worker's number, if it was given; threads may be different workers.
+    """
 
     def __init__(
         self,
@@ -53,8 +56,11 @@ class Membership:
         *,
         goes_on: bool = False,
     ) -> Session:
-        """Join the job; `more`: the work that it deals. `goes_on`: the job of this membership's last session goes on,
-        with another phase. Otherwise, what this process trained on these servers before is over, and a job begins."""
+        """Join the job; `more`: the work that it deals.
+
+        `goes_on`: begin another phase of the job of this membership's last session. Otherwise what this process trained
+        on these servers before is over, and a job begins.
+        """
         before, hosts = _NEWEST.get((self.hosts, self._task_index)), self.hosts
         self.given = variables.values()
         specs = list(zip(variables.specs, self.given, strict=True))
@@ -76,7 +82,7 @@ class Membership:
         return _NEWEST.get((self.hosts, self._task_index)) is not self.session
 
     def changed(self, variables: KerasVariables, tolerance: float) -> str | None:
-        """The name of a variable that is not as it was given, up to `tolerance` relative to 1 or to itself."""
+        """Name a variable that is not as it was given, up to `tolerance` relative to 1 or to itself."""
         found = zip(variables.specs, variables.values(), self.given or (), strict=False)
         for spec, now, then in found:
             if not np.allclose(now, then, rtol=tolerance, atol=tolerance, equal_nan=True):
@@ -84,19 +90,19 @@ class Membership:
         return None
 
     def rest(self) -> None:
-        """Its part of the job, or of a phase, is done, and another one follows: the servers wait for it."""
+        """End this part of the job, or of a phase; another one follows, and the servers wait for it."""
         session, self.session = self.session, None
         if session is not None and session.stop is None:
             session.done()
 
     def leave(self, reason: str) -> None:
-        """Without having done one's part; nobody waits for what will not come."""
+        """Leave before the end, so that nobody waits for this worker."""
         session, self.session = self.session, None
         if session is not None:
             session.close(reason)
 
     def close(self) -> None:
-        """This worker's part is done; a server of one's own ends with the job."""
+        """End this worker's part, and its own server."""
         session, self.session = self.session, None
         try:
             if session is not None:
@@ -109,12 +115,12 @@ class Membership:
             self._end_server(over=session is not None and session.stop is not None)
 
     def abandon(self) -> None:
-        """Nobody needs the model any more."""
+        """Leave because the model is gone."""
         self.leave("its model is gone")
         self._end_server(over=False)
 
     def _end_server(self, *, over: bool) -> None:
-        """`over`: its job is, and it ends by itself. Otherwise it would wait for a worker that does not come back."""
+        """End the own server. `over`: its job is over, so it ends by itself; otherwise it would wait on."""
         server = self._server
         if server is None:
             return
@@ -129,17 +135,17 @@ class Membership:
 
 
 def _leave_all() -> None:
-    """The process ends, and begins no further phase."""
+    """Leave all jobs at the end of the process."""
     for session in _NEWEST.values():
         session.close()
 
 
-# Runs behind what others register later: a model's own end comes first.
+# Registered first, so it runs last: a model's own end comes before.
 atexit.register(_leave_all)
 
 
 def named(model: Any) -> list[tuple[Any, str]]:
-    """The trainable variables, each with the name by which the servers know it."""
+    """List the trainable variables, each with the name by which the servers know it."""
     found = collect(model)
     names = {id(variable): spec.name for variable, spec in zip(found.variables, found.specs, strict=True)}
     return [(variable, names[id(variable)]) for variable in model.trainable_variables]

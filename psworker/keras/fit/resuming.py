@@ -1,6 +1,6 @@
-"""Where a worker goes on that has worked for the job before: its process was started again, or the job resumed.
+"""Where a worker continues that has worked for the job before: its process was started again, or the job resumed.
 
-Keras decides on its epochs before the first batch, and with the first batch this worker joins and learns what it has
+Keras chooses its epochs before the first batch, and only at the first batch this worker joins and learns what it has
 committed. So the fit begins twice: at that batch `Resumption` raises `GoesOn`, and the second beginning is at the right
 epoch.
 """
@@ -14,11 +14,11 @@ from psworker.backends.keras import FitError
 
 
 class GoesOn(Exception):
-    """The fit is to begin again, where this worker's part of the job is."""
+    """Raised to begin the fit again, where this worker's part of the job is."""
 
 
 class Resumption:
-    """Batches of this worker that the job has already, and that are passed over, fit by fit."""
+    """Passes over batches that this worker has committed before, fit by fit."""
 
     def __init__(self) -> None:
         # None: the job is not joined yet.
@@ -27,22 +27,25 @@ class Resumption:
         self._fits = 0
         #: The present fit is passed over as a whole: the job has batches of a later one, or is in a later phase.
         self.passes_over = False
-        # Of the epoch that is under way: batches to pass over first, and those that are left then.
+        # Batches of the present epoch to pass over, and those that are left then.
         self._skip = 0
         self._left: int | None = None
-        #: It was asked where this fit begins.
+        #: `place` has found where this fit begins.
         self.placed = False
-        #: So many epochs of this fit were trained before; 0 also of one that is to begin where it says.
+        #: Epochs of this fit that were trained before.
         self.epochs = 0
 
     def begin_fit(self) -> None:
-        """Keras has yet to say how many batches an epoch has."""
+        """Forget the last fit; `place` needs the number of batches of an epoch, which Keras finds out later."""
         self.placed, self.epochs, self.passes_over = False, 0, False
         self.end_epoch()
 
     def place(self, committed: int, steps: int | None, epochs: int, phases: int) -> None:
-        """At the first batch of a fit of `epochs` with `steps` batches each. `committed`: batches of this worker in the
-        present phase, and `phases`: how many are over, both as of the first Join. Raises GoesOn, FitError."""
+        """Find where a fit of `epochs` with `steps` batches each begins, at its first batch.
+
+        `committed`: this worker's batches in the present phase; `phases`: the number of phases that are over; both at
+        the first Join. Raises GoesOn where batches are to be passed over, FitError where they cannot be counted.
+        """
         self.placed = True
         if self._before is None:
             self._before, self._fits = committed, phases
@@ -66,19 +69,19 @@ class Resumption:
         raise GoesOn
 
     def next(self, iterator: Iterator[Any]) -> Any:
-        """The next batch to train on. Raises StopIteration where the data ends."""
+        """Return the next batch to train on. Raises StopIteration where the data ends."""
         while self._skip:
             self._skip -= 1
             next(iterator)
         return next(iterator)
 
     def ends_epoch(self) -> bool:
-        """A batch was trained; the epoch has no other one, though its data may go on."""
+        """Count a batch; True where it was the epoch's last, though its data may go on."""
         if self._left is None:
             return False
         self._left -= 1
         return not self._left
 
     def end_epoch(self) -> None:
-        """The next one is whole."""
+        """Pass over nothing of the next epoch."""
         self._skip, self._left = 0, None

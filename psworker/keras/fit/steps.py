@@ -1,8 +1,8 @@
 """Batch after batch of one worker: its ticket, the version in the model, and what it contributes.
 
-The weights that Keras sees after a batch are those of the version that the servers granted for the next one, so
-callbacks, validation and metrics meet what plain `fit` would show them. The ticket for the next batch is held between
-batches, epochs and, if the job stays open, between two `fit`s.
+After a batch the model holds the version that the servers granted for the next one, so callbacks, validation and
+metrics see what plain `fit` would show them. The worker keeps the ticket for its next batch between batches, epochs
+and, if the job stays open, between two `fit`s.
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pswire.logs.events import event
-from psworker.backends.keras import FitError, KerasVariables, collect
+from psworker.backends.keras import FitError, KerasVariables, collect, unwrapped
 from psworker.engine import Grant
 from psworker.errors import SessionError, Voided
-from psworker.keras.fit.around.backups import Backups
-from psworker.keras.fit.contributions import Contributions
-from psworker.keras.fit.data.dealt import DealtData
+from psworker.keras.fit.callbacks import Backups
+from psworker.keras.fit.chief import Duties, SetRate
+from psworker.keras.fit.contributions import Contributions, Fates
+from psworker.keras.fit.data import DealtData
 from psworker.keras.fit.draws import Draws
-from psworker.keras.fit.duties import Duties
-from psworker.keras.fit.fates import Fates
 from psworker.keras.fit.gradients import GradientStep
 from psworker.keras.fit.membership import Membership, named
-from psworker.keras.fit.rate import SetRate
-from psworker.keras.fit.sums import MetricSums
-from psworker.keras.fit.unchanged import Unchanged
+from psworker.keras.fit.metrics import MetricSums
+from psworker.keras.fit.weights import WeightGuard
 from psworker.keras.slots import assign_slots, slot_lists
-from psworker.keras.translate import translate, unwrapped, warn_of_clipping, worker_clips
+from psworker.keras.translate import translate, warn_of_clipping, worker_clips
 from psworker.session import Session
 
 log = logging.getLogger("ps-worker")
@@ -37,7 +35,7 @@ Follows = Literal["the same", "another phase", "another job"]
 
 
 class Compilation(NamedTuple):
-    """What `compile` has made: by it one sees that it was called again."""
+    """What `compile` made; it differs after another call."""
 
     optimizer: Any
     loss: Any
@@ -52,13 +50,15 @@ def _compilation(model: Any) -> Compilation:
 
 
 def is_built(model: Any) -> bool:
-    """It has all its variables. A model of one's own may say so before its layers have any."""
+    """The model has all its variables. A subclassed model may say that it is built before its layers have any."""
     return bool(model.built and all(layer.built for layer in model._flatten_layers()))
 
 
 class Steps:
-    """One worker's part of a job, or of a phase of it, from joining to the last version. `deals`: its data is dealt by
-    the coordinator. `before`: the phase that this one goes on from, with the optimizer that the servers have."""
+    """One worker's part of a job, or of a phase of it, from joining to the last version.
+
+    `deals`: the coordinator deals the data. `before`: the phase that this one continues, with the servers' optimizer.
+    """
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class Steps:
         self._step: GradientStep | None = None
         self.grant: Grant | None = None
         self._version = 0 if before is None else before.version
-        # Of which version the model's optimizer has what the servers' one remembers.
+        # The version whose slots the model's optimizer has.
         self._slots_of = 0
-        self.unchanged, self.backups = Unchanged(), Backups()
+        self.guard, self.backups = WeightGuard(), Backups()
         self.sums = MetricSums(model)
         # The data of the present fit, where it is dealt.
         self._deals = deals
@@ -99,7 +99,7 @@ class Steps:
 
     @property
     def session(self) -> Session:
-        """Joins the job if that has not been done, with the weights of this moment."""
+        """The session; joins the job first if need be, with the weights of this moment."""
         if self.membership.session is None:
             self._open()
         assert self.membership.session is not None
@@ -107,13 +107,13 @@ class Steps:
 
     @property
     def version(self) -> int:
-        """Of the weights in the model; 0 before the first batch."""
+        """The version of the weights in the model; 0 before the first batch."""
         return self._version
 
     # Beginning
 
     def _open(self) -> None:
-        """Start a server if need be, join the job with the model's weights, lay the step out."""
+        """Start a server if need be, join the job with the model's weights, and prepare the step."""
         model = self.model
         self._check_joins()
         if not model.optimizer.built:
@@ -131,14 +131,14 @@ class Steps:
                 "that is started again cannot tell which of its fits that is; the other workers train its units"
             )
         if self.membership.place is not None and not self._goes_on:
-            # Of a unit every worker is to draw the same.
+            # Whichever worker gets a unit draws the same numbers for it.
             self._draws.begin(variables, 0 if self._deals else session.worker_index)
         self._step = self._traced(variables, session)
         self.contributions.begin(session)
         if not self._goes_on:
-            self._rate.joined(session.learning_rate)
+            self._rate.join(session.learning_rate)
             warn_of_clipping(model.optimizer, self.optimizer, session.worker_count)
-        self.duties.joined(session)
+        self.duties.join(session)
 
     def _translated(self, trained: Sequence[tuple[Any, str]]) -> dict[str, Any]:
         return translate(self.model.optimizer, trained, servers=len(self.membership.hosts))
@@ -177,8 +177,11 @@ class Steps:
             )
 
     def follows(self) -> Follows:
-        """What the next fit is to the job of this one. Servers take another optimizer, another model, and weights that
-        something else than training has changed, at the beginning of a job only. Raises FitError."""
+        """Say what the next fit is to the job of this one. Raises FitError.
+
+        Servers take another optimizer, another model, and weights that something else than training has changed, at the
+        beginning of a job only.
+        """
         variables, now = self._variables, _compilation(self.model)
         if now.optimizer is not self.compiled:
             return "another job"
@@ -195,7 +198,7 @@ class Steps:
         return "another phase" if trained and not self.membership.went_on else "another job"
 
     def compiled_again(self) -> None:
-        """Perhaps, with the same optimizer: for another loss and other metrics the step is traced anew."""
+        """Trace the step anew if the model was compiled again, with the same optimizer."""
         now, before = _compilation(self.model), self._step
         if now != self._compilation and before is not None and self._variables is not None:
             self.sums = MetricSums(self.model)
@@ -203,8 +206,8 @@ class Steps:
         self._compilation = now
 
     def begin_fit(self) -> None:
-        """Before other callbacks see the beginning of training."""
-        self.unchanged.due = True
+        """Begin a fit, before other callbacks see the beginning of training."""
+        self.guard.due = True
         self.backups.restore(self.model, self.membership, self._variables, self._joins_as_first)
 
     def _joins_as_first(self) -> bool:
@@ -222,13 +225,15 @@ class Steps:
         self._step.prepare(data)
 
     def hold(self) -> None:
-        """A ticket, and its version in the model, unless the job is over."""
+        """Get a ticket, and put its version into the model, unless the job is over."""
         if self.grant is None and self.session.stop is None:
             self._next()
 
     def __call__(self, data: Any, number: int | None = None) -> Mapping[str, Any]:
-        """Train on one batch; the logs of Keras' own step. `number`: of it in the job's data, where that is dealt.
-        Raises FitError where it could not count."""
+        """Train on one batch, and return the logs of Keras' own step.
+
+        `number`: that of the batch in the job's data, where that is dealt. Raises FitError where it could not count.
+        """
         if self.finished:
             raise FitError(
                 "this worker's part of the job has ended, and this batch would not count: expected it in a fit, which "
@@ -239,7 +244,7 @@ class Steps:
         assert self._step is not None
         if self.grant is None:
             self._next()
-        self.unchanged.check(self._step)
+        self.guard.check(self._step)
         if number is None:
             number = self._step.number(self.contributions.batch)
         logs, result = self._draws.train(self._step, data, number)
@@ -249,10 +254,10 @@ class Steps:
         return logs
 
     def _next(self) -> None:
-        """The next ticket, and its version into the model. At the end of the job Keras is told to stop."""
+        """Get the next ticket, and put its version into the model. At the end of the job, stop Keras."""
         session = self.session
         assert self._step is not None
-        self.unchanged.check_given(self.membership, self._variables)
+        self.guard.check_given(self.membership, self._variables)
         self.grant = None
         while (grant := session.ready()) is not None:
             self.backups.check(session, grant)
@@ -270,7 +275,7 @@ class Steps:
         self._finish(session)
 
     def yield_ticket(self) -> None:
-        """Others, who have batches left in this epoch, wait for the ticket that this worker holds."""
+        """Contribute nothing: other workers, with batches left in this epoch, wait for this worker's ticket."""
         if self.grant is not None:
             self.contributions.send_nothing(self.session, self.grant)
             self._next()
@@ -278,15 +283,15 @@ class Steps:
     # End
 
     def end(self, reason: str) -> None:
-        """This worker has no more data; wait for the others, then take the job's last version. `reason`: why the job
-        is to end for all, at once."""
+        """End this worker's part: wait for the others, then take the job's last version. `reason`: why the job is to
+        end for all at once; empty where it is not."""
         self.grant = None
         session = self.session
         session.done(reason)
         self._finish(session)
 
     def _finish(self, session: Session) -> None:
-        """The job is over: its last version into the model."""
+        """Put the job's last version into the model, once the job is over."""
         stop = session.stop
         if stop is None or self.finished:
             return
@@ -301,8 +306,10 @@ class Steps:
         unwrapped(self.compiled).finalize_variable_values(self.model.trainable_weights)
 
     def bring_slots(self) -> None:
-        """Give the model's optimizer what the servers' one remembers at the version of the weights: plain Keras goes on
-        from there. Where others make versions meanwhile, it may be of a later one."""
+        """Give the model's optimizer the servers' slots at the version of the weights, so that plain Keras can go on.
+
+        Where other workers make versions meanwhile, the slots may be of a later one.
+        """
         session, optimizer = self.membership.session, self.compiled
         held = self.grant is not None or self.finished
         if session is None or self._variables is None or not held or self._slots_of == self._version:
@@ -323,29 +330,29 @@ class Steps:
         self._slots_of = self._version
 
     def rest(self) -> None:
-        """This worker's part is done, and another one follows, on the same servers."""
+        """End this part; another one follows on the same servers."""
         self.grant = None
         self.membership.rest()
 
     def leave(self, reason: str) -> None:
-        """Without having done one's part; nobody waits for what will not come."""
+        """Leave before the end, so that nobody waits for this worker."""
         self.grant = None
         self.membership.leave(reason)
 
     def close(self) -> None:
-        """This worker's part is done; a server of one's own ends with it."""
+        """End this part, and the server that was started for this process."""
         self.grant = None
         self.membership.close()
 
-    # What became of it
+    # Fates
 
     def count_fates(self) -> None:
-        """What the servers have told since the last call."""
+        """Count the fates that the servers have reported since the last call."""
         if self.membership.session is not None:
             self.fates.take(self.membership.session)
 
     def progress(self) -> dict[str, float]:
-        """At the end of a batch, before other callbacks: what the progress bar shows."""
-        self.unchanged.after_batch()
+        """Values for the progress bar, at the end of a batch and before other callbacks."""
+        self.guard.after_batch()
         self.count_fates()
         return self.fates.progress(self.version)

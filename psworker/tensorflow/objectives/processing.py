@@ -1,6 +1,6 @@
-"""What is done to a whole gradient before it is pushed: the job's own hook, and an optimizer's clipping.
+"""Processing of a whole gradient before it is pushed: the job's own hook, and an optimizer's clipping.
 
-One server clips the mean of all workers. Several hold parts of variables, so that each worker clips its own gradient.
+One server clips the mean of all workers. Several servers hold parts of variables, so each worker clips its gradient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from psworker.job.errors import JobError
 class Processing:
     """Called in the graph with one float32 gradient per trained variable; returns as many, of the same shapes.
 
-    `every`: batches of one contribution; their mean is what is processed.
+    `every`: batches of one contribution, whose mean is processed.
     Raises JobError for an optimizer that asks for what a job cannot do, and,
     when it is traced, for a hook that does not return the gradients' shapes.
     """
@@ -25,7 +25,7 @@ class Processing:
     def __init__(self, job: Job, optimizer: Any, trained: tuple[Any, ...]) -> None:
         _check(job, optimizer)
         self._job, self._optimizer, self._trained = job, optimizer, trained
-        #: Clips, as the optimizer says; False where the server does. To be set before the step is traced.
+        #: Clip as the optimizer says; False where the server does. Set it before the step is traced.
         self.clips = True
         self.every = int(getattr(optimizer, "gradient_accumulation_steps", None) or 1)
 

@@ -1,6 +1,6 @@
 """How a job's model is trained: by the job's own loss, by a Keras loss, or as the model was compiled.
 
-Whatever a model was compiled with is used, or refused in a sentence.
+Everything that a model was compiled with is used, or refused.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from psworker.job import Job
 from psworker.job.errors import JobError
 from psworker.tensorflow.objectives.losses import Loss, check_names, keras_loss, loss_function
 
-# With what their jobs say: not by the user.
+# Models that were compiled here with their job's loss, and not by the user.
 _COMPILED_HERE: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Training:
-    """What a job and its model say together. Raises JobError where they contradict each other.
+    """The training that a job and its model ask for together. Raises JobError where they contradict each other.
 
     `optimizer`: the Keras optimizer that the servers are to run, or None where
     nobody named one. `by_train_step`: the model's own `train_step` computes.
     """
 
     def __init__(self, job: Job, model: Any, optimizer: Any = None) -> None:
-        """`optimizer`: to compile the model with, whatever else the job names."""
+        """`optimizer`: compile the model with this one, and not with the job's."""
         self._job, self._model = job, model
         self.compiled = (
             isinstance(model, keras.Model) and bool(model.compiled) and model not in _COMPILED_HERE
@@ -118,7 +118,7 @@ def _optimizer(job: Job) -> Any:
 
 
 def of_loss(loss: Loss, trained: tuple[Any, ...]) -> Objective:
-    """By a tape. Gradients come out dense: zeros for a variable that the loss does not reach, duplicates summed."""
+    """Compute gradients by a tape, dense: zeros for a variable that the loss does not reach, duplicates summed."""
 
     def objective(batch: Any) -> tuple[dict[str, Any], Any, list[Any]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -1,4 +1,4 @@
-"""Weights that a job is to begin with, from a file: of a Keras model, or by name."""
+"""Weights that a job begins with, from a file: a Keras model, or arrays by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from psworker.backends.tensorflow.variables import ModelVariables, collect
 from psworker.job.errors import JobError, blame
 
-# What is told of a difference: more names than these help nobody.
-TOLD = 3
+# Names of variables in an error.
+MOST_NAMES = 3
 
 
-def take(path: Path, variables: ModelVariables) -> None:
-    """Give the variables the values in the file: exactly these variables, by name, as floating numbers of their shapes.
+def load(path: Path, variables: ModelVariables) -> None:
+    """Load the file's values into the variables. It must hold exactly these, by name, as floats of their shapes.
 
     A .keras file is read as Keras reads it, without its optimizer; of a .safetensors file the names are
     those of a run's weights.safetensors. Raises JobError, with nothing changed.
@@ -49,8 +49,9 @@ def _difference(found: Mapping[str, np.ndarray], variables: ModelVariables) -> s
     for name, shape in expected.items():
         values = found.get(name)
         if values is None:
-            others = ", ".join(sorted(found)[:TOLD]) or "none"
-            return f"it has no variable {name!r}; it has {len(found)}: {others}{', ...' if len(found) > TOLD else ''}"
+            others = ", ".join(sorted(found)[:MOST_NAMES]) or "none"
+            dots = ", ..." if len(found) > MOST_NAMES else ""
+            return f"it has no variable {name!r}; it has {len(found)}: {others}{dots}"
         if values.shape != shape:
             return f"{name!r}: expected the shape {shape}, got {values.shape}"
         # bfloat16 is none of numpy's own.

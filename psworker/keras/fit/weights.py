@@ -1,36 +1,36 @@
-"""Weights that something else than training has changed are refused: servers take weights at the beginning only."""
+"""Weights that something else than training has changed are refused: servers take weights at a job's beginning only."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from psworker.backends.keras import FitError, KerasVariables
-from psworker.keras.fit.around.callbacks import SWAPPED, acts_on_batches, swaps_weights
+from psworker.keras.fit.callbacks import SWAPPED, acts_on_batches, swaps_weights
 from psworker.keras.fit.gradients import GradientStep
 from psworker.keras.fit.membership import Membership
 
 
-class Unchanged:
-    """When the model's weights are compared with what the servers gave, and how exactly."""
+class WeightGuard:
+    """Decides when the model's weights are compared with the servers' version, and how exactly."""
 
     def __init__(self) -> None:
-        # Before the next batch.
+        #: Compare before the next batch.
         self.due = False
         # A callback of this fit exchanges weights and averages, and back.
         self._swaps = False
         # A callback of this fit might set weights around any batch.
         self._each_batch = False
 
-    def during(self, callbacks: Any) -> None:
-        """Of the fit that begins."""
+    def begin_fit(self, callbacks: Any) -> None:
+        """Look at the callbacks of a fit."""
         self._swaps, self._each_batch = swaps_weights(callbacks), acts_on_batches(callbacks)
 
     def after_batch(self) -> None:
-        """A batch is over, and its callbacks have yet to run."""
+        """A batch is over; its callbacks are yet to run."""
         self.due |= self._each_batch
 
     def check(self, step: GradientStep) -> None:
-        """Raises FitError where the model is not what the servers' version made it; nothing is ignored."""
+        """Raise FitError if the model does not hold the version that the servers gave."""
         if not (self.due and step.placed):
             return
         self.due = False
@@ -46,7 +46,7 @@ class Unchanged:
             step.restore()
 
     def check_given(self, membership: Membership, variables: KerasVariables | None) -> None:
-        """Weights that were set between joining and the first batch are not those that servers began with."""
+        """Raise FitError if weights were set between joining and the first batch: servers began with others."""
         if membership.given is None or variables is None:
             return
         changed = membership.changed(variables, self._tolerance)

@@ -1,1 +1,0 @@
-"""What happens around the batches of a `fit`: callbacks, the ends of epochs, backups."""

@@ -1,0 +1,103 @@
+"""What one worker, the chief, does for all: it validates, writes files, and sets the learning rate."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import keras
+import numpy as np
+
+from pswire.logs.events import event
+from psworker.backends.keras import FitError, unwrapped
+from psworker.session import Session
+from psworker.translating import beginning
+
+log = logging.getLogger("ps-worker")
+
+
+class Duties:
+    """Whether this worker is the chief.
+
+    Worker 0 is. When it has left, or does not come to the end of an epoch, the coordinator names another: all workers
+    learn that there, and it holds from the next epoch on.
+    """
+
+    def __init__(self) -> None:
+        # Until a job is joined.
+        self.mine = True
+        self._worker, self._chief = "", ""
+
+    def join(self, session: Session) -> None:
+        """Learn who is the chief of the job; where another has taken over, worker 0 is one like all others."""
+        self._worker = session.worker
+        self.mine = session.chief == session.worker if session.chief else session.worker_index == 0
+        # The name of worker 0 is not known before the first end of an epoch.
+        self._chief = session.chief or (session.worker if self.mine else "")
+
+    def end_epoch(self, chief: str) -> None:
+        """Take the name that the coordinator gave; empty: the same as before."""
+        before, self._chief = self._chief, chief or self._chief
+        # Given up at once, and taken over by `begin_epoch`, so that there is one chief at most.
+        self.mine = self.mine and self._chief == self._worker
+        if self._chief != before and (before or self._chief == self._worker):
+            self._warn(before or "worker 0")
+
+    def begin_epoch(self) -> None:
+        """Take over, if this worker was named."""
+        self.mine = self.mine or (bool(self._chief) and self._chief == self._worker)
+
+    def _warn(self, before: str) -> None:
+        who = "this worker does" if self._chief == self._worker else f"{self._chief} does"
+        log.warning(
+            "%s, which validates, saves and sets the learning rate for all, has gone, is done or did not come to the "
+            "end of this epoch, of which nothing is validated and saved: %s so from the next epoch on",
+            *(before, who),
+            extra=event("chief_changed", worker=self._chief),
+        )
+
+
+class SetRate:
+    """The learning rate of a compiled optimizer, which callbacks or the script set, on its way to the servers.
+
+    A schedule's rate cannot be set, and is never sent.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        # The rate that the servers have, or will have with the next contribution.
+        self._sent = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """A rate that was set before the job begins is its first."""
+        self._sent = _rate(self._optimizer) or 0.0
+
+    def join(self, present: float | None) -> None:
+        """Begin with the rate `present` of a job that is under way, so that callbacks do, too."""
+        if present is not None and np.float32(present) != np.float32(beginning(self._sent)):
+            unwrapped(self._optimizer)._learning_rate.assign(present)
+            self._sent = _rate(self._optimizer) or 0.0
+
+    def changed(self) -> float | None:
+        """The rate that was set since the last contribution; None for none. Raises FitError.
+
+        The chief sets it for all, so that workers that are behind do not undo what others have set.
+        """
+        rate = _rate(self._optimizer)
+        if rate is None or rate == self._sent:
+            return None
+        if not (math.isfinite(rate) and rate >= 0):
+            raise FitError(f"the learning rate was set to {rate:g}: expected a number from 0")
+        return rate
+
+    def sent(self, rate: float | None) -> None:
+        """Note that a contribution took `rate` along."""
+        self._sent = self._sent if rate is None else rate
+
+
+def _rate(optimizer: Any) -> float | None:
+    rate = unwrapped(optimizer)._learning_rate
+    # Not numpy(), which is slow, for every batch asks this.
+    return float(rate.value) if isinstance(rate, keras.Variable) else None

@@ -1,1 +1,0 @@
-"""The data of one `fit`, where the coordinator deals it."""
