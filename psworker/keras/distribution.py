@@ -1,4 +1,4 @@
-"""`distribute`: from now on a compiled model's `fit` trains on parameter servers."""
+"""`distribute`: lets a compiled model's `fit` train on parameter servers."""
 
 from __future__ import annotations
 
@@ -39,42 +39,43 @@ def distribute(
     tls_key: str | Path | None = None,
     token_file: str | Path | None = None,
 ) -> Distributed:
-    """From now on `model.fit` trains on parameter servers; call it after `model.compile`.
+    """Let `model.fit` train on parameter servers from now on. Call it after `model.compile`, on any of Keras' backends.
 
-    `hosts` ("host:port,...", in task order) are running servers, whose job
-    this worker joins; else those of PS_HOSTS or TF_CONFIG. Where nothing says
-    where servers are, one is started on loopback, for this process alone, at
-    the first batch: with `policy` ("sync" by default), `seed` (0) and, if `out`
-    is given, a run folder there. Servers that run already have their own: with
-    them the three are refused. `name`, `task_index`, `wire_dtype` ("float32" by
-    default), `transport` ("auto") and `server_timeout` are those of
-    `psworker.connect`; a run that started this process may have said the
-    defaults (PS_TASK_INDEX, PS_WIRE_DTYPE, PS_TRANSPORT).
+    `hosts` ("host:port,...", in task order) are running servers, whose job this worker joins; by default those of
+    PS_HOSTS or TF_CONFIG. If none of these names servers, the first batch starts one on loopback, for this process
+    alone: with `policy` ("sync" by default), `seed` (0) and, if `out` is given, a run folder there. The three are
+    refused where servers run already. `name`, `task_index`, `wire_dtype` ("float32" by default), `transport` ("auto")
+    and `server_timeout` are those of `psworker.connect`; the environment may set the defaults (PS_TASK_INDEX,
+    PS_WIRE_DTYPE, PS_TRANSPORT).
 
-    `stay`: the job stays open after `fit`, for another one; `close` ends it.
-    The default for a server of one's own. On a cluster the end of `fit` is by
-    default the end of this worker's part: it waits for the others, and the
-    model then has the job's last version.
+    `stay`: keep the job open after `fit`, for another one, until `close`; the default with a server of its own. On a
+    cluster the end of `fit` is by default the end of this worker's part: it waits for the others, and the model then
+    has the job's last version.
 
-    `sharding="units"`: every worker gives `fit` the same whole data, arrays or a PyDataset, and the coordinator deals
-    it: each batch counts once per epoch over all workers, also when workers join, leave, die and differ in speed.
-    "auto": of the same whole data (arrays, PyDataset, tf.data.Dataset) each worker trains on every n-th sample or
-    batch. "none", the default: each worker trains on what its script gives it, for a script may have cut it; a warning
-    says so where all were given the same. A server of one's own has nobody to share with.
+    `sharding="units"`: every worker passes the same whole data to `fit`, arrays, a PyDataset or a tf.data.Dataset, and
+    the coordinator deals it: each batch counts once per epoch over all workers, also when workers join, leave, die and
+    differ in speed. "auto": each worker trains on every n-th sample or batch of the same whole data. "none", the
+    default: each worker trains on what its script passes; a warning says so where all pass the same.
 
-    `metrics="all"`: the logs and history of an epoch are over all workers, and worker 0 validates for all; therefore
-    each waits at the end of its epoch for the others, under any policy. "own": nobody waits; each worker's logs are
-    its own, and each validates.
+    `metrics="all"`: the logs and history of an epoch cover all workers, and worker 0 validates for all; therefore each
+    waits at the end of its epoch for the others, under any policy. "own": nobody waits; each worker's logs are its own,
+    and each validates.
 
     `tls_ca`, `tls_cert`, `tls_key` and `token_file` are those of `psworker.connect`, as PS_TLS_CA and the others of the
-    environment; a server of one's own, on loopback, needs none.
+    environment; a server of its own, on loopback, needs none.
 
-    Raises TranslationError for an optimizer that servers do not have,
-    FitError for a model that is not compiled or cannot be trained so,
-    Untrusted for certificates that are not good, AddressError and ValueError
-    for addresses that make no sense and arguments that do not go together.
+    Raises TranslationError for an optimizer that servers do not have, FitError for a model that is not compiled or
+    cannot be trained so, Untrusted for bad certificates, AddressError and ValueError for bad addresses and arguments
+    that contradict each other.
     """
     if not isinstance(model, keras.Model) or getattr(model, "optimizer", None) is None:
+        if not isinstance(model, keras.Model) and any(
+            each.__module__.startswith("torch.") for each in type(model).__mro__
+        ):
+            raise FitError(
+                f"expected a compiled Keras model, got the torch.nn.Module {type(model).__name__}: its loop takes "
+                "psworker.torch.distribute(optimizer, model)"
+            )
         raise FitError(
             "distribute() takes a compiled Keras model: call model.compile(optimizer=..., loss=...) before"
         )
@@ -87,13 +88,13 @@ def distribute(
     credentials = NO_TLS if place is None else worker_credentials(tls_ca, tls_cert, tls_key, token_file)
     if sharding == "units" and place is not None and stay:
         raise ValueError('sharding="units" is for one fit per job: expected stay=False')
-    # What `distribute` has put in the place of Keras' own.
+    # An earlier `distribute` of this model.
     before = getattr(model.__dict__.get("fit"), "__self__", None)
     if isinstance(before, Distributed):
         before.replace()
     own = None
     if place is None:
-        # The optimizer comes with the first batch, which may build the model.
+        # The optimizer is known at the first batch, which may build the model.
         own = functools.partial(EmbeddedServer, {"name": "from-job"}, policy or "sync", seed or 0, _path(out))
     wire_dtype = wire_dtype or (place.wire_dtype if place is not None else "") or "float32"
     transport = transport or (place.transport if place is not None else "") or "auto"
@@ -125,7 +126,7 @@ def distribute(
 
 
 def _check_model(model: Any, *, alone: bool) -> None:
-    """Raises FitError for what would have no effect, or fail in the first batch. `alone`: a server of its own."""
+    """Raise FitError for what would have no effect, or fail in the first batch. `alone`: with a server of its own."""
     for name, value in vars(model).items():
         if name.startswith("_"):
             continue

@@ -21,12 +21,13 @@ from psworker.remote import Following, RemoteError
 
 
 class RemoteOptimizer(Following):
-    """The servers run `optimizer`, one of Keras' or its name: `apply` contributes gradients, and brings the next
-    version into the variables of `model`, a built Keras model or a layer. Nothing else of the loop changes.
+    """Takes the place of a Keras optimizer in a loop; nothing else of the loop changes.
 
-    It joins the job when it is made, and waits for its first version, which is that of all workers. `more`: the
-    arguments of `Remote`. `close` it, or use `with`; the end of the process does so, too, and leaves the job's
-    last version in the model only then. Two optimizers, of a GAN say, are two jobs, each with servers of its own.
+    The servers run `optimizer`, one of Keras' or its name. `apply` contributes gradients, and loads the next version
+    into the variables of `model`, a built Keras model or a layer. The constructor joins the job and waits for its first
+    version, the same for all workers. `more`: the arguments of `Remote`. `close` it, or use `with`; the end of the
+    process does so, too, and loads the job's last version only then. Two optimizers, of a GAN say, are two jobs, each
+    with servers of its own.
 
     Raises what `Remote` raises. Not thread-safe.
     """
@@ -38,7 +39,7 @@ class RemoteOptimizer(Following):
 
     @property
     def learning_rate(self) -> Any:
-        """As of the Keras optimizer; what is set goes to the servers with the next contribution, from worker 0."""
+        """The Keras optimizer's; a rate that worker 0 sets goes to the servers with its next contribution."""
         return self.optimizer.learning_rate
 
     @learning_rate.setter
@@ -53,18 +54,17 @@ class RemoteOptimizer(Following):
         samples: int = 1,
         loss: float = math.nan,
     ) -> None:
-        """As the Keras optimizer's: `trainable_variables` are all of the model's, in any order (None: in its own).
+        """Contribute gradients of all trainable variables of the model, in any order (None: in its own).
 
-        `samples`, over how many the gradients were averaged, and `loss` are for the log, and for policies that weigh by
-        samples.
-
-        What is not finite, or comes too late, does not count; see `Remote.apply`. Raises RemoteError for other
-        variables and within a tf.function, JobOver where the job has ended, and as `Remote.apply`.
+        `samples`, the number that the gradients were averaged over, and `loss` are for the log, and for policies that
+        weigh by samples. A gradient that is not finite, or comes too late, does not count; see `Remote.apply`. Raises
+        RemoteError for other variables and within a function that is traced, JobOver where the job has ended, and as
+        `Remote.apply`.
         """
         if backend().framework.traces(gradients):
             raise RemoteError(
-                "RemoteOptimizer.apply() within a tf.function: expected the gradients of a tf.function, applied "
-                "outside of it, for what travels is no graph"
+                "RemoteOptimizer.apply() within a tf.function, or one that JAX or PyTorch compiles: expected its "
+                "gradients, applied outside of it, because a graph cannot push them"
             )
         self._check_running()
         self.remote.apply(self._in_order(gradients, trainable_variables), samples=samples, loss=loss)

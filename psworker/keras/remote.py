@@ -21,8 +21,8 @@ from psworker.translating import TranslationError
 class Remote(psworker.remote.Remote):
     """The loop: `while remote.pull() is not None: ...; remote.apply(gradients)`. Close it, or use `with`.
 
-    `model`: a built Keras model, or a layer. `optimizer`: one of Keras', or its name; what can be said to
-    `distribute` about optimizers holds here. `hosts` and `where` (`policy`, `seed`, `out`, `name`, `task_index`,
+    `model`: a built Keras model, or a layer. `optimizer`: one of Keras' that `distribute` takes, or its name. `hosts`
+    and `where` (`policy`, `seed`, `out`, `name`, `task_index`,
     `wire_dtype`, `transport`, `server_timeout`): as in `distribute`; without any servers one is started here.
 
     Raises TranslationError, and what `psworker.connect` raises. Not thread-safe.

@@ -1,9 +1,9 @@
 """The optimizer that a Keras model was compiled with, as the servers' [optimizer]: names and numbers.
 
-Servers run rules on flat arrays, variable by variable. What sees a worker's own loss stays in the worker
-(`psworker.keras.fit.gradients`): accumulation, loss scaling, averages of the weights. The mean gradient is clipped by
-the server where there is one; with several servers norms are clipped by each worker, of its own gradient. What neither
-can do is refused, with the nearest that can be done.
+Servers run rules on flat arrays, variable by variable. What depends on a worker's own loss stays in the worker
+(`psworker.keras.fit.gradients`): accumulation, loss scaling, averages of the weights. A single server clips the mean
+gradient; with several servers each worker clips the norm of its own gradient. What neither can do is refused, with the
+nearest alternative.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from psworker.translating import Config, TranslationError, beginning, single
 
 
 def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = (), *, servers: int = 1) -> Config:
-    """The [optimizer] section that does on the servers what `optimizer` does in `fit`.
+    """Make the [optimizer] section that does on the servers what `optimizer` does in `fit`.
 
     `trained`: the model's trainable variables, each with the name by which the servers know it; needed
-    for `exclude_from_weight_decay` only. `servers`: how many; with several, clipping by norms is left to the
-    workers (`worker_clips`). A LossScaleOptimizer stands for what it wraps. Numbers are rounded to float32, in which
-    both compute. Raises TranslationError.
+    for `exclude_from_weight_decay` only. `servers`: their number; with several, workers clip by norms
+    (`worker_clips`). A LossScaleOptimizer stands for its inner optimizer. Numbers are rounded to float32, in which both
+    compute. Raises TranslationError.
     """
     optimizer = unwrapped(optimizer)
     kind = kind_of(optimizer)
@@ -72,19 +72,19 @@ def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = (), *, server
 
 
 def worker_clips(optimizer: Any, config: Mapping[str, Any]) -> bool:
-    """`optimizer` clips gradients, and servers with the [optimizer] section `config` do not."""
+    """Tell whether workers clip: `optimizer` does, and servers with the [optimizer] section `config` do not."""
     clipping = None if optimizer is None else _clipping(unwrapped(optimizer))
     return clipping is not None and not config.get(clipping)
 
 
 def warn_of_clipping(optimizer: Any, config: Mapping[str, Any], workers: int) -> None:
-    """Say so where several workers clip, each its own gradient."""
+    """Warn if several workers clip, each its own gradient."""
     if worker_clips(optimizer, config):
         translating.warn_of_clipping(str(_clipping(unwrapped(optimizer))), workers)
 
 
 def _clipping(optimizer: Any) -> str | None:
-    """Which of its three kinds of clipping a Keras optimizer does."""
+    """Name the kind of clipping that a Keras optimizer does, one of three."""
     kinds = ("clipnorm", "global_clipnorm", "clipvalue")
     return next((kind for kind in kinds if (getattr(optimizer, kind) or 0) > 0), None)
 
@@ -141,7 +141,7 @@ _BY_NAME: Mapping[str, type[Any]] = {
     **{kind.__name__.lower(): kind for kind in _TRANSLATIONS},
     **dict.fromkeys(("momentum", "nesterov"), keras.optimizers.SGD),
 }
-# Knobs for formulas of PyTorch, which are named only where they differ from Keras'.
+# Knobs for formulas of PyTorch, present only where they differ from Keras'.
 _NOT_KERAS = frozenset(("rate_outside", "epsilon_outside", "epsilon_inside", "momentum_decay"))
 _SCHEDULES: Mapping[str, type[Any]] = {
     "exponential": keras.optimizers.schedules.ExponentialDecay,
@@ -154,8 +154,10 @@ _SCHEDULES: Mapping[str, type[Any]] = {
 
 
 def keras_optimizer(config: Mapping[str, Any]) -> Any:
-    """The Keras optimizer of an [optimizer] with all its knobs; None where Keras has none. Its file does not keep
-    `exclude_from_weight_decay`, which is left out."""
+    """Make the Keras optimizer of an [optimizer] with all its knobs; None where Keras has none.
+
+    `exclude_from_weight_decay` is left out, because Keras' files do not keep it.
+    """
     knobs = {key: value for key, value in config.items() if key != "exclude_from_weight_decay"}
     name, rate = knobs.pop("name"), knobs.pop("learning_rate")
     if name not in _BY_NAME or not _NOT_KERAS.isdisjoint(knobs):
@@ -171,7 +173,7 @@ def keras_optimizer(config: Mapping[str, Any]) -> Any:
     return _BY_NAME[name](learning_rate=rate, **knobs)
 
 
-# What it does that servers do not, and what comes nearest.
+# By name: what the optimizer does that servers do not, and the nearest that they do.
 _NEAREST = {
     "Muon": (
         "multiplies matrices in each step, and the bits of a product are another machine's own, where servers replay "

@@ -98,6 +98,14 @@ def test_what_pytorch_cannot_do_here_is_said() -> None:
 
 
 @torch_only
+def test_a_module_of_torch_has_a_distribute_of_its_own() -> None:
+    import torch
+
+    with pytest.raises(pk.FitError, match=r"torch.nn.Module Linear: .* psworker.torch.distribute"):
+        pk.distribute(torch.nn.Linear(2, 2))
+
+
+@torch_only
 def test_a_step_that_is_compiled_trains_as_an_eager_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """jit_compile=True has `torch.compile` make the step; here with the compiler that needs no C++."""
     import torch
