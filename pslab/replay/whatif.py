@@ -96,6 +96,7 @@ class Counterfactual:
 
     def receive(self, move: s.Move) -> None:
         """Make the next move of the schedule, and every move that becomes possible by it."""
+        self._fire_timers(move.t)
         if isinstance(move, s.Arrive | s.Depart):
             self._move_in_or_out(move)
         else:
@@ -105,6 +106,13 @@ class Counterfactual:
             self._unblocked.append(move.worker)
         while self._unblocked:
             self._advance(self._unblocked.popleft(), move.t)
+
+    def _fire_timers(self, t: float) -> None:
+        """Let the policy's timers fire when they are due, up to second `t`, and make the moves that this permits."""
+        while (due := self.coordinator.due) is not None and due <= t:
+            self._take(self.coordinator.tick(due))
+            while self._unblocked:
+                self._advance(self._unblocked.popleft(), due)
 
     def end(self, t: float) -> str:
         """End the schedule. Return why the policy ended the job before that, or an empty string."""

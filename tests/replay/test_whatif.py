@@ -25,6 +25,10 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ssp": ("ssp", {"slack": 2}, {}),
     "dssp": ("dssp", {}, {}),
     "crash": ("async", {}, {"faults": CRASH}),
+    "deadline": ("deadline-sync", {"grace": 0.3}, {}),
+    "quantile": ("deadline-sync", {"rule": "quantile", "quantile": 0.5, "factor": 1.0, "most": 3.0}, {}),
+    "timeout": ("fedbuff-timeout", {"aggregate": 3, "timeout": 0.2}, {}),
+    "dbw": ("dbw", {}, {}),
 }
 
 
