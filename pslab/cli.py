@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from pslab.commands.advise import advise
 from pslab.commands.certs import certs
 from pslab.commands.chaos import chaos
 from pslab.commands.compare import compare
@@ -24,7 +25,7 @@ SECTIONS = {
     "Run experiments": (run, sweep_command, quickstart),
     "Watch a running job": (status, watch, dashboard, note),
     "Read a run folder": (report, compare, check, replay, checkpoints, export, trace, tensorboard),
-    "Choose a policy and an optimizer": (policies, optimizers, verify_policy),
+    "Choose a policy and an optimizer": (advise, policies, optimizers, verify_policy),
     "Set up and test clusters": (certs, manifest, chaos),
 }
 

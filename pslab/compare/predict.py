@@ -219,7 +219,7 @@ def _timed(own: Experiment, source: Experiment | StepTimes) -> Iterator[Experime
     with tempfile.TemporaryDirectory(prefix="ps-lab-") as folder:
         trace = Path(folder) / "steps.csv"
         trace.write_text("".join(f"{time!r}\n" for time in source.mixed()), encoding="utf-8")
-        simulation = SimulationSection(compute=f"trace({trace})", factors=_factors(own, source))
+        simulation = SimulationSection(compute=f"trace({trace})", factors=factors_of(own, source))
         yield own.model_copy(
             update={
                 "job": job,
@@ -231,7 +231,7 @@ def _timed(own: Experiment, source: Experiment | StepTimes) -> Iterator[Experime
         )
 
 
-def _factors(experiment: Experiment, times: StepTimes) -> dict[int, float]:
+def factors_of(experiment: Experiment, times: StepTimes) -> dict[int, float]:
     """Return each worker's mean step time, relative to the mean of all."""
     if times.mean <= 0:
         return {}

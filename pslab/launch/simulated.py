@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.experiments import FinishedRun
 from pslab.observe.trackers import Observing, RunInfo, Sink
+from pslab.replay.worker_replica import memory_of
 from pslab.runs.folder import EXPERIMENT, RunError
 from pslab.runs.making import open_folder
 from pslab.simulator import Cluster, Folder, TrainerFactory, build
@@ -25,6 +28,7 @@ from psserver.checkpoint.resumption import AUTO, LATEST
 from psserver.checkpoint.rewind import RewindError
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
+from pswire.model.plan import Plan
 from pswire.own_files import write_file
 from psworker.local import Trainer
 
@@ -42,14 +46,16 @@ def run_simulated(
     quiet: bool = False,
     sinks: Sequence[Sink] = (),
     resume_from: str | None = None,
+    trainers: Callable[[Experiment], TrainerFactory] | None = None,
 ) -> FinishedRun:
     """Simulate an experiment into `out` or ``runs/<name>``. `sinks` receive the metrics at the end.
 
+    `trainers`: of a [job] that is computed for real; one of its own for each run where not given.
     `resume_from`: a checkpoint of the run in `out`, or "latest". Raises ExperimentError, RunError, TrackerError, and
     JobError when the job's own code fails.
     """
     try:
-        cluster = build(experiment, _job_trainers)
+        cluster = build(experiment, trainers or _job_trainers)
     except ValueError as error:
         raise ExperimentError(str(error)) from error
     folder, resume_from = open_folder(out, experiment.run.name, force, resume_from)
@@ -103,6 +109,49 @@ def _job_trainers(experiment: Experiment) -> TrainerFactory:
         return trainer
 
     return make
+
+
+class SharedTrainers:
+    """Trainers of a [job] that many runs use in turn: a model is built, and its step traced, once for each worker.
+
+    Each run begins with the memory of a new trainer. All runs need the same job, optimizer rule and number of servers.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[_AttachedOnce, list[Any]]] = {}
+
+    def __call__(self, experiment: Experiment) -> TrainerFactory:
+        make = _job_trainers(experiment)
+
+        def shared(number: int) -> Trainer:
+            if number not in self._made:
+                trainer = _AttachedOnce(make(number))
+                self._made[number] = trainer, memory_of(trainer)
+            trainer, fresh = self._made[number]
+            if fresh:
+                trainer.remember(fresh)
+            return trainer
+
+        return shared
+
+
+class _AttachedOnce:
+    """A trainer that begins each run with its first values, and is laid out anew, which traces its step, only for
+    another plan."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        # Steps leave a version's weights in the model, and so in the trainer's own specs.
+        self.specs = [(spec, np.array(values)) for spec, values in trainer.specs]
+        self._fingerprint: object = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+    def attach(self, plan: Plan) -> None:
+        if plan.fingerprint != self._fingerprint:
+            self._trainer.attach(plan)
+            self._fingerprint = plan.fingerprint
 
 
 @contextmanager

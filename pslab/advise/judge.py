@@ -1,0 +1,157 @@
+"""Who is first at the goal: plays of the same seeds held against each other. Pure, and the same for the same plays."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.advise.shelf import Candidate
+
+# Resamplings of the seeds, from a generator of their own: the same plays give the same advice.
+RESAMPLED, SEED = 4000, 1
+# The middle part of the resampled ratios that an interval holds.
+INTERVAL = 0.8
+
+Series = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One simulated run up to the goal. `seconds`: virtual ones, infinite where the goal was not reached.
+
+    `wasted`: the share of committed contributions that was not applied. `least_share`: the slowest worker's part of
+    what was applied, as a multiple of an equal part. `reached`: the metric at the end.
+    """
+
+    seconds: float
+    wasted: float
+    least_share: float
+    reached: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is said of a candidate. `seconds`: the mean over plays that reached the goal, virtual; infinite if none did.
+    `ratio`: of times to the fastest `sync`, with its interval; infinite where the goal was missed under some seed.
+
+    `best`: the probability of being first, by resampling the seeds. `tied`: it cannot be told from the first choice.
+    NaN where no baseline reached the goal.
+    """
+
+    candidate: Candidate
+    plays: int
+    reached: int
+    seconds: float
+    best: float
+    ratio: float
+    low: float
+    high: float
+    wasted: float
+    least_share: float
+    tied: bool
+
+
+def standing(plays: Mapping[Candidate, Mapping[int, Play]]) -> list[Candidate]:
+    """Order candidates by how they did so far: the share that reached the goal, the mean time, the metric reached."""
+
+    def key(candidate: Candidate) -> tuple[float, float, float, int]:
+        own = list(plays[candidate].values())
+        if not own:
+            return (0.0, math.inf, 0.0, candidate.rank)
+        arrived = [play.seconds for play in own if math.isfinite(play.seconds)]
+        mean = sum(arrived) / len(arrived) if arrived else math.inf
+        return (-len(arrived) / len(own), mean, -sum(play.reached for play in own) / len(own), candidate.rank)
+
+    return sorted(plays, key=key)
+
+
+def judge(plays: Mapping[Candidate, Mapping[int, Play]]) -> list[Judged]:
+    """Judge the candidates that were played with as many seeds as the most-played one, the best first.
+
+    The first choice is the simplest of those that cannot be told from the fastest: their ratio to it, resampled over
+    the seeds, has 1 in its interval. Return nothing where no play reached the goal.
+    """
+    if not any(math.isfinite(play.seconds) for own in plays.values() for play in own.values()):
+        return []
+    most = max(len(own) for own in plays.values())
+    finalists = [candidate for candidate in standing(plays) if len(plays[candidate]) == most]
+    seeds = sorted(next(iter(plays[candidate] for candidate in finalists)))
+    finalists = [candidate for candidate in finalists if sorted(plays[candidate]) == seeds]
+    times = np.array([[plays[each][seed].seconds for seed in seeds] for each in finalists])
+    means = _resampled(times)
+    best = _shares_of_first(means)
+    baseline = _baseline(finalists, times)
+    # The first of them where each missed the goal under some seed.
+    fastest = int(np.argmin(_mean(times)))
+    found = []
+    for index, candidate in enumerate(finalists):
+        own = [plays[candidate][seed] for seed in seeds]
+        ratio, low, high = _ratio(means, index, baseline)
+        _, least, _ = _ratio(means, index, fastest)
+        found.append(
+            Judged(
+                candidate=candidate,
+                plays=len(own),
+                reached=int(np.isfinite(times[index]).sum()),
+                seconds=_average(list(times[index])) if np.isfinite(times[index]).any() else math.inf,
+                best=float(best[index]),
+                ratio=ratio,
+                low=low,
+                high=high,
+                wasted=_average([play.wasted for play in own]),
+                least_share=_average([play.least_share for play in own]),
+                tied=index == fastest or (least <= 1.0 and bool(np.isfinite(times[index]).all())),
+            )
+        )
+    found.sort(
+        key=lambda each: (
+            not each.tied,
+            each.candidate.rank if each.tied else each.plays - each.reached,
+            each.seconds,
+        )
+    )
+    return found
+
+
+def _resampled(times: Series) -> Series:
+    """Return mean times [resampling, candidate] over seeds drawn with replacement, the same draws for all."""
+    count = times.shape[1]
+    drawn = np.random.default_rng(SEED).integers(count, size=(RESAMPLED, count))
+    return np.asarray(times[:, drawn].mean(axis=2).T)
+
+
+def _shares_of_first(means: Series) -> Series:
+    """Return how often each candidate is first; those that are first together share it."""
+    first = (means == means.min(axis=1, keepdims=True)) & np.isfinite(means)
+    return np.asarray((first / np.maximum(1, first.sum(axis=1, keepdims=True))).mean(axis=0))
+
+
+def _mean(times: Series) -> Series:
+    return np.asarray(times.mean(axis=1))
+
+
+def _baseline(finalists: Sequence[Candidate], times: Series) -> int | None:
+    """Return the place of the fastest `sync`, over its learning rates."""
+    places = [place for place, candidate in enumerate(finalists) if candidate.baseline]
+    arrived = [place for place in places if np.isfinite(_mean(times)[place])]
+    return min(arrived, key=lambda place: float(_mean(times)[place]), default=None)
+
+
+def _ratio(means: Series, own: int, other: int | None) -> tuple[float, float, float]:
+    """Return the mean ratio of times and its interval; infinite where goals were missed, NaN without the other."""
+    if other is None:
+        return math.nan, math.nan, math.nan
+    with np.errstate(invalid="ignore"):
+        ratios = np.where(np.isfinite(means[:, own]), means[:, own] / means[:, other], math.inf)
+    if not np.isfinite(ratios).all():
+        return math.inf, math.inf, math.inf
+    tail = 50 * (1 - INTERVAL)
+    low, high = np.percentile(ratios, [tail, 100 - tail])
+    return float(ratios.mean()), float(low), float(high)
+
+
+def _average(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan

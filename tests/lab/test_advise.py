@@ -1,0 +1,244 @@
+"""`ps-lab advise`: ranking of plays, refusals, and a whole advice that is resumed."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from pslab.advise.judge import Play, judge, standing
+from pslab.advise.shelf import Candidate, candidates, settings
+from pslab.advise.source import DRIFT, LEAST_STEPS, AdviceError, check_times, load_source
+from pslab.compare.predict import StepTimes
+from pslab.launch.simulated import SharedTrainers, run_simulated
+from pslab.runs.folder import Run
+from psserver.policies import build as build_policy
+from pswire.config.experiment import Experiment, load_experiment
+from pswire.exits import ExitCode
+from tests.lab.logs import async_log, write_run
+from tests.replay.command import ps_lab
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SYNC, ASYNC, BOUNDED = (
+    Candidate(name, 0.1, rank, knobs)
+    for rank, (name, knobs) in enumerate((("sync", {}), ("async", {}), ("bounded", {"max_staleness": 4})))
+)
+EXPERIMENT = """
+[run]
+name = "small"
+engine = "simulated"
+
+[cluster]
+workers = 3
+
+[optimizer]
+name = "sgd"
+learning_rate = 0.1
+
+[job]
+epochs = 8
+
+[simulation]
+problem = "mlp"
+compute = "exponential(0.1)"
+factors = {2 = 5.0}
+"""
+
+
+def plays(*seconds: float) -> dict[int, Play]:
+    return {seed: Play(each, 0.1, 0.5, 0.9) for seed, each in enumerate(seconds, start=1)}
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+# Judging
+
+
+def test_who_is_surely_faster_is_first_and_alone():
+    found = judge({SYNC: plays(4, 5, 6), ASYNC: plays(1, 1.1, 1.2), BOUNDED: plays(2, 2.2, 2.4)})
+    assert [each.candidate for each in found] == [ASYNC, BOUNDED, SYNC]
+    assert [each.tied for each in found] == [True, False, False]
+    assert found[0].best == 1.0
+    assert found[0].low <= found[0].ratio <= found[0].high < 0.3
+    assert found[2].ratio == found[2].low == found[2].high == 1.0
+
+
+def test_of_those_that_cannot_be_told_apart_the_simplest_is_first():
+    found = judge({SYNC: plays(9, 9, 9), ASYNC: plays(1.0, 1.2, 1.1), BOUNDED: plays(1.1, 1.0, 1.1)})
+    assert [each.candidate for each in found[:2]] == [ASYNC, BOUNDED]
+    assert all(each.tied for each in found[:2])
+    assert sum(each.best for each in found) == pytest.approx(1.0)
+
+
+def test_those_that_are_first_together_share_the_probability():
+    found = judge({SYNC: plays(1, 2), ASYNC: plays(1, 2)})
+    assert [each.best for each in found] == [0.5, 0.5]
+
+
+def test_who_misses_the_goal_under_a_seed_is_behind_those_that_never_do():
+    found = judge({SYNC: plays(5, 5, 5), ASYNC: plays(1, math.inf, 1)})
+    assert [each.candidate for each in found] == [SYNC, ASYNC]
+    assert found[1].reached == 2
+    assert math.isinf(found[1].ratio)
+
+
+def test_nothing_is_said_where_nobody_reached_the_goal():
+    assert judge({SYNC: plays(math.inf), ASYNC: plays(math.inf)}) == []
+
+
+def test_only_those_with_all_seeds_are_judged():
+    found = judge({SYNC: plays(3, 3), ASYNC: plays(1), BOUNDED: plays(2, 2)})
+    assert [each.candidate for each in found] == [BOUNDED, SYNC]
+
+
+def test_the_same_plays_give_the_same_advice():
+    given = {SYNC: plays(4, 5, 6), ASYNC: plays(3, 6, 2)}
+    assert judge(given) == judge(given)
+
+
+def test_standing_prefers_the_goal_then_time_then_the_metric():
+    near, far = ({1: Play(math.inf, 0, 1, reached)} for reached in (0.9, 0.1))
+    assert standing({SYNC: far, ASYNC: near, BOUNDED: plays(9)}) == [BOUNDED, ASYNC, SYNC]
+
+
+# What is tried
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8, 50])
+def test_every_setting_is_one_that_servers_take(workers):
+    found = settings(workers)
+    assert len({json.dumps(each) for each in found}) == len(found)
+    for name, knobs in found:
+        build_policy(name, knobs, workers, 1)
+
+
+def test_what_an_optimizer_cannot_serve_is_named():
+    experiment = Experiment.model_validate(
+        {"run": {"name": "x"}, "cluster": {"workers": 2}, "optimizer": {"name": "sgd", "learning_rate": 0.1}}
+    )
+    tried = list(candidates(experiment, (0.5, 1.0)))
+    rates = {each.rate for each in tried if isinstance(each, Candidate)}
+    assert rates == {0.05, 0.1}
+    assert next(each for each in tried if isinstance(each, Candidate)).baseline
+
+
+# What it starts from
+
+
+def test_a_run_that_is_too_short_gives_no_advice():
+    with pytest.raises(AdviceError):
+        check_times(StepTimes({0: (0.1,) * (LEAST_STEPS - 1)}))
+    check_times(StepTimes({0: (0.1,) * LEAST_STEPS}))
+
+
+def test_a_pace_that_drifts_gives_no_advice():
+    half = (0.1,) * LEAST_STEPS
+    with pytest.raises(AdviceError):
+        check_times(StepTimes({0: half + tuple(each * (1 + 1.1 * DRIFT) for each in half)}))
+    check_times(StepTimes({0: half + tuple(each * (1 + 0.9 * DRIFT) for each in half)}))
+
+
+def test_another_cluster_stands_in_for_the_source_s_own(experiment, tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_text('[run]\nname = "o"\n[cluster]\nworkers = 6\n[links]\nlatency = 0.5\n')
+    found = load_source(experiment, tmp_path, other)
+    assert (found.cluster.workers, found.links.latency, found.simulation.factors) == (6, 0.5, {})
+    assert found.job == load_experiment(experiment).job
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ('problem = "mlp"', 'problem = "none"'),
+        ("learning_rate = 0.1", 'learning_rate = {schedule = "cosine", initial = 0.1, steps = 10}'),
+    ],
+)
+def test_what_cannot_be_advised_on_is_refused(experiment, tmp_path, change):
+    experiment.write_text(EXPERIMENT.replace(*change))
+    assert ps_lab("advise", experiment, "--goal", "loss=1", "--out", tmp_path / "o").code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("goal", ["accuracy", "f1=2", "loss=x", "accuracy=nan"])
+def test_a_goal_is_a_number_of_a_metric(experiment, tmp_path, goal):
+    assert ps_lab("advise", experiment, "--goal", goal, "--out", tmp_path / "o").code == ExitCode.USAGE
+
+
+def test_a_short_run_is_refused_by_the_command(tmp_path):
+    run = write_run(tmp_path / "run", async_log())
+    assert ps_lab("advise", Run(run).path, "--goal", "loss=1", "--out", tmp_path / "o").code == ExitCode.USAGE
+
+
+# A whole advice
+
+
+def test_an_advice_is_written_and_its_plays_are_kept(experiment, tmp_path):
+    out = tmp_path / "advice"
+    asked = (
+        "advise",
+        experiment,
+        "--goal",
+        "accuracy=0.3",
+        "--seeds",
+        "2",
+        "--rates",
+        "1",
+        "--out",
+        out,
+        "--json",
+    )
+    first = ps_lab(*asked)
+    assert first.code == ExitCode.OK, first.err
+    *played, advice = first.lines
+    assert advice["whole"]
+    labels = {each["policy"]["name"] for each in advice["choices"]}
+    assert "sync" in labels and len(labels) > 2
+    chosen = load_experiment(out / "first.toml")
+    assert chosen.policy.name == advice["choices"][0]["policy"]["name"]
+    assert chosen.optimizer.learning_rate == advice["choices"][0]["learning_rate"]
+    assert "Which policy?" in (out / "advice.html").read_text()
+    # The straggler makes a barrier the slowest: async needs less time.
+    assert advice["choices"][0]["policy"]["name"] != "sync"
+    assert next(each for each in played if each["choice"].startswith("sync"))["seconds"] is not None
+
+    again = ps_lab(*asked)
+    assert again.lines == [advice]
+    other = ps_lab(*asked[:3], "accuracy=0.4", *asked[4:])
+    assert other.code == ExitCode.USAGE
+
+
+def test_a_goal_that_nobody_reaches_gives_no_advice(experiment, tmp_path):
+    experiment.write_text(EXPERIMENT.replace("epochs = 8", "epochs = 1"))
+    said = ps_lab(
+        "advise",
+        experiment,
+        "--goal",
+        "accuracy=0.999",
+        "--seeds",
+        "2",
+        "--rates",
+        "1",
+        "--out",
+        tmp_path / "o",
+    )
+    assert said.code == ExitCode.USAGE
+    assert not (tmp_path / "o" / "first.toml").exists()
+
+
+@pytest.mark.tensorflow
+def test_shared_trainers_compute_what_new_ones_do(tmp_path):
+    """Runs that use the same trainers in turn end with the weights of runs with trainers of their own."""
+    base = load_experiment(
+        EXAMPLES / "digits-async.toml", ["job.epochs=1", "run.engine=simulated", "cluster.workers=2"]
+    )
+    shared = SharedTrainers()
+    for number, name in enumerate(("async", "sync", "async")):
+        experiment = Candidate(name, 0.003, 0).experiment(base)
+        own, common = (tmp_path / f"{number}-{kind}" for kind in ("own", "shared"))
+        run_simulated(experiment, out=own, quiet=True)
+        run_simulated(experiment, out=common, quiet=True, trainers=shared)
+        assert Run(own).summary.weights_sha256 == Run(common).summary.weights_sha256 is not None
