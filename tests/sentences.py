@@ -18,6 +18,7 @@ NAME = "sentences.txt"
 FIRST, MORE = "  - ", "    "
 # What differs from run to run and from machine to machine, and what stands for it in the file.
 VOLATILE = (
+    (re.compile(r"\b[0-9a-f]{16}\b"), "{job}"),
     (re.compile(re.escape(str(Path(__file__).parents[1]))), "{root}"),
     (re.compile(r"/[^\s'\":,;]*/pytest-of-[^/\s]+/pytest-\d+(/popen-gw\d+)?/[^/\s'\":,;]+"), "{folder}"),
     (re.compile(re.escape(tempfile.gettempdir()) + r"(?=[/ ])"), "{temporary}"),
