@@ -186,3 +186,18 @@ def embedded_server(job: Any) -> Any:
 def pretend_strategy(model: Any, strategy: object) -> None:
     """Make a model one that was built under a strategy of TensorFlow."""
     model._distribute_strategy = strategy
+
+
+def try_every_update(coordinator: Any, assurance: object) -> None:
+    """Let `assurance` say from now on whether an update is certain to be finite."""
+    coordinator._driver._assurance = assurance
+
+
+def leave_fit(job: Any, reason: str) -> None:
+    """Let the worker of a distributed model leave its job."""
+    job._steps.leave(reason)
+
+
+def traces(job: Any) -> int:
+    """How often JAX has traced the step of a distributed model."""
+    return int(job._steps._step._compute.traces)

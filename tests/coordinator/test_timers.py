@@ -27,6 +27,7 @@ from psserver.policies import (
 )
 from pswire import protocol
 from pswire.decisions import entries
+from tests.probes import try_every_update
 
 SECOND = 1_000_000
 
@@ -152,7 +153,7 @@ def test_there_is_room_for_64_tags_and_no_more() -> None:
 def test_time_stands_still_during_a_trial() -> None:
     harness, policy = started(("x", 1.0))
     harness.passes(0.5)
-    harness.coordinator._driver._assurance = Doubtful()
+    try_every_update(harness.coordinator, Doubtful())
     harness.commits("w1")
     assert harness.coordinator.trying and harness.coordinator.due is None
     harness.passes(10.0)
@@ -192,7 +193,7 @@ def test_a_timer_whose_update_is_tried_defers_the_input_that_made_it_fire() -> N
 
     harness = CoordinatorHarness(Collects(), workers=2).starts()
     harness.commits("w0")
-    harness.coordinator._driver._assurance = Doubtful()
+    try_every_update(harness.coordinator, Doubtful())
     harness.now += 2.0
     outputs = harness.take(harness.coordinator.note("remark", harness.now))
     assert [o.entry.kind for o in outputs if isinstance(o, Record)] == ["timer"] and harness.trials

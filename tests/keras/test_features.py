@@ -16,7 +16,7 @@ import pytest
 from psworker.control.epochs import EpochTotals
 from psworker.errors import Refused
 from tests.keras.in_process import servers
-from tests.probes import distributed_models
+from tests.probes import distributed_models, leave_fit
 from tests.service.serving import wait_until
 
 pytestmark = [
@@ -494,7 +494,7 @@ def test_a_worker_with_another_layout_of_images_is_refused() -> None:
         with pytest.raises(Refused, match=r"conv2d\[channels_first\]/kernel"):
             pk.distribute(other, hosts, task_index=1).session.close()
         # Nobody else comes, for whom its end would wait.
-        job._steps.leave("the test ends")
+        leave_fit(job, "the test ends")
 
 
 @pytest.mark.parametrize("count", [1, 2])

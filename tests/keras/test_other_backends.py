@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.probes import distributed_models
+from tests.probes import distributed_models, traces
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -57,10 +57,10 @@ def test_data_that_keep_their_shape_are_traced_once() -> None:
     with pk.distribute(model) as job:
         model.fit(X, Y, batch_size=8, epochs=3, verbose=0)
         assert job.version == 15
-        assert job._steps._step._compute.traces == 1
+        assert traces(job) == 1
         model.fit(X[:36], Y[:36], batch_size=8, verbose=0)
         # The last batch is smaller.
-        assert job._steps._step._compute.traces == 2
+        assert traces(job) == 2
 
 
 @jax_only
