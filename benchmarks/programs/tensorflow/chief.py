@@ -119,7 +119,7 @@ def _communication(weights: list[Any], ready: Any) -> tuple[Any, list[Any]]:
     nothing. The touched values must be returned: TensorFlow's optimizer
     removes what is only waited for, and the transfer with it.
     """
-    touched = tf.add_n([weight[0] for weight in weights])
+    touched = tf.add_n([tf.reshape(weight, [-1])[0] for weight in weights])
     with tf.control_dependencies([touched]):
         return touched, [tf.identity(gradient) for gradient in ready]
 
