@@ -39,6 +39,12 @@ class Advice:
         """The simplest of those that cannot be told from the fastest."""
         return self.judged[0]
 
+    def chosen(self) -> Experiment:
+        """Return the first choice, under a name of its own: the source's run folder may be there."""
+        found = self.first.candidate.experiment(self.experiment)
+        named = found.run.model_copy(update={"name": f"{found.run.name}-advised"})
+        return found.model_copy(update={"run": named})
+
     @property
     def goal(self) -> str:
         """Such as ``accuracy 0.95``."""
@@ -129,8 +135,7 @@ def write(advice: Advice, folder: Path) -> tuple[Path, Path]:
     """Write the page and the first choice's experiment into `folder`. Return both files."""
     page, first = folder / "advice.html", folder / "first.toml"
     page.write_text(_page(advice), encoding="utf-8")
-    chosen = advice.first.candidate.experiment(advice.experiment)
-    first.write_text(f"# {advice.sentences()[0]}\n{chosen.to_toml()}", encoding="utf-8")
+    first.write_text(f"# {advice.sentences()[0]}\n{advice.chosen().to_toml()}", encoding="utf-8")
     return page, first
 
 
@@ -159,7 +164,7 @@ def _page(advice: Advice) -> str:
         "<h2>What this does not know</h2>",
         f"<ul>{''.join(f'<li>{escape(each)}' for each in UNKNOWN)}</ul>",
         "<h2>The first choice</h2>",
-        f"<pre>{escape(advice.first.candidate.experiment(advice.experiment).to_toml())}</pre>",
+        f"<pre>{escape(advice.chosen().to_toml())}</pre>",
     ]
     return (
         "<!doctype html>\n<html lang=en><meta charset=utf-8><title>Which policy?</title>"

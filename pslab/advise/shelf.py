@@ -51,6 +51,7 @@ def settings(workers: int) -> list[tuple[str, dict[str, Any]]]:
     found: list[tuple[str, dict[str, Any]]] = [("sync", {}), ("async", {})]
     found += [("sync", {"backup": backup}) for backup in sorted({1, workers // 4}) if 0 < backup < workers]
     found += [("k-sync", {"aggregate": k}) for k in sorted({half, most}) if 1 <= k < workers]
+    found += [("deadline-sync", {"rule": "quantile"}), ("dbw", {})] if workers > 1 else []
     found += [
         ("bounded", {"aggregate": 1, "max_staleness": bound}) for bound in sorted({workers, 2 * workers})
     ]
@@ -73,6 +74,9 @@ def candidates(experiment: Experiment, rates: Sequence[float] = RATES) -> Iterat
             optimizer.check_aggregator(policy.tensors.aggregator)
         except ValueError as error:
             yield f"{name}: {error}"
+            continue
+        if name == "dc-asgd" and optimizer.name != "sgd":
+            yield f"{name}: its correction is derived for sgd, and the optimizer is {optimizer.name}"
             continue
         for factor in rates:
             yield Candidate(name, rounded(experiment.optimizer.learning_rate * factor), rank, knobs)

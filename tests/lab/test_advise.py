@@ -199,6 +199,7 @@ def test_an_advice_is_written_and_its_plays_are_kept(experiment, tmp_path):
     assert "sync" in labels and len(labels) > 2
     chosen = load_experiment(out / "first.toml")
     assert chosen.policy.name == advice["choices"][0]["policy"]["name"]
+    assert chosen.run.name == "small-advised"
     assert chosen.optimizer.learning_rate == advice["choices"][0]["learning_rate"]
     assert "Which policy?" in (out / "advice.html").read_text()
     # The straggler makes a barrier the slowest: async needs less time.
