@@ -71,6 +71,7 @@ def _moment(facts: ShardFacts) -> object:
             facts.version,
             facts.members,
             facts.summed,
+            facts.left,
             facts.tickets,
             facts.bases,
         ),

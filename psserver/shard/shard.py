@@ -261,6 +261,7 @@ class Shard:
             tensors,
             self.members,
             self._updates.summed,
+            self._updates.left,
             self.arena,
             self.staging,
             self._updater,

@@ -39,9 +39,10 @@ class ShardParts:
     layout: ShardLayout
     optimizer: Optimizer
     tensors: TensorParts
-    # `members` and `summed` are changed in place.
+    # `members`, `summed` and `left` are changed in place.
     members: dict[str, int]
     summed: list[str]
+    left: set[str]
     arena: Arena
     staging: Staging
     updater: Updater
@@ -52,7 +53,8 @@ class ShardFacts:
     """The part of a state that is not arrays: JSON-able.
 
     `plan`: its fingerprint. `optimizer`, `tensors`: their configurations. `version`: the newest; -1 before the first.
-    `members`: (worker, incarnation). `summed`: the workers whose contributions the coming update has. `pins`, `bases`:
+    `members`: (worker, incarnation). `summed`: the workers whose contributions the coming update has. `left`:
+    workers that have left, and lose their slots with their last contribution. `pins`, `bases`:
     (ticket, version). `factors`, `workers`, `pending`: of the coming update, as in `Added`.
     """
 
@@ -63,6 +65,7 @@ class ShardFacts:
     version: int
     members: list[tuple[str, int]]
     summed: list[str]
+    left: list[str]
     tickets: list[OpenTicket]
     pins: list[tuple[int, int]]
     bases: list[tuple[int, int]]
@@ -132,6 +135,7 @@ def save(shard: ShardParts) -> ShardState:
         shard.arena.newest,
         list(shard.members.items()),
         list(shard.summed),
+        sorted(shard.left),
         tickets,
         list(pins.items()),
         list(bases.items()),
@@ -186,6 +190,7 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
     # From here on, only memory can run out.
     shard.members.update(facts.members)
     shard.summed.extend(facts.summed)
+    shard.left.update(facts.left)
     shard.arena.restore(state.numbered("version"), dict(facts.pins), dict(facts.bases))
     shard.staging.restore(facts.tickets, state.numbered("payload"))
     for k, worker in enumerate(facts.slot_workers):

@@ -56,16 +56,15 @@ class Updates:
         self._unchecked = unchecked
         # The workers whose contributions are in the open sum.
         self.summed: list[str] = []
-        # Workers that left while a contribution may still be applied; their slots are dropped afterwards. A restored
-        # shard need not know them: a worker that returns starts with new slots.
-        self._left: set[str] = set()
+        # Workers that left while a contribution may still be applied; their slots are dropped afterwards.
+        self.left: set[str] = set()
 
     # Members
 
     def admit(self, worker: str) -> None:
         """Record that a worker has joined. If it was here before, it starts with new slots."""
-        if worker in self._left:
-            self._left.discard(worker)
+        if worker in self.left:
+            self.left.discard(worker)
             self._updater.forget(worker)
 
     def dismiss(self, worker: str, *, kept: bool) -> None:
@@ -74,7 +73,7 @@ class Updates:
             return
         self._updater.forget(worker)
         if worker in self.summed or any(t.worker == worker for t in self._staging.tickets.values()):
-            self._left.add(worker)
+            self.left.add(worker)
 
     # Orders
 
@@ -142,7 +141,7 @@ class Updates:
             for values in self._updater.clear():
                 self._staging.recycle(values)
             self.summed.clear()
-            if self._left:
+            if self.left:
                 self._forget_left(workers)
             self._arena.publish(out)
 
@@ -154,9 +153,9 @@ class Updates:
         A worker is forgotten for good with its last payload.
         """
         held = {opened.worker for opened in self._staging.tickets.values()}
-        for worker in self._left.intersection(workers):
+        for worker in self.left.intersection(workers):
             self._updater.forget(worker)
-        self._left &= held
+        self.left &= held
 
     def discard(self) -> None:
         """Drop what was added, and start the coming update anew."""
