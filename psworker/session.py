@@ -69,14 +69,16 @@ class Session(Facts):
         wire = wire_named(wire_dtype)
         if transport not in TRANSPORTS:
             raise ValueError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {transport!r}")
-        if transport == "shared-memory" and wire.up.remembers:
+        if transport == "shared-memory" and (wire.up.remembers or wire.deltas):
             raise ValueError(
                 f"shared memory carries float32: expected another transport beside wire_dtype {wire_dtype!r}"
             )
         self.plan, self.work = make_plan([spec for spec, _ in variables], len(hosts)), work
         self._initial = [np.asarray(value) for _, value in variables]
         self._wire, self._strict = wire, transport == "shared-memory"
-        wire.up.prepare()
+        for codec in (wire.up, wire.deltas):
+            if codec is not None:
+                codec.prepare()
         servers = self._servers = ShardGroup(
             hosts, Settings(self.plan, wire, server_timeout, transport, credentials)
         )
@@ -87,7 +89,7 @@ class Session(Facts):
         registration = Registration(
             servers.control,
             self.plan,
-            wire.up,
+            wire,
             name,
             task_index,
             backoff,
@@ -144,7 +146,7 @@ class Session(Facts):
         """The dtype of the weights that `psworker.loop` gives to a trainer: "float32" from shared memory and for a
         local rule, else the wire dtype."""
         float32 = self._strict or self.local_rule != PLAIN or not self._wire.same
-        return ("float32",) if float32 else (self._wire.name,)
+        return ("float32",) if float32 else (self._wire.down.name,)
 
     def unit(self, grant: Grant) -> Unit:
         """Return the work unit that the grant's part belongs to. Only after `connect(work=...)`."""

@@ -99,6 +99,7 @@ RULES = (
         only=(
             *(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers"),
             *("pswire.model.plan", "pswire.records", "pswire.decisions.orders", "pswire.values"),
+            *("pswire.transport.blocks", "pswire.transport.codecs", "pswire.transport.deltas"),
         ),
         never=IMPURE,
     ),

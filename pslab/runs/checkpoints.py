@@ -28,6 +28,8 @@ from psserver.policies import names as policy_names
 from psserver.shard import Shard
 from pswire.config.experiment import FROM_JOB, Experiment, load_experiment
 from pswire.records import StateError
+from pswire.transport.codecs import WireDtypeError
+from pswire.transport.wire import deltas_named
 
 Refusal = Callable[[Manifest], str | None]
 
@@ -126,8 +128,9 @@ class Shelf:
             coordinator_of(checkpoint, terms, policy, 0.0, None)
             for server in range(about.servers):
                 state = load_part(self.store, name, about, server)
-                Shard(plan, server, optimizer, tensors=policy.tensors).check(state)
-        except (StateError, OptimizerError, PolicyError, MemoryError) as error:
+                deltas = deltas_named(state.deltas)
+                Shard(plan, server, optimizer, tensors=policy.tensors, deltas=deltas).check(state)
+        except (StateError, OptimizerError, PolicyError, WireDtypeError, MemoryError) as error:
             raise CheckpointError(f"{self.store.root / name}: {error}") from error
 
     def _lacks(self, about: Manifest) -> str | None:

@@ -36,6 +36,10 @@ class Store:
             nbytes * (s + 1) // servers - nbytes * s // servers for s in range(servers)
         ]
 
+    def sizes_from(self, base: int | None, version: int) -> Sequence[int]:
+        """Return the bytes of each server's part of a version on its way to a reader that has version `base`."""
+        return self.sizes_down
+
     def execute(self, entry: Entry) -> None:
         """Execute the next entry of the decision log."""
 
@@ -98,7 +102,15 @@ class ShardStore(Store):
         self._wire = wire_named(wire_dtype)
         self.remembers = self._wire.up.remembers
         self._shards = [
-            Shard(plan, server, optimizer, versions=workers + 2, tensors=tensors, keep_bases=keep_bases)
+            Shard(
+                plan,
+                server,
+                optimizer,
+                versions=workers + 2,
+                tensors=tensors,
+                keep_bases=keep_bases,
+                deltas=self._wire.deltas,
+            )
             for server in range(len(plan.shards))
         ]
         self._folded: set[int] = set()
@@ -110,6 +122,17 @@ class ShardStore(Store):
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self.sizes_up = [self._wire.up.size(layout) for layout in plan.shards]
         self.sizes_down = [self._wire.down.size(layout) for layout in plan.shards]
+
+    def sizes_from(self, base: int | None, version: int) -> Sequence[int]:
+        codec = self._wire.deltas
+        if codec is None or base is None:
+            return self.sizes_down
+        return [
+            (version - base) * codec.size(shard.layout)
+            if shard.stream is not None and shard.stream.covers(base, version)
+            else size
+            for shard, size in zip(self._shards, self.sizes_down, strict=True)
+        ]
 
     def execute(self, entry: Entry) -> None:
         self._remember(entry)

@@ -60,6 +60,8 @@ class Worker:
         self.up, self.down = up, down
         # The number of steps begun, and why the worker left early; empty if it did not.
         self.steps = 0
+        # The version that it pulled last.
+        self._known: int | None = None
         self.failure = ""
         self._cluster = cluster
         self.compute = compute
@@ -148,7 +150,7 @@ class Worker:
         elif self._cluster.network.free:
             self._pulled(step, grant.version)
         else:
-            sizes = self._cluster.store.sizes_down
+            sizes = self._cluster.store.sizes_from(self._known, grant.version)
             self._cluster.network.download(sizes, partial(self._pulled, step, grant.version))
 
     # A step
@@ -161,6 +163,7 @@ class Worker:
         if weights is None or step.ticket in self._engine.void:
             self._abandon(step, "cancelled")
             return
+        self._known = version
         step.weights, step.begun, step.pulled = weights, True, self._cluster.queue.now
         self.steps += 1
         present = self._present

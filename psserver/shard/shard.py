@@ -12,6 +12,7 @@ from psserver.policies import TensorParts
 from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
+from psserver.shard.deltas import DeltaStream
 from psserver.shard.payload_checks import PayloadChecks, ordinary
 from psserver.shard.staging import OpenTicket, Slot, Staging
 from psserver.shard.state import ShardParts, ShardState, check, copied, save, take_up
@@ -32,6 +33,7 @@ from pswire.decisions.orders import (
     Seal,
 )
 from pswire.model.plan import Plan
+from pswire.transport.blocks import BlockCodec
 
 Floats = NDArray[np.float32]
 
@@ -44,7 +46,8 @@ class Shard:
 
     `tensors`: the policy's declarations of what shards compute. `unchecked`: also publish versions that are not finite,
     for callers to whom only the order of events matters. `keep_bases`: keep the version that an open ticket started
-    from even if `tensors` does not need it.
+    from even if `tensors` does not need it. `deltas`: the codec of the changes by which versions travel, and of which
+    they are made; None: versions are the optimizer's weights.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Shard:
         staging: int = 4,
         tensors: TensorParts = BARE,
         keep_bases: bool = False,
+        deltas: BlockCodec | None = None,
         backend: Backend = NUMPY,
         allocate: Allocate = plain,
         unchecked: bool = False,
@@ -72,7 +76,10 @@ class Shard:
         self._backend = backend
         self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend)
         self.checks = PayloadChecks(plan, server, ordinary(tensors), backend)
-        self._updates = Updates(self.arena, self.staging, self._updater, self.checks, unchecked=unchecked)
+        self.stream = None if deltas is None else DeltaStream(deltas, self.layout)
+        self._updates = Updates(
+            self.arena, self.staging, self._updater, self.checks, self.stream, unchecked=unchecked
+        )
         # Member -> incarnation.
         self.members: dict[str, int] = {}
         # An order is between `prepare` and the end of `finish`.
@@ -82,6 +89,11 @@ class Shard:
     def version(self) -> int:
         """The newest version; -1 before the first is installed."""
         return self.arena.newest
+
+    @property
+    def deltas(self) -> BlockCodec | None:
+        """The codec of changes by which versions travel; None without one."""
+        return None if self.stream is None else self.stream.codec
 
     @property
     def variants(self) -> list[tuple[Loop, str]]:
@@ -207,6 +219,8 @@ class Shard:
         values[...] = payload
         self.staging.recycle(payload)
         self.arena.publish(values)
+        if self.stream is not None:
+            self.stream.begin(values)
 
     def try_update(self, apply: Apply) -> tuple[bool, float]:
         """Return whether everything that this update changes would be finite, and the largest magnitude in it.
@@ -265,6 +279,7 @@ class Shard:
             self.arena,
             self.staging,
             self._updater,
+            self.stream,
         )
 
 

@@ -3,6 +3,7 @@
 Names of arrays (all float32), where n is the number of elements of a payload and m that of its trainable part:
 
     version/<number>      (n,)  a published version that is the newest, pinned, or the base of an open ticket
+    exact/<codec>         (n,)  the optimizer's weights, if versions are made of changes by that codec
     payload/<ticket>      (n,)  a complete payload of an open or committed ticket
     update/<k>            (n,)  the coming update: one sum, or contributions in the order of the log
     slot/<k>/<name>       (m,)  a slot of the optimizer, for worker number k of `slot_workers`
@@ -23,6 +24,7 @@ from psserver.policies import TensorParts
 from psserver.shard.accumulator import Added
 from psserver.shard.arena import Arena
 from psserver.shard.arithmetic import first_nonfinite
+from psserver.shard.deltas import DeltaStream
 from psserver.shard.staging import OpenTicket, Staging
 from psserver.shard.updater import Updater
 from pswire.model.plan import Plan, ShardLayout
@@ -46,6 +48,7 @@ class ShardParts:
     arena: Arena
     staging: Staging
     updater: Updater
+    stream: DeltaStream | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,11 @@ class ShardState:
         """The size of all arrays in bytes."""
         return sum(values.nbytes for values in self.arrays.values())
 
+    @property
+    def deltas(self) -> str:
+        """The name of the codec of changes by which versions travel; empty without one."""
+        return next((name.removeprefix("exact/") for name in self.arrays if name.startswith("exact/")), "")
+
     def to_json(self) -> dict[str, object]:
         """Return everything but the arrays."""
         plain: dict[str, object] = to_plain(self.facts)
@@ -115,6 +123,7 @@ def save(shard: ShardParts) -> ShardState:
     constants = updater.constants
     views = {
         **{f"version/{number}": values for number, values in versions.items()},
+        **({} if shard.stream is None else {_exact(shard.stream): shard.stream.exact}),
         **{f"payload/{ticket}": values for ticket, values in payloads.items()},
         **{f"update/{k}": values for k, values in enumerate(added.payloads)},
         **{
@@ -145,6 +154,10 @@ def save(shard: ShardParts) -> ShardState:
         list(updater.slots),
     )
     return ShardState(facts, views)
+
+
+def _exact(stream: DeltaStream) -> str:
+    return f"exact/{stream.codec.name}"
 
 
 def copied(state: ShardState, spare: Sequence[Floats] = (), piece: int = 1 << 22) -> ShardState:
@@ -192,6 +205,8 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
     shard.summed.extend(facts.summed)
     shard.left.update(facts.left)
     shard.arena.restore(state.numbered("version"), dict(facts.pins), dict(facts.bases))
+    if shard.stream is not None:
+        shard.stream.begin(state.arrays[_exact(shard.stream)])
     shard.staging.restore(facts.tickets, state.numbered("payload"))
     for k, worker in enumerate(facts.slot_workers):
         for name, values in updater.slots_of(worker).items():
@@ -260,6 +275,8 @@ def _check_arrays(state: ShardState, shard: ShardParts) -> None:
     }
     for name, values in updater.memory.items():
         expected[f"{'constant' if name in updater.constants else 'memory'}/{name}"] = values.shape
+    if shard.stream is not None:
+        expected[_exact(shard.stream)] = whole
     expected |= {f"{kind}/{number}": whole for kind in kinds for number in _numbers(state, kind)}
     expected |= {f"update/{k}": whole for k in range(len(_numbers(state, "update")))}
     if expected.keys() != state.arrays.keys():

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from psserver.shard import arithmetic
 from psserver.shard.arena import Arena
 from psserver.shard.compensators import Gap
+from psserver.shard.deltas import DeltaStream
 from psserver.shard.payload_checks import PayloadChecks
 from psserver.shard.staging import Staging
 from psserver.shard.updater import Updater
@@ -43,16 +44,25 @@ def need(staging: Staging, ticket: int) -> None:
 class Updates:
     """The open sum and the workers in it. Not thread-safe but for `PendingUpdate.compute`.
 
-    `unchecked`: also publish versions that are not finite.
+    `stream`: makes the published versions from the optimizer's weights; None publishes these. `unchecked`: also publish
+    versions that are not finite.
     """
 
     def __init__(
-        self, arena: Arena, staging: Staging, updater: Updater, checks: PayloadChecks, *, unchecked: bool
+        self,
+        arena: Arena,
+        staging: Staging,
+        updater: Updater,
+        checks: PayloadChecks,
+        stream: DeltaStream | None,
+        *,
+        unchecked: bool,
     ) -> None:
         self._arena = arena
         self._staging = staging
         self._updater = updater
         self._checks = checks
+        self._stream = stream
         self._unchecked = unchecked
         # The workers whose contributions are in the open sum.
         self.summed: list[str] = []
@@ -122,18 +132,22 @@ class Updates:
         """
         self._check_apply(apply)
         folds = [self.fold(part) for part in apply.parts]
-        now, base, workers = self._arena.values(self._arena.newest), self._arena.newest, list(self.summed)
-        assert now is not None
+        stream, base, workers = self._stream, self._arena.newest, list(self.summed)
+        newest = self._arena.values(base)
+        assert newest is not None
         out = self._arena.take()
+        now, target = (newest, out) if stream is None else (stream.exact, stream.spare)
 
         def compute() -> None:
             for fold in folds:
                 fold.compute()
             # `step` reports an overflow.
             with np.errstate(all="ignore"):
-                finite = self._updater.step(now, out, base, apply.scale, apply.lr_scale)
+                finite = self._updater.step(now, target, base, apply.scale, apply.lr_scale)
             if not (finite or self._unchecked):
-                raise NonfiniteError(self._unfit(apply.version, out, workers))
+                raise NonfiniteError(self._unfit(apply.version, target, workers))
+            if stream is not None and not stream.make(newest, out):
+                raise NonfiniteError(self._unfit(apply.version, target, workers))
 
         def finish() -> None:
             for fold in folds:
@@ -144,6 +158,8 @@ class Updates:
             if self.left:
                 self._forget_left(workers)
             self._arena.publish(out)
+            if stream is not None:
+                stream.publish(apply.version)
 
         return PendingUpdate(compute, finish)
 
@@ -174,6 +190,7 @@ class Updates:
         assert now is not None
         parts = [self._staging.tickets[part.ticket] for part in apply.parts]
         updater = self._updater.copy([part.worker for part in parts])
+        weights = now if self._stream is None else self._stream.exact
         for part, opened in zip(apply.parts, parts, strict=True):
             gap = None
             if part.compensation:
@@ -183,7 +200,7 @@ class Updates:
                 updater.add(payload, part.factor, opened.worker, gap, part.compensation)
         out = np.empty(now.size, np.float32)
         with np.errstate(all="ignore"):
-            finite = updater.step(now, out, self._arena.newest, apply.scale, apply.lr_scale)
+            finite = updater.step(weights, out, self._arena.newest, apply.scale, apply.lr_scale)
         found = [arithmetic.largest(each) for each in (out, *updater.arrays)]
         if not (finite and all(map(math.isfinite, found))):
             return False, math.inf

@@ -279,3 +279,13 @@ def decode_largest(data: Octets, width: int, block: int, part: int, out: Floats)
                 before = place
             at += 4 + 3 * kept
     return 0
+
+
+@_jit("u8(Array(u4, 1, 'C', readonly=True))")
+def weighted_sum(bits: Bits) -> np.uint64:
+    """Return the sum of (2 i + 1) * bits[i], modulo 2**64."""
+    total, weight = np.uint64(0), np.uint64(1)
+    for i in range(bits.size):
+        total += weight * np.uint64(bits[i])
+        weight += np.uint64(2)
+    return total

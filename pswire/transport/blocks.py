@@ -79,7 +79,7 @@ class BlockCodec(Codec):
         """Decode rows. Return the number of an error (see `block_kernels`) that no encoder makes, or 0."""
 
     def prepare(self) -> None:
-        _kernels()
+        kernels()
 
     def size(self, layout: ShardLayout) -> int:
         return sum(run.rows * self.row_bytes(run) for run in runs(layout))
@@ -99,7 +99,7 @@ class BlockCodec(Codec):
 
 
 @cache
-def _kernels() -> Any:
+def kernels() -> Any:
     """Load the kernels. The first call takes a second or more if no earlier process has cached their code."""
     return import_module("pswire.transport.block_kernels")
 
@@ -118,11 +118,11 @@ class _Levels(BlockCodec):
 
     def encode_rows(self, values: Floats, residual: Floats, width: int, out: Octets, left: Floats) -> int:
         form = (width, self.block, self._most, self._halves)
-        found: int = _kernels().encode_levels(values, residual, *form, out, left, left.view(np.uint32))
+        found: int = kernels().encode_levels(values, residual, *form, out, left, left.view(np.uint32))
         return found
 
     def decode_rows(self, data: Octets, width: int, out: Floats) -> int:
-        wrong: int = _kernels().decode_levels(data, width, self.block, self._most, self._halves, out)
+        wrong: int = kernels().decode_levels(data, width, self.block, self._most, self._halves, out)
         return wrong
 
 
@@ -136,11 +136,11 @@ class _TopK(BlockCodec):
 
     def encode_rows(self, values: Floats, residual: Floats, width: int, out: Octets, left: Floats) -> int:
         form = (width, self.block, PART)
-        found: int = _kernels().encode_largest(values, residual, *form, out, left, left.view(np.uint32))
+        found: int = kernels().encode_largest(values, residual, *form, out, left, left.view(np.uint32))
         return found
 
     def decode_rows(self, data: Octets, width: int, out: Floats) -> int:
-        wrong: int = _kernels().decode_largest(data, width, self.block, PART, out)
+        wrong: int = kernels().decode_largest(data, width, self.block, PART, out)
         return wrong
 
 

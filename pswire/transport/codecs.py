@@ -205,6 +205,8 @@ class _BFloat16(Elementwise):
         out[...] = elements.astype(np.uint16, copy=False).view(self.array_dtype)
 
 
+# Bytes as they are, such as payloads that are decoded later.
+OCTETS: Final = Elementwise("octets", model_pb2.WIRE_DTYPE_UNSPECIFIED, "u1")
 FLOAT32: Final = Elementwise("float32", model_pb2.WIRE_DTYPE_FLOAT32, "<f4")
 BFLOAT16: Final = _BFloat16("bfloat16", model_pb2.WIRE_DTYPE_BFLOAT16, "<u2")
 FLOAT16: Final = Elementwise(

@@ -54,8 +54,8 @@ class _WireDtypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WireDtype.V
     WIRE_DTYPE_TOP_K: _WireDtype.ValueType  # 6
 
 class WireDtype(_WireDtype, metaclass=_WireDtypeEnumTypeWrapper):
-    """The codec of a payload. Servers accumulate in float32. From INT8 on: gradients only, with a scale per block of
-    elements.
+    """The codec of a payload. Servers accumulate in float32. From INT8 on: gradients and changes of weights, with a scale
+    per block of elements.
     """
 
 WIRE_DTYPE_UNSPECIFIED: WireDtype.ValueType  # 0

@@ -61,6 +61,7 @@ class PushHeader(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     WEIGHTS_DTYPE_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     worker: _builtins.str
     ticket: _builtins.int
@@ -75,6 +76,10 @@ class PushHeader(_message.Message):
     """From Join: the shard accepts only the owner's payload for a ticket."""
     weights_dtype: _model_pb2.WireDtype.ValueType
     """With a commit: the codec of the version that comes back, if it is not `dtype`."""
+    @_builtins.property
+    def base(self) -> Global___Base:
+        """With a commit: the version that the worker has."""
+
     def __init__(
         self,
         *,
@@ -88,14 +93,44 @@ class PushHeader(_message.Message):
         incarnation: _builtins.int = ...,
         membership_token: _builtins.bytes = ...,
         weights_dtype: _model_pb2.WireDtype.ValueType = ...,
+        base: Global___Base | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "bytes", b"bytes", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "ticket", b"ticket", "weights_dtype", b"weights_dtype", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "base", b"base", "bytes", b"bytes", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "ticket", b"ticket", "weights_dtype", b"weights_dtype", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PushHeader: _TypeAlias = PushHeader  # noqa: Y015
+
+@_typing.final
+class Base(_message.Message):
+    """A version that a reader has: it can be sent the changes since then, in a job
+    whose weights travel as changes, instead of a whole version.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    checksum: _builtins.int
+    """The sum of (2 i + 1) times the bits of element i of the server's part, modulo
+    2**64. Another one: the reader's version is of another history.
+    """
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Base: _TypeAlias = Base  # noqa: Y015
 
 @_typing.final
 class PushReply(_message.Message):
@@ -131,6 +166,7 @@ class PullRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     ticket: _builtins.int
     """0: read without a grant, which only members may do, and only for the newest
@@ -150,6 +186,10 @@ class PullRequest(_message.Message):
     version: all slots of the trainable part, one after another in the order of
     the rule. `ticket` is 0.
     """
+    @_builtins.property
+    def base(self) -> Global___Base:
+        """In an ExchangeRequest: the version that the worker has."""
+
     def __init__(
         self,
         *,
@@ -163,10 +203,11 @@ class PullRequest(_message.Message):
         incarnation: _builtins.int = ...,
         membership_token: _builtins.bytes = ...,
         slots: _builtins.bool = ...,
+        base: Global___Base | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "slots", b"slots", "ticket", b"ticket", "version", b"version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "base", b"base", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "slots", b"slots", "ticket", b"ticket", "version", b"version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -447,6 +488,7 @@ class ExchangeReply(_message.Message):
     LOCATED_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
     bytes: _builtins.int
     """Bytes of the whole payload on the wire; in the first message."""
     receipt: _builtins.bytes
@@ -455,6 +497,10 @@ class ExchangeReply(_message.Message):
     the stream: the gRPC status code with which it would have ended.
     """
     refusal: _builtins.str
+    changes: _builtins.int
+    """If not 0: the chunks are this many changes, from the worker's base to the
+    version, one behind the other.
+    """
     @_builtins.property
     def chunk(self) -> _model_pb2.Chunk: ...
     @_builtins.property
@@ -476,10 +522,11 @@ class ExchangeReply(_message.Message):
         located: Global___Located | None = ...,
         code: _builtins.int = ...,
         refusal: _builtins.str = ...,
+        changes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "chunk", b"chunk", "located", b"located"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "bytes", b"bytes", "chunk", b"chunk", "code", b"code", "events", b"events", "located", b"located", "receipt", b"receipt", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "bytes", b"bytes", "changes", b"changes", "chunk", b"chunk", "code", b"code", "events", b"events", "located", b"located", "receipt", b"receipt", "refusal", b"refusal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -620,6 +667,7 @@ class Configure(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    DELTAS_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     optimizer: _builtins.str
     """The optimizer's declarative configuration (JSON), never code."""
@@ -634,6 +682,8 @@ class Configure(_message.Message):
     entries: _builtins.int
     checkpoints: _builtins.bool
     """The job takes checkpoints while it trains: allocate memory for copies early."""
+    deltas: _model_pb2.WireDtype.ValueType
+    """The codec of changes by which weights travel; unspecified: they travel whole."""
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
     def __init__(
@@ -646,10 +696,11 @@ class Configure(_message.Message):
         checkpoint: _builtins.str = ...,
         entries: _builtins.int = ...,
         checkpoints: _builtins.bool = ...,
+        deltas: _model_pb2.WireDtype.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints", b"checkpoints", "entries", b"entries", "optimizer", b"optimizer", "plan", b"plan", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints", b"checkpoints", "deltas", b"deltas", "entries", b"entries", "optimizer", b"optimizer", "plan", b"plan", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,8 +10,8 @@ from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.messages import specs_to_wire
 from pswire.model.plan import Plan
-from pswire.transport.codecs import Codec
 from pswire.transport.connecting import stub_of
+from pswire.transport.wire import Wire, number_of
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, bounded, insist
 from psworker.engine import ClientEngine
@@ -48,7 +48,7 @@ class Registration:
         self,
         channel: grpc.Channel,
         plan: Plan,
-        codec: Codec,
+        wire: Wire,
         name: str | None,
         task_index: int | None,
         backoff: Backoff,
@@ -61,7 +61,7 @@ class Registration:
         epochs."""
         self.session = secrets.token_hex(16)
         self._plan = plan
-        self._codec = codec
+        self._wire = wire
         self._name, self._task_index = name, task_index
         self._optimizer = optimizer
         self._backoff = backoff
@@ -82,7 +82,8 @@ class Registration:
             variables=specs_to_wire(self._plan.variables),
             plan=self._plan.fingerprint,
             servers=len(self._plan.shards),
-            wire_dtype=self._codec.number,
+            wire_dtype=self._wire.up.number,
+            deltas=number_of(self._wire.deltas),
             task_index=self._task_index,
             optimizer=self._optimizer,
             job=self._job,

@@ -49,9 +49,12 @@ class Member:
         request = shard_pb2.Attach(**self._proof, after=after, place=here(), ask=ask)
         return shard_pb2.ExchangeRequest(attach=request).SerializeToString()
 
-    def pull(self, ticket: int, version: int, after: int, *, in_place: bool) -> bytes:
+    def pull(
+        self, ticket: int, version: int, after: int, *, in_place: bool, base: shard_pb2.Base | None = None
+    ) -> bytes:
+        """`base`: the version that this worker has, where weights travel as changes."""
         request = shard_pb2.PullRequest(
-            **self._proof, ticket=ticket, version=version, dtype=self._weights, after=after
+            **self._proof, ticket=ticket, version=version, dtype=self._weights, after=after, base=base
         )
         return shard_pb2.ExchangeRequest(pull=request, in_place=in_place).SerializeToString()
 
@@ -65,9 +68,13 @@ class Member:
         """A push, valid until the next one. The caller sets dtype, bytes and slot."""
         return self._filled(self._push, ticket, after)
 
-    def step(self, ticket: int, after: int, commit: Commit, hello: pb.Hello) -> shard_pb2.ExchangeRequest:
-        """As `push`, with the commit."""
+    def step(
+        self, ticket: int, after: int, commit: Commit, hello: pb.Hello, base: shard_pb2.Base | None = None
+    ) -> shard_pb2.ExchangeRequest:
+        """As `push`, with the commit; `base` as for `pull`."""
         request = self._step
+        if base is not None:
+            request.push.base.CopyFrom(base)
         if self._hello is not hello:
             request.hello.CopyFrom(hello)
             self._hello = hello

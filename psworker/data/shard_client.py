@@ -18,10 +18,12 @@ from pswire.model.plan import Plan
 from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.protocol import received
 from pswire.security.credentials import NO_TLS, Credentials
-from pswire.transport.codecs import FLOAT32, Encoder, NotFinite
+from pswire.transport.codecs import FLOAT32, OCTETS, Encoder, NotFinite
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, Contact, insist, translated
+from psworker.data.changes import KnownVersion
 from psworker.data.exchange import Answer
 from psworker.data.member import Member, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
@@ -93,6 +95,9 @@ class ShardClient:
         # Replaced as a whole at every Join, by the thread that joins. A push takes it once. Only the training loop,
         # which pushes, uses the encoder.
         self._member = self._new_member(pb.JoinReply(), self._wire.up.encoder(self._layout))
+        # The holder of the turn uses it.
+        deltas = settings.wire.deltas
+        self._known = None if deltas is None else KnownVersion(deltas, self._layout)
         self._contact = self._contact_at(address)
         # `_newest` is replaced by the thread that joins when the server has moved; the holder of the turn adopts it.
         self.transport = self._newest = self._transport_to(address, channel)
@@ -149,8 +154,8 @@ class ShardClient:
         def ask() -> Received:
             # Without a ticket nothing pins the version, and the memory in which it lies may change.
             in_place = self._current_transport().agree(member, after) is not None and ticket != 0
-            request = member.pull(ticket, version, after, in_place=in_place)
-            return self._received(self.transport.exchange.ask([[request]]), ticket, narrow)
+            request = member.pull(ticket, version, after, in_place=in_place, base=self._base)
+            return self._received(self.transport.exchange.ask([[request]]), ticket, version, narrow)
 
         with self.turn:
             return insist(ask, self._backoff())
@@ -173,15 +178,27 @@ class ShardClient:
         with self.turn:
             return insist(ask, self._backoff())
 
-    def _received(self, answer: Answer, ticket: int, narrow: bool) -> Received:
-        first = answer[0]
+    @property
+    def _base(self) -> shard_pb2.Base | None:
+        return None if self._known is None else self._known.base
+
+    def _received(self, answer: Answer, ticket: int, version: int, narrow: bool) -> Received:
+        first, known = answer[0], self._known
         if first.HasField("located"):
             attachment = self.transport.attachment
             if attachment is None:
                 raise SessionError("the server named memory that is not shared")
             return attachment.receive(first.located, ticket)
-        values = self._array(narrow)
-        self.transport.exchange.payload(answer, self._wire.down, values)
+        values, exchange = self._array(narrow), self.transport.exchange
+        if known is None:
+            exchange.payload(answer, self._wire.down, values)
+        elif first.changes:
+            chain = known.buffer(first.changes)
+            exchange.payload(answer, OCTETS, chain)
+            known.advance(version, chain, first.changes, values)
+        else:
+            exchange.payload(answer, self._wire.down, values)
+            known.take(version, values)
         return Received(values, spare=self._spare)
 
     def _array(self, narrow: bool) -> NDArray[Any]:
@@ -233,23 +250,24 @@ class ShardClient:
             if error.code() in MEANING:
                 raise translated(error, f"server {self.server} at {self.address}") from error
             raise
-        now, granted, events = time.monotonic(), None, []
+        now, events = time.monotonic(), []
+        granted: Grant | None = None
         for message in answer[0].events:
             known = EVENTS.from_wire(message)
             if known is not None:
                 events.append(received(known, now))
                 if granted is None and type(known) is Grant:
-                    granted = known.ticket
+                    granted = known
         version = None if granted is None else self._version_along(answer, granted, narrow)
-        return StepResult(events, now, granted, version)
+        return StepResult(events, now, None if granted is None else granted.ticket, version)
 
-    def _version_along(self, answer: Answer, granted: int, narrow: bool) -> Received | None:
+    def _version_along(self, answer: Answer, granted: Grant, narrow: bool) -> Received | None:
         """The version that came with the answer; None when it did not come whole, and has to be pulled."""
         reply, chunk = answer
         if chunk is None and not reply.HasField("located"):
             return None
         try:
-            return self._received(answer, granted, narrow)
+            return self._received(answer, granted.ticket, granted.version, narrow)
         except (grpc.RpcError, SessionError) as error:
             log.info(
                 "the version that came with the grant was cut off: %s", error, extra=event("version_cut_off")
@@ -272,7 +290,7 @@ class ShardClient:
         if commit is None or hello is None:
             request = member.push(ticket, after)
         else:
-            request = member.step(ticket, after, commit, hello)
+            request = member.step(ticket, after, commit, hello, self._base)
         header = request.push
         request.in_place = attachment is not None
         slot = attachment.fill(values) if attachment is not None else 0

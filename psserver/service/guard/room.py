@@ -20,7 +20,9 @@ from psserver.service.guard.limits import (
 )
 from psserver.shard import Shard
 from psserver.shard.compensators import build_compensator
+from psserver.shard.deltas import stream_bytes
 from pswire.model.plan import Plan, ShardLayout
+from pswire.transport.blocks import BlockCodec
 from pswire.transport.channels import RECEIVED_BYTES
 
 # Tickets that a worker holds at once: the present one, and one granted ahead.
@@ -28,7 +30,11 @@ TICKETS = 2
 
 
 def model_needs(
-    layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts, versions: int
+    layout: ShardLayout,
+    optimizer: Optimizer,
+    tensors: TensorParts,
+    deltas: BlockCodec | None,
+    versions: int,
 ) -> dict[str, int]:
     """Return the bytes by kind that a shard needs to publish versions, one payload at a time."""
     weights, compensator = 4 * layout.trainable, build_compensator(tensors)
@@ -41,6 +47,7 @@ def model_needs(
         "compensator": len(names) * weights,
         "sum": 0 if keeps_payloads(optimizer, tensors) else layout.nbytes,
         "payload": layout.nbytes,
+        "changes": 0 if deltas is None else stream_bytes(deltas, layout),
     }
     # An update that might not be finite is tried on copies: of the sum or a payload, one more, and the version.
     copied = ("optimizer", "step", "compensator", "sum", "payload")
@@ -79,7 +86,8 @@ def held(shard: Shard) -> Iterator[Held]:
     """Yield everything that a shard holds, or keeps free for the model, by member and kind."""
     layout, optimizer, staging = shard.layout, shard.optimizer, shard.staging
     n = layout.nbytes
-    for kind, nbytes in model_needs(layout, optimizer, shard.tensors, shard.arena.limit).items():
+    needs = model_needs(layout, optimizer, shard.tensors, shard.deltas, shard.arena.limit)
+    for kind, nbytes in needs.items():
         if kind not in ("sum", "payload"):
             yield Held(MODEL, kind, nbytes)
     owned, kept = shard.owned
@@ -136,10 +144,13 @@ class ShardMemory:
 
     # Models and members
 
-    def admit(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
+    def admit(
+        self, plan: Plan, optimizer: Optimizer, tensors: TensorParts, deltas: BlockCodec | None
+    ) -> None:
         """Raise Refused, with the numbers, for a model that cannot fit. No memory is allocated before."""
         layout = plan.shards[self._server]
-        needs, each = self._needs(layout, optimizer, tensors), member_needs(layout, optimizer, tensors)
+        needs = self._needs(layout, optimizer, tensors, deltas)
+        each = member_needs(layout, optimizer, tensors)
         total = sum(needs.values())
         if total + sum(each.values()) > self.ledger.limit:
             raise _refused(
@@ -149,7 +160,14 @@ class ShardMemory:
             )
         self._model = total
 
-    def admit_members(self, members: int, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
+    def admit_members(
+        self,
+        members: int,
+        plan: Plan,
+        optimizer: Optimizer,
+        tensors: TensorParts,
+        deltas: BlockCodec | None,
+    ) -> None:
         """Raise Refused, with the numbers, if that many members cannot all have what each needs.
 
         Counts the largest part of the model, as if every server had this one's limit.
@@ -158,7 +176,7 @@ class ShardMemory:
         each = member_needs(layout, optimizer, tensors)
         if not each:
             return
-        model = sum(self._needs(layout, optimizer, tensors).values())
+        model = sum(self._needs(layout, optimizer, tensors, deltas).values())
         total = model + members * sum(each.values())
         if total > self.ledger.limit:
             raise _refused(
@@ -166,8 +184,10 @@ class ShardMemory:
                 f"makes {total / MIB:.1f}, and --memory-limit is {self.ledger.limit / MIB:.1f} MiB"
             )
 
-    def _needs(self, layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts) -> dict[str, int]:
-        return model_needs(layout, optimizer, tensors, self._versions)
+    def _needs(
+        self, layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts, deltas: BlockCodec | None
+    ) -> dict[str, int]:
+        return model_needs(layout, optimizer, tensors, deltas, self._versions)
 
     # Payloads, slots, versions
 

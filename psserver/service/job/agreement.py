@@ -18,6 +18,7 @@ from psserver.policies import Policy, PolicyError
 from psserver.service.errors import precondition
 from pswire.config.experiment import FROM_JOB
 from pswire.model.plan import Plan, VariableSpec, make_plan
+from pswire.transport.blocks import BlockCodec
 from pswire.transport.codecs import Codec
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "agree_on_codec",
     "agreed",
     "explain_difference",
+    "explain_other_deltas",
     "explain_other_work",
     "planned",
 ]
@@ -48,6 +50,8 @@ class Agreement:
     plan: Plan | None = None
     # The codec of gradients, as named by the last worker that joined.
     codec: Codec | None = None
+    # The codec of changes by which weights travel, once there is a plan; None: they travel whole.
+    deltas: BlockCodec | None = None
 
     def __post_init__(self) -> None:
         self.configured = self.optimizer
@@ -117,6 +121,12 @@ def agree_on_codec(agreement: Agreement, codec: Codec, optimizer: Optimizer) -> 
         check_codec(codec, agreement.policy, optimizer)
     except PolicyError as error:
         raise precondition(str(error)) from error
+
+
+def explain_other_deltas(ours: BlockCodec | None, theirs: BlockCodec | None) -> str:
+    """Explain why a worker that reads weights in another way than the job's cannot take part."""
+    here, there = ("whole" if codec is None else f"as changes in {codec.name}" for codec in (ours, theirs))
+    return f"this job's weights travel {here}, this worker expects them {there}: start all workers with one wire_dtype"
 
 
 def explain_difference(configured: Mapping[str, object], wanted: Mapping[str, object]) -> str | None:

@@ -15,7 +15,14 @@ from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.service.errors import Refused, precondition
 from psserver.service.guard.limits import Capacity
-from psserver.service.job.agreement import Variables, agree_on_codec, agreed, explain_other_work, planned
+from psserver.service.job.agreement import (
+    Variables,
+    agree_on_codec,
+    agreed,
+    explain_other_deltas,
+    explain_other_work,
+    planned,
+)
 from psserver.service.job.decider import Decider
 from psserver.service.store.resume_point import ResumePoint
 from pswire.messages import specs_to_wire
@@ -23,7 +30,9 @@ from pswire.model.plan import Plan, VariableSpec, explain_mismatch
 from pswire.model.variables import check_specs
 from pswire.patience import transfer
 from pswire.records import StateError
-from pswire.transport.codecs import FLOAT32, Codec
+from pswire.transport.blocks import BlockCodec
+from pswire.transport.codecs import FLOAT32, Codec, WireDtypeError
+from pswire.transport.wire import deltas_named, number_of
 from pswire.v1 import shard_pb2
 
 
@@ -33,14 +42,14 @@ class JobModel:
     def __init__(self, decider: Decider, announce: Callable[[Plan], None]) -> None:
         self._decider, self._announce = decider, announce
 
-    def hold(self, plan: Plan, optimizer: Optimizer) -> None:
+    def hold(self, plan: Plan, optimizer: Optimizer, deltas: BlockCodec | None) -> None:
         """Make a new shard here. Raises Refused if that is impossible, with nothing changed."""
-        policy = self._decider.agreement.policy
-        tensors = policy.tensors
+        agreement = self._decider.agreement
+        policy, tensors = agreement.policy, agreement.policy.tensors
         try:
             optimizer.check_aggregator(tensors.aggregator)
             optimizer.check_local(policy.local_rule.name)
-            self._decider.host.configure(plan, optimizer, tensors, self._decider.agreement.terms.checkpoints)
+            self._decider.host.configure(plan, optimizer, tensors, agreement.terms.checkpoints, deltas)
         except MemoryError as error:
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -49,6 +58,7 @@ class JobModel:
             ) from error
         except OptimizerError as error:
             raise precondition(f"this model and the job's optimizer do not go together: {error}") from error
+        agreement.deltas = deltas
 
     def adopt(self, plan: Plan, checkpoint: str = "", entries: int = 0) -> None:
         """Make this the job's model and configure the other servers. `checkpoint`: the one that servers restore,
@@ -66,6 +76,7 @@ class JobModel:
             checkpoint=checkpoint,
             entries=entries,
             checkpoints=agreement.terms.checkpoints,
+            deltas=number_of(agreement.deltas),
         )
         for follower in decider.routes.followers:
             follower.configure(message)
@@ -81,9 +92,10 @@ def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: Res
     plan, now = plan_of(checkpoint, agreement.terms.servers), time.monotonic()
     decider.take_up(coordinator_of(checkpoint, agreement.terms, agreement.policy, now, decider.assurance))
     try:
-        model.hold(plan, optimizer)
-        decider.host.take_up(shards_of(checkpoint, plan)[0], about.entry + 1)
-    except (Refused, StateError) as error:
+        state = shards_of(checkpoint, plan)[0]
+        model.hold(plan, optimizer, deltas_named(state.deltas))
+        decider.host.take_up(state, about.entry + 1)
+    except (Refused, StateError, WireDtypeError) as error:
         raise CheckpointError(
             f"the checkpoint of version {about.version} cannot be taken up: {error}"
         ) from error
@@ -114,11 +126,12 @@ class Joining:
         optimizer: str = "",
         work: WorkTerms | None = None,
         codec: Codec = FLOAT32,
+        deltas: BlockCodec | None = None,
         stays: bool = False,
         used: int = 0,
     ) -> Member:
-        """Admit a worker. `codec`: of its gradients. `stays`: its process may take part in another phase. `used`:
-        as for `Coordinator.join`.
+        """Admit a worker. `codec`: of its gradients; `deltas`: of the weights' changes. `stays`: its process may take
+        part in another phase. `used`: as for `Coordinator.join`.
 
         Raises Refused if model, optimizer or work units differ, PlanError if the model cannot be planned.
         """
@@ -131,7 +144,7 @@ class Joining:
             rate_was_set=decider.coordinator.rate_was_set,
         )
         agree_on_codec(agreement, codec, chosen)
-        self._settle(proposed, chosen, work)
+        self._settle(proposed, chosen, work, deltas)
         self._check_room(worker, proposed, chosen)
         if not decider.opened:
             decider.open(chosen)
@@ -168,18 +181,24 @@ class Joining:
             raise precondition(explain_other_work(ours, work))
         raise precondition(f"this job trains another model: {explain_mismatch(present.variables, other)}")
 
-    def _settle(self, proposed: Plan, chosen: Optimizer, work: WorkTerms | None) -> None:
+    def _settle(
+        self, proposed: Plan, chosen: Optimizer, work: WorkTerms | None, deltas: BlockCodec | None
+    ) -> None:
         """Check that model, optimizer and work units are the job's, or make them so if they may be replaced. Raises
         Refused, with nothing changed."""
         agreement, decider = self._agreement, self._decider
         other = agreement.optimizer is not None and chosen.config != agreement.optimizer.config
         known = agreement.plan is not None and proposed.fingerprint == agreement.plan.fingerprint
         coordinator = decider.coordinator
+        if known and deltas is not agreement.deltas:
+            if coordinator.initialised or coordinator.roster.here():
+                raise precondition(explain_other_deltas(agreement.deltas, deltas))
+            known = False
         if known and not other and (coordinator.undeclared or work == coordinator.work_terms):
             return
         self._check_replaceable(proposed, work, other)
         # First, because it may fail with nothing changed.
-        self._model.hold(proposed, chosen)
+        self._model.hold(proposed, chosen, deltas)
         agreement.optimizer = chosen
         self._withdraw_plan()
         if other:
@@ -231,7 +250,8 @@ class Joining:
                     f"server 0 has room for {self._capacity.workers} workers at once, and has them: "
                     f"{self._capacity.why}",
                 )
-            memory.admit_members(len(present) + 1, plan, optimizer, self._agreement.policy.tensors)
+            policy, deltas = self._agreement.policy, self._agreement.deltas
+            memory.admit_members(len(present) + 1, plan, optimizer, policy.tensors, deltas)
 
     def _withdraw_plan(self) -> None:
         """Withdraw the plan; members that named it have no session and are dismissed."""

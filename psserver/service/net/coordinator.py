@@ -37,7 +37,7 @@ from pswire.messages import MessageCodec, specs_from_wire, specs_to_wire
 from pswire.model.plan import Plan, PlanError
 from pswire.model.variables import check_dimensions
 from pswire.transport.codecs import WireDtypeError
-from pswire.transport.wire import codec_numbered
+from pswire.transport.wire import codec_numbered, deltas_numbered
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2
 
@@ -139,9 +139,10 @@ class CoordinatorRpc:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
         rank = request.task_index if request.HasField("task_index") else None
         try:
-            codec = codec_numbered(request.wire_dtype)
-            if codec.remembers:
-                await self._job.host.heavy.on_pool(codec.prepare)
+            codec, deltas = codec_numbered(request.wire_dtype), deltas_numbered(request.deltas)
+            for used in (codec, deltas):
+                if used is not None and used.remembers:
+                    await self._job.host.heavy.on_pool(used.prepare)
             variables = partial(specs_from_wire, request.variables)
             work = work_from_wire(request)
             self._check_succession(request, variables, work)
@@ -154,6 +155,7 @@ class CoordinatorRpc:
                 request.optimizer,
                 work,
                 codec,
+                deltas,
                 stays=request.stays,
                 used=request.used,
             )

@@ -10,7 +10,7 @@ import grpc
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
 from psserver.service.guard.calls import Caller
 from psserver.service.job.decider import Decider
-from psserver.service.net.pulls import Wanted, find_version, message, pulled, reply, send_version
+from psserver.service.net.pulls import Wanted, base_of, find_version, message, pulled, reply, send_version
 from psserver.service.net.pushes import Incoming, claim_of, parse_request, stage_slot
 from psserver.service.net.sockets import SocketListener, SocketToken
 from psserver.service.net.streams import Stream
@@ -168,7 +168,7 @@ class ExchangeRpc:
         host, dtype = self._host, push.weights_dtype or push.dtype
         try:
             shard = await host.claims.admit_member(push.worker, push.incarnation, push.plan, grant.index)
-            wanted = Wanted(shard, grant.ticket, grant.version, push.worker, dtype)
+            wanted = Wanted(shard, grant.ticket, grant.version, push.worker, dtype, base_of(push))
             found = await find_version(host, wanted, attachment, stream.caller)
         except Refused as refused:
             # The commit stands. The worker hears of its grant, and then pulls or is refused.

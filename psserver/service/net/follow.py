@@ -30,6 +30,7 @@ from pswire.logs.events import event
 from pswire.messages import ORDERS, specs_from_wire
 from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.records import StateError
+from pswire.transport.wire import deltas_numbered
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -177,6 +178,7 @@ class FollowRpc:
             plan = make_plan(specs_from_wire(message.variables), self._servers)
             optimizer = build_optimizer(json.loads(message.optimizer))
             tensors = from_config(json.loads(message.tensors))
+            deltas = deltas_numbered(message.deltas)
         except (PlanError, OptimizerError, ValueError, TypeError) as error:
             raise invalid(f"cannot configure server {self._host.server}: {error}") from error
         if not hmac.compare_digest(plan.fingerprint, message.plan):
@@ -185,7 +187,7 @@ class FollowRpc:
                 "run the same version of ps-server everywhere"
             )
         try:
-            self._host.configure(plan, optimizer, tensors, message.checkpoints)
+            self._host.configure(plan, optimizer, tensors, message.checkpoints, deltas)
         except MemoryError as error:
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -1,7 +1,7 @@
 """Versions on their way to workers: read in place in shared memory, or sent in chunks."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import grpc
@@ -21,11 +21,12 @@ from psserver.shard import Shard
 from pswire import protocol
 from pswire.messages import EVENTS
 from pswire.transport import frames
-from pswire.transport.codecs import BFLOAT16, Elementwise
+from pswire.transport.codecs import BFLOAT16, FLOAT32, Elementwise
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import shard_pb2
 
 Floats = NDArray[np.float32]
+Octets = NDArray[np.uint8]
 
 
 class Piece(NamedTuple):
@@ -48,11 +49,14 @@ class Outgoing:
         read: Read,
         granted: bool,
         pace: SendingPace | None,
+        changes: Sequence[Octets] = (),
     ) -> None:
-        """`granted`: the ticket has pinned the version. `pace`: None sends the largest chunks at once."""
+        """`granted`: the ticket has pinned the version. `pace`: None sends the largest chunks at once. `changes`: what
+        is sent instead of the version."""
         self._host, self._shard, self._ticket, self._codec = host, shard, ticket, codec
         self._read, self._granted = read, granted
         self._pace = pace
+        self.changes = changes
         self._complete = False
 
     @classmethod
@@ -64,20 +68,30 @@ class Outgoing:
             read = await host.reading.start_slots(shard, request.version, request.worker, caller)
             # A copy of its own: no lease takes it back.
             return cls(host, shard, 0, codec, read, True, _pace(host, caller))
-        wanted = Wanted(shard, request.ticket, request.version, request.worker, request.dtype)
-        return await cls.of(host, wanted, caller)
+        # A PullReply cannot say that it holds changes.
+        return await cls.of(host, wanted_by(shard, request)._replace(base=None), caller)
 
     @classmethod
     async def of(cls, host: ShardHost, wanted: "Wanted", caller: Caller) -> "Outgoing":
         """Start the read of a worker that has been admitted. Raises Refused if the version is gone."""
-        shard, ticket, version, worker, dtype = wanted
+        shard, ticket, version, worker, dtype, base = wanted
         codec = _weights_codec(dtype)
         read, granted = await host.reading.start(shard, ticket, version, worker, caller)
-        return cls(host, shard, ticket, codec, read, granted, _pace(host, caller))
+        changes = None
+        if base is not None and shard.stream is not None and codec is FLOAT32:
+            changes = shard.stream.chain(base.version, base.checksum, version)
+        return cls(host, shard, ticket, codec, read, granted, _pace(host, caller), changes or ())
+
+    @property
+    def total(self) -> int:
+        """The bytes of the whole payload."""
+        if self.changes:
+            return sum(change.nbytes for change in self.changes)
+        return self._codec.itemsize * self._read.version.values.size
 
     @property
     def large(self) -> bool:
-        return self._codec.itemsize * self._read.version.values.size > LARGE_PASS
+        return self.total > LARGE_PASS
 
     def check(self) -> None:
         """Raise Refused if the version was taken back. Call it before each piece that is sent.
@@ -93,14 +107,13 @@ class Outgoing:
 
         Pieces are encoded one by one, so that no reader holds a whole encoded copy of the model.
         """
-        values = self._read.version.values
-        total, offset = self._codec.itemsize * values.size, 0
+        values, total, offset = self._read.version.values, self.total, 0
         if total == 0:
             yield Piece(0, memoryview(b""), 0)
-        for encoded in _encoded(self._shard, values, self._codec):
+        for encoded in self.changes or _encoded(self._shard, values, self._codec):
             data = frames.as_bytes(encoded)
             while data.nbytes:
-                piece = data.nbytes if self._pace is None else self._pace.piece
+                piece = frames.CHUNK_BYTES if self._pace is None else self._pace.piece
                 part, data = data[:piece], data[piece:]
                 began = time.monotonic()
                 yield Piece(offset, part, total)
@@ -142,13 +155,24 @@ def _weights_codec(number: int) -> Elementwise:
 
 
 class Wanted(NamedTuple):
-    """A version that a worker wants, and the ticket that was granted it."""
+    """A version that a worker wants, and the ticket that was granted it. `base`: the version that the worker has."""
 
     shard: Shard
     ticket: int
     version: int
     worker: str
     dtype: int
+    base: shard_pb2.Base | None
+
+
+def wanted_by(shard: Shard, pull: shard_pb2.PullRequest) -> Wanted:
+    """Return what a pull asks for."""
+    return Wanted(shard, pull.ticket, pull.version, pull.worker, pull.dtype, base_of(pull))
+
+
+def base_of(message: shard_pb2.PullRequest | shard_pb2.PushHeader) -> shard_pb2.Base | None:
+    """Return the version that the worker says it has, if any."""
+    return message.base if message.HasField("base") else None
 
 
 def message(**fields: Any) -> Parts:
@@ -172,7 +196,7 @@ async def pulled(
         await send_version(await Outgoing.begin(host, pull, stream.caller), [], stream)
         return
     shard = await host.claims.admit(claim_of(pull), pull.plan, pull.after, stream.caller)
-    wanted = Wanted(shard, pull.ticket, pull.version, pull.worker, pull.dtype)
+    wanted = wanted_by(shard, pull)
     await send_version(await find_version(host, wanted, attachment, stream.caller), [], stream)
 
 
@@ -184,7 +208,7 @@ async def find_version(
     Raises Refused if the version is gone; nothing has been sent then.
     """
     if attachment is not None:
-        shard, ticket, version, worker, _ = wanted
+        shard, ticket, version, worker, *_ = wanted
         found = host.reading.in_place(shard, ticket, version, worker, attachment.word)
         if found is not None:
             place, live = found
@@ -214,7 +238,9 @@ async def send_version(
 
 def _messages(found: Outgoing, notices: list[protocol.Event]) -> Iterator[Parts]:
     for piece in found.pieces():
-        head: Parts = reply(notices, bytes=piece.total) if piece.offset == 0 else ()
+        head: Parts = ()
+        if piece.offset == 0:
+            head = reply(notices, bytes=piece.total, changes=len(found.changes))
         yield (*head, *frames.chunk_field(piece.offset, piece.data, reply=True))
 
 

@@ -20,6 +20,7 @@ from psserver.service.store.state import SharedShard
 from psserver.shard import Apply, Shard, ShardState
 from psserver.shard.staging import Slot
 from pswire.model.plan import Plan
+from pswire.transport.blocks import BlockCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,21 @@ class ShardHost:
         self.state.job, self.state.secret = job, secret
         self.state.changes.notify()
 
-    def configure(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts, checkpoints: bool) -> None:
+    def configure(
+        self,
+        plan: Plan,
+        optimizer: Optimizer,
+        tensors: TensorParts,
+        checkpoints: bool,
+        deltas: BlockCodec | None = None,
+    ) -> None:
         """Make a new shard. Its loops are compiled meanwhile; until then numpy computes the same bits.
 
-        `checkpoints`: the job takes checkpoints while it trains. Raises Refused or MemoryError.
+        `checkpoints`: the job takes checkpoints while it trains. `deltas`: the codec of the weights' changes.
+        Raises Refused or MemoryError.
         """
         self.saver.periodic = checkpoints
-        self.memory.admit(plan, optimizer, tensors)
+        self.memory.admit(plan, optimizer, tensors, deltas)
         shard = self.state.shard = self.memory.shard = Shard(
             plan,
             self.server,
@@ -103,6 +112,7 @@ class ShardHost:
             versions=self.options.arena_versions,
             staging=self.options.staging,
             tensors=tensors,
+            deltas=deltas,
             backend=self._backend,
             allocate=self.sharing.allocate,
         )

@@ -1,0 +1,90 @@
+"""The weights that a shard publishes as changes: the optimizer's own, the published ones, and the changes between."""
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pswire.model.plan import ShardLayout
+from pswire.transport.blocks import BlockCodec
+from pswire.transport.codecs import NotFinite
+from pswire.transport.deltas import add_change, checksum, encode_change, longest_chain
+
+Floats = NDArray[np.float32]
+Octets = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What leads to a version from the one before it. `before`: that one's checksum."""
+
+    version: int
+    before: int
+    payload: Octets
+
+
+class DeltaStream:
+    """Makes the published versions of one shard from the optimizer's weights (see `pswire.transport.deltas`).
+
+    `exact`: the optimizer's weights; `spare`: where the next ones are computed. One thread at a time calls `make`; the
+    other methods belong to the thread that owns the shard.
+    """
+
+    def __init__(self, codec: BlockCodec, layout: ShardLayout) -> None:
+        self.codec, self._layout = codec, layout
+        self.exact, self.spare = (np.zeros(layout.elements, np.float32) for _ in range(2))
+        self._changes: deque[Change] = deque(maxlen=longest_chain(codec, layout))
+        # The checksum of the newest version; None until it is needed.
+        self._newest: int | None = None
+        self._made: tuple[Octets, int] | None = None
+
+    def begin(self, exact: Floats) -> None:
+        """Go on from the optimizer's weights `exact`; no earlier change is known."""
+        self.exact[...] = exact
+        self._changes.clear()
+        self._newest = None
+
+    def make(self, before: Floats, out: Floats) -> bool:
+        """Write the next version to `out`, from the version `before` and the weights in `spare`.
+
+        Return False if a change, or a number of the version, is not finite.
+        """
+        if self._newest is None:
+            self._newest = checksum(before)
+        try:
+            payload = encode_change(self.codec, self._layout, self.spare, before)
+        except NotFinite:
+            return False
+        add_change(self.codec, self._layout, payload.data, before, out)
+        self._made = payload, checksum(out)
+        return bool(np.isfinite(out).all())
+
+    def publish(self, version: int) -> None:
+        """Take over what `make` made, as that version."""
+        assert self._made is not None and self._newest is not None
+        payload, after = self._made
+        self._changes.append(Change(version, self._newest, payload))
+        self._newest, self._made = after, None
+        self.exact, self.spare = self.spare, self.exact
+
+    def chain(self, base: int, base_checksum: int, version: int) -> list[Octets] | None:
+        """Return the changes from version `base` to `version`; None if they are not all known, or the reader's `base`
+        is another one."""
+        changes = self._between(base, version)
+        if not changes or changes[0].before != base_checksum:
+            return None
+        return [change.payload for change in changes]
+
+    def covers(self, base: int, version: int) -> bool:
+        """Return whether the changes from version `base` to `version` are known."""
+        return bool(self._between(base, version))
+
+    def _between(self, base: int, version: int) -> list[Change]:
+        changes = [change for change in self._changes if base < change.version <= version]
+        return changes if len(changes) == version - base else []
+
+
+def stream_bytes(codec: BlockCodec, layout: ShardLayout) -> int:
+    """Return the bytes that a stream takes at most, beside the versions."""
+    return 2 * layout.nbytes + longest_chain(codec, layout) * codec.size(layout)

@@ -1,0 +1,48 @@
+"""The version that this worker has of one server, where weights travel as changes."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pswire.model.plan import ShardLayout
+from pswire.transport.blocks import BlockCodec
+from pswire.transport.codecs import WireDtypeError
+from pswire.transport.deltas import add_chain, checksum, longest_chain
+from pswire.v1 import shard_pb2
+from psworker.errors import SessionError
+
+Floats = NDArray[np.float32]
+
+
+class KnownVersion:
+    """The newest version that came whole, or whole with changes. The holder of the server's `turn` uses it."""
+
+    def __init__(self, codec: BlockCodec, layout: ShardLayout) -> None:
+        self.codec, self._layout = codec, layout
+        self._values = np.empty(layout.elements, np.float32)
+        # The version to ask for changes since; None before the first one.
+        self.base: shard_pb2.Base | None = None
+
+    def buffer(self, count: int) -> NDArray[np.uint8]:
+        """Return an array for `count` changes. Raises SessionError for more than a server may send."""
+        most = 0 if self.base is None else longest_chain(self.codec, self._layout)
+        if count > most:
+            raise SessionError(f"expected at most {most} changes, got {count}")
+        return np.empty(count * self.codec.size(self._layout), np.uint8)
+
+    def take(self, version: int, values: Floats) -> None:
+        """Keep a version that came whole."""
+        self._values[...] = values
+        self._keep(version)
+
+    def advance(self, version: int, chain: NDArray[np.uint8], count: int, out: Floats) -> None:
+        """Add the changes that lead to a version, and write it to `out`. Raises SessionError."""
+        self.base = None
+        try:
+            add_chain(self.codec, self._layout, chain, count, self._values)
+        except WireDtypeError as error:
+            raise SessionError(f"the changes to version {version} do not fit: {error}") from error
+        out[...] = self._values
+        self._keep(version)
+
+    def _keep(self, version: int) -> None:
+        self.base = shard_pb2.Base(version=version, checksum=checksum(self._values))

@@ -1,0 +1,323 @@
+"""Weights that travel as changes: the same bits for every reader, on any number of servers, live and replayed."""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+import psworker
+from pslab.check.checker import check_run
+from pslab.replay.run_folder import prove, replay_of
+from psserver.optimizers import build as build_optimizer
+from psserver.shard import Shard
+from psserver.shard.deltas import DeltaStream
+from psserver.shard.resharding import reshard
+from pswire.decisions.orders import Apply, Fold, Install, Pin
+from pswire.model.plan import ShardLayout, VariableSpec, make_plan
+from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec
+from pswire.transport.codecs import NotFinite, WireDtypeError
+from pswire.transport.deltas import add_change, checksum, encode_change
+from pswire.transport.wire import wire_named
+from pswire.v1 import shard_pb2
+from psworker.data.changes import KnownVersion
+from psworker.errors import SessionError
+from tests.replay.simulated import simulate
+from tests.sentences import Recorder
+from tests.service.serving import serving
+
+VARIABLES = (
+    VariableSpec("kernel", (50, 1100)),
+    VariableSpec("bias", (3,)),
+    VariableSpec("mean", (5,), kind="state"),
+)
+CODECS = (INT8, INT4, TOP_K)
+LAYOUT = make_plan(VARIABLES, 1).shards[0]
+
+
+def ones() -> list[tuple[VariableSpec, np.ndarray]]:
+    return [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+
+
+def drawn(seed: int, size: int, scale: float = 0.01) -> np.ndarray:
+    return (np.random.default_rng(seed).normal(size=size) * scale).astype(np.float32)
+
+
+@pytest.fixture
+def chains(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of changes in each answer that had some."""
+    from pswire.transport import deltas
+
+    counts: list[int] = []
+
+    def counted(
+        codec: BlockCodec, layout: ShardLayout, chain: np.ndarray, count: int, out: np.ndarray
+    ) -> None:
+        counts.append(count)
+        deltas.add_chain(codec, layout, chain, count, out)
+
+    monkeypatch.setattr("psworker.data.changes.add_chain", counted)
+    return counts
+
+
+# The stream itself
+
+
+@given(st.sampled_from(CODECS), st.integers(0, 2**32), st.sampled_from([1e-40, 1e-3, 1.0, 1e30]))
+def test_what_a_change_leaves_out_comes_with_the_next(codec: BlockCodec, seed: int, scale: float) -> None:
+    """A reader that adds the changes has the published bits; what is missing never exceeds what encoding leaves."""
+    exact, shown = np.zeros(LAYOUT.elements, np.float32), np.zeros(LAYOUT.elements, np.float32)
+    reader = shown.copy()
+    for step in range(4):
+        exact = exact + drawn(seed + step, exact.size, scale)
+        change = encode_change(codec, LAYOUT, exact, shown)
+        published = np.empty_like(shown)
+        add_change(codec, LAYOUT, change.data, shown, published)
+        add_change(codec, LAYOUT, change.data, reader, reader)
+        assert reader.tobytes() == published.tobytes() and checksum(reader) == checksum(published)
+        before, shown = np.abs(exact - shown).max(), published
+        assert np.abs(exact - shown).max() <= before
+    # Short rows and state are never rounded.
+    raw = slice(LAYOUT.trainable - 3, LAYOUT.elements)
+    assert shown[raw].tobytes() == exact[raw].tobytes()
+
+
+def test_a_checksum_tells_places_and_signs_apart() -> None:
+    values = drawn(1, 1000)
+    other = values.copy()
+    other[[3, 4]] = other[[4, 3]]
+    assert len({checksum(values), checksum(other), checksum(-values), checksum(values[:-1])}) == 4
+    bits = values.view(np.uint32).astype(object)
+    assert checksum(values) == sum((2 * i + 1) * int(each) for i, each in enumerate(bits)) % 2**64
+
+
+def test_a_change_that_overflows_is_refused_and_publishes_nothing() -> None:
+    stream = DeltaStream(INT8, LAYOUT)
+    most = np.full(LAYOUT.elements, np.finfo(np.float32).max)
+    stream.spare[...] = -most
+    assert not stream.make(most, np.empty_like(most))
+    with pytest.raises(NotFinite):
+        encode_change(INT8, LAYOUT, -most, most)
+
+
+def test_a_stream_knows_few_changes_and_whose_base_is_its_own() -> None:
+    stream, shown = DeltaStream(INT8, LAYOUT), np.zeros(LAYOUT.elements, np.float32)
+    stream.begin(shown)
+    sums = [checksum(shown)]
+    for version in range(1, 7):
+        stream.spare[...] = stream.exact + drawn(version, LAYOUT.elements)
+        out = np.empty_like(shown)
+        assert stream.make(shown, out)
+        stream.publish(version)
+        shown = out
+        sums.append(checksum(shown))
+    # Three changes in int8 are shorter than a version, four are not.
+    assert [stream.covers(base, 6) for base in range(7)] == [False, False, False, True, True, True, False]
+    assert stream.chain(3, sums[3] ^ 1, 6) is None and stream.chain(6, sums[6], 6) is None
+    found = stream.chain(4, sums[4], 5)
+    assert found is not None and len(found) == 1
+    assert stream.chain(2, sums[2], 5) is None
+
+
+def test_a_reader_takes_only_changes_that_fit() -> None:
+    known = KnownVersion(INT8, LAYOUT)
+    out = np.empty(LAYOUT.elements, np.float32)
+    with pytest.raises(SessionError, match="at most 0 changes"):
+        known.buffer(1)
+    known.take(4, np.ones_like(out))
+    assert known.base == shard_pb2.Base(version=4, checksum=checksum(np.ones_like(out)))
+    with pytest.raises(SessionError, match="at most 3 changes"):
+        known.buffer(4)
+    chain = known.buffer(1)
+    chain[:] = 0xFF
+    with pytest.raises(SessionError):
+        known.advance(5, chain, 1, out)
+    # What it has now is unknown: the next version comes whole.
+    assert known.base is None
+
+
+# A shard
+
+
+def run(shard: Shard, steps: range) -> None:
+    for step in steps:
+        shard.execute(Pin(step, shard.version, None, False, "w0"))
+        slot = shard.begin(step)
+        shard.checks.copy_in(slot, drawn(step, LAYOUT.elements, 1.0)[: shard.layout.elements], 0)
+        shard.staging.finish(slot)
+        shard.execute(Apply(shard.version + 1, 1.0, 1.0, (Fold(step, 1.0),)))
+
+
+def begun(codec: BlockCodec | None = INT8) -> Shard:
+    shard = Shard(
+        make_plan(VARIABLES, 1), 0, build_optimizer({"name": "adam", "learning_rate": 0.01}), deltas=codec
+    )
+    shard.execute(Pin(0, 0, None, True, "w0"))
+    slot = shard.begin(0)
+    shard.checks.copy_in(slot, np.ones(LAYOUT.elements, np.float32), 0)
+    shard.staging.finish(slot)
+    shard.execute(Install(0))
+    return shard
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+def test_a_saved_shard_goes_on_with_the_same_bits(codec: BlockCodec) -> None:
+    whole, saved = begun(codec), begun(codec)
+    run(whole, range(1, 7))
+    run(saved, range(1, 4))
+    state = saved.state()
+    assert state.deltas == codec.name
+    going_on = Shard(saved.plan, 0, saved.optimizer, deltas=codec)
+    going_on.restore(state)
+    run(going_on, range(4, 7))
+    assert going_on.arena.values(6).tobytes() == whole.arena.values(6).tobytes()
+    assert going_on.stream.exact.tobytes() == whole.stream.exact.tobytes() != whole.arena.values(6).tobytes()
+
+
+def test_other_servers_continue_from_the_exact_weights() -> None:
+    one = begun()
+    run(one, range(1, 4))
+    plan = make_plan(VARIABLES, 3)
+    states = reshard([one.state()], one.plan, plan)
+    back = reshard(states, plan, one.plan)[0]
+    assert {state.deltas for state in states} == {"int8"}
+    assert back.arrays["exact/int8"].tobytes() == one.stream.exact.tobytes()
+
+
+# Sessions
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+@pytest.mark.parametrize(("transport", "servers"), [("grpc", 1), ("socket", 2), ("auto", 1)])
+def test_a_worker_reads_what_its_server_publishes(
+    codec: BlockCodec, transport: str, servers: int, chains: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a twin that computes both kinds of weights for itself."""
+    # Chunks cut scales and rows.
+    monkeypatch.setattr("pswire.transport.frames.CHUNK_BYTES", 999)
+    with (
+        serving(servers=servers) as cluster,
+        psworker.connect(
+            cluster.hosts, ones(), wire_dtype=f"float32/{codec.name}", transport=transport
+        ) as session,
+    ):
+        shards = session.plan.shards
+        exact = [np.ones(shard.elements, np.float32) for shard in shards]
+        shown = [flat.copy() for flat in exact]
+        for step in range(5):
+            grant = session.ready()
+            assert grant is not None
+            for got, expected in zip(session.pull_flat(grant), shown, strict=True):
+                assert got.tobytes() == expected.tobytes()
+            gradients = [drawn(10 * step + n, flat.size) for n, flat in enumerate(exact)]
+            session.contribute(grant, gradients, samples=1)
+            for n, (shard, gradient) in enumerate(zip(shards, gradients, strict=True)):
+                moved = gradient.copy()
+                # sgd with a learning rate of 1; state is added.
+                moved[: shard.trainable] *= -1
+                exact[n] = exact[n] + moved
+                add_change(
+                    codec, shard, encode_change(codec, shard, exact[n], shown[n]).data, shown[n], shown[n]
+                )
+        assert chains == [1] * 4 * servers
+        assert session.dtypes == ("float32",)
+
+
+def trained(session: psworker.Session, seed: int) -> tuple[int, bytes]:
+    """Work on one ticket. Return the version that it began with, and its bits."""
+    grant = session.ready()
+    assert grant is not None
+    (got,) = session.pull_flat(grant)
+    bits = got.tobytes()
+    session.contribute(grant, [drawn(seed, LAYOUT.elements)], samples=1)
+    return grant.version, bits
+
+
+def test_workers_that_fall_behind_get_longer_chains_or_the_whole_version(
+    chains: list[int], tmp_path: Path
+) -> None:
+    """Two workers that read versions in different ways end with the bits that the server writes."""
+    with serving(policy="async", out=tmp_path, overrides=["run.versions=21"]) as cluster:
+        arguments = {"wire_dtype": "int8/int8", "transport": "socket"}
+        with psworker.connect(cluster.hosts, ones(), name="fast", **arguments) as fast:
+            trained(fast, 1)
+            with psworker.connect(cluster.hosts, ones(), name="slow", **arguments) as slow:
+                for behind in range(1, 6):
+                    for step in range(behind):
+                        trained(fast, 10 * behind + step)
+                    trained(slow, 99)
+                assert slow.ready() is None and fast.ready() is None
+                ends = [session.pull_final() for session in (fast, slow)]
+    written = load_file(tmp_path / "weights.safetensors")
+    assert set(chains) == {1, 2, 3}
+    plan = make_plan(VARIABLES, 1)
+    for flats in ends:
+        assert {name: each.tobytes() for name, each in plan.gather_by_name(flats).items()} == {
+            name: each.tobytes() for name, each in written.items()
+        }
+
+
+def test_a_base_of_another_history_gets_the_whole_version(
+    chains: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart of the servers from an older checkpoint: the numbers are known, the bits are others."""
+    monkeypatch.setattr("psworker.data.changes.checksum", lambda values: checksum(values) ^ 1)
+    with (
+        serving() as cluster,
+        psworker.connect(cluster.hosts, ones(), wire_dtype="float32/int8", transport="grpc") as session,
+    ):
+        versions = [trained(session, seed)[0] for seed in range(3)]
+    assert versions == [0, 1, 2] and not chains
+
+
+def test_workers_of_a_job_agree_on_it(sentences: Recorder) -> None:
+    with serving() as cluster, psworker.connect(cluster.hosts, ones(), wire_dtype="int8/int4") as session:
+        assert session.ready() is not None
+        for other in ("int8", "int8/int8"):
+            with pytest.raises(psworker.Refused) as refused:
+                psworker.connect(cluster.hosts, ones(), wire_dtype=other)
+            sentences.check(refused)
+
+
+def test_names() -> None:
+    wire = wire_named("bfloat16/top-k")
+    assert wire.name == "bfloat16/top-k" and wire.deltas is TOP_K and not wire.exact
+    assert wire.down.name == "float32" and not wire.same
+    with pytest.raises(WireDtypeError):
+        wire_named("int8/int9")
+
+
+# Runs
+
+
+POLICIES = [("sync", {}), ("async", {}), ("diloco", {"steps": 3}), ("median", {}), ("dc-asgd", {})]
+
+
+@pytest.mark.parametrize(("codec", "case"), list(product(("int8", "int4", "top-k"), POLICIES)), ids=str)
+def test_a_simulated_run_and_its_replay(tmp_path: Path, codec: str, case: tuple) -> None:
+    policy, knobs = case
+    sections = {"optimizer": {"name": "sgd", "learning_rate": 0.05}, "simulation": {"problem": "mlp"}}
+    run = simulate(tmp_path / "run", policy, knobs, cluster={"wire_dtype": f"float32/{codec}"}, **sections)
+    replay = replay_of(run)
+    replay.run()
+    assert prove(run, replay).holds and check_run(run).ok
+    plain = simulate(tmp_path / "plain", policy, knobs, **sections)
+    assert run.summary.weights_sha256 != plain.summary.weights_sha256
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "top-k"])
+def test_the_same_weights_on_any_number_of_servers(tmp_path: Path, codec: str) -> None:
+    found = set()
+    for servers in (1, 2, 3):
+        run = simulate(
+            tmp_path / str(servers),
+            "sync",
+            cluster={"wire_dtype": f"{codec}/{codec}", "servers": servers},
+            optimizer={"name": "sgd", "learning_rate": 0.05},
+            simulation={"problem": "mlp"},
+        )
+        found.add(run.summary.weights_sha256)
+    assert len(found) == 1
