@@ -37,6 +37,10 @@ OURS = {
         ("socket", "int8/bfloat16"),
         ("socket", "int4/bfloat16"),
         ("socket", "top-k/bfloat16"),
+        ("grpc", "int8/int8"),
+        ("socket", "int8/int8"),
+        ("socket", "int4/int4"),
+        ("socket", "top-k/top-k"),
     )
 }
 # For each step that a burst has at least: a slow link makes steps of many seconds.
@@ -84,7 +88,8 @@ def payload_bytes(load: Load, dtype: str) -> tuple[int, int]:
     wire = wire_named(dtype)
     plan = make_plan([VariableSpec(f"v{n}", shape) for n, shape in enumerate(load.weights)], load.servers)
     up = sum(wire.up.size(shard) for shard in plan.shards)
-    return up, sum(wire.down.size(shard) for shard in plan.shards)
+    # A worker of the benchmark is one version behind, so it is sent one change.
+    return up, sum((wire.deltas or wire.down).size(shard) for shard in plan.shards)
 
 
 def floor(load: Load, dtype: str, network: Network) -> float:

@@ -115,9 +115,9 @@ class ClusterSection(Section):
     """number of consecutive updates refused as not finite after which the job ends (exit code 8)"""
 
     wire_dtype: Annotated[Name, Flag((WORKER,))] = "float32"
-    """encoding of numbers outside shared memory: `float32`, `bfloat16` or `float16`; for gradients alone `int8`, `int4`
-    or `top-k`, with error feedback, and after a slash the encoding of weights: `int8/bfloat16`; servers add in
-    float32"""
+    """encoding of numbers outside shared memory: `float32`, `bfloat16` or `float16`; for gradients also `int8`, `int4`
+    or `top-k`, with error feedback; after a slash the encoding of weights, for which the latter three send changes:
+    `int8/bfloat16`, `int8/int8`; servers add in float32"""
 
     transport: Annotated[Literal["auto", "grpc", "socket", "shared-memory"], Flag((SERVER, WORKER))] = "auto"
     """transport of payloads: `auto` uses shared memory if server and worker are on one machine (float32 only), else a

@@ -22,6 +22,8 @@ _INFINITE: Final = np.uint32(0x7F800000)
 _MAGNITUDE: Final = np.uint32(0x7FFFFFFF)
 _MOST: Final = np.finfo(np.float32).max
 _NONE: Final = np.float32(0)
+# 1.5 * 2**23: added to a number of magnitude below 2**22, it leaves the nearest integer.
+_ROUND: Final = np.float32(12582912)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -64,17 +66,22 @@ def _judge(scale: np.float32) -> int:
 
 
 @_jit()
-def _add(values: Floats, residual: Floats, left: Floats, bits: Bits) -> int:
-    """Add, and return the place of the first sum that is not finite, or -1."""
+def _add(values: Floats, residual: Floats, left: Floats, bits: Bits) -> np.uint32:
+    """Add, and return the largest magnitude, which is `_INFINITE` or more if a sum is not finite."""
     largest = np.uint32(0)
     for i in range(values.size):
         left[i] = values[i] + residual[i]
     for i in range(values.size):
-        largest = max(largest, bits[i] & _MAGNITUDE)
-    if largest >= _INFINITE:
-        for i in range(values.size):
-            if bits[i] & _MAGNITUDE >= _INFINITE:
-                return i
+        magnitude = bits[i] & _MAGNITUDE
+        largest = magnitude if magnitude > largest else largest
+    return largest
+
+
+@_jit()
+def _first_nonfinite(bits: Bits) -> int:
+    for i in range(bits.size):
+        if bits[i] & _MAGNITUDE >= _INFINITE:
+            return i
     return -1
 
 
@@ -88,8 +95,13 @@ def _scale(largest: np.uint32, most: np.float32, word: Bits) -> np.float32:
 
 @_jit()
 def _level(value: np.float32, scale: np.float32, most: np.float32) -> np.float32:
-    """Return the level, never -0. Among the smallest numbers, rounding of the scale could make it exceed `most`."""
-    return np.float32(max(-most, min(most, np.rint(value / scale))) + _NONE)
+    """Return the nearest level, ties to even, never -0. Among the smallest numbers, rounding of the scale could make it
+    exceed `most`."""
+    level = value / scale
+    level = most if level > most else level
+    level = -most if level < -most else level
+    # Float32 numbers near `_ROUND` are integers. Compilers turn this into vector code, unlike np.rint.
+    return np.float32(np.float32(level + _ROUND) - _ROUND)
 
 
 @_jit("i8(Array(f4, 1, 'C', readonly=True), f4[::1], i8, i8, f4, b1, u1[::1], f4[::1], u4[::1])")
@@ -107,19 +119,18 @@ def encode_levels(
     """Encode rows of `width` elements of `values` + `residual`.
 
     `left`: receives what encoding takes from them; `bits`: its memory as integers. `halves`: two levels per byte.
-    Returns as `_add`.
+    Returns the place of the first sum that is not finite, or -1.
     """
-    bad = _add(values, residual, left, bits)
-    if bad >= 0:
-        return bad
-    word, turned, levels = np.empty(1, np.float32), np.empty(1, np.uint32), np.empty(block, np.int8)
+    word, turned, levels = np.empty(1, np.float32), np.empty(1, np.uint32), np.empty(block + 1, np.float32)
     at = 0
     for row in range(0, values.size, width):
         for start in range(row, row + width, block):
             size = min(block, row + width - start)
-            largest = np.uint32(0)
-            for i in range(start, start + size):
-                largest = max(largest, bits[i] & _MAGNITUDE)
+            stop = start + size
+            rest = left[start:stop]
+            largest = _add(values[start:stop], residual[start:stop], rest, bits[start:stop])
+            if largest >= _INFINITE:
+                return start + _first_nonfinite(bits[start:stop])
             scale = _scale(largest, most, turned)
             _write(scale, out, at, word)
             at += 4
@@ -127,19 +138,20 @@ def encode_levels(
                 levels[:] = 0
             else:
                 for i in range(size):
-                    level = _level(left[start + i], scale, most)
-                    levels[i] = np.int8(level)
-                    left[start + i] -= level * scale
+                    level = _level(rest[i], scale, most)
+                    levels[i] = level
+                    rest[i] -= np.float32(level * scale)
             if halves:
-                for i in range(0, size - 1, 2):
-                    out[at] = (levels[i] & 15) | (levels[i + 1] & 15) << 4
-                    at += 1
-                if size % 2:
-                    out[at] = levels[size - 1] & 15
-                    at += 1
+                levels[size] = 0
+                pairs = out[at : at + (size + 1) // 2]
+                for i in range(pairs.size):
+                    high = (np.int32(levels[2 * i + 1]) & 15) << 4
+                    pairs[i] = np.uint8((np.int32(levels[2 * i]) & 15) | high)
+                at += pairs.size
             else:
+                octets = out[at : at + size]
                 for i in range(size):
-                    out[at + i] = np.uint8(levels[i])
+                    octets[i] = np.uint8(np.int32(levels[i]))
                 at += size
     return -1
 
@@ -158,21 +170,25 @@ def decode_levels(data: Octets, width: int, block: int, most: np.float32, halves
             if wrong:
                 return wrong
             if halves:
-                for i in range(0, size, 2):
-                    levels[i] = np.int8((data[at] & 15 ^ 8) - 8)
-                    levels[i + 1] = np.int8((data[at] >> 4 ^ 8) - 8)
-                    at += 1
+                pairs = data[at : at + (size + 1) // 2]
+                for i in range(pairs.size):
+                    levels[2 * i] = np.int8((np.int32(pairs[i]) & 15 ^ 8) - 8)
+                    levels[2 * i + 1] = np.int8((np.int32(pairs[i]) >> 4 ^ 8) - 8)
+                at += pairs.size
                 if size % 2 and levels[size] != 0:
                     return PADDING
             else:
+                coded = data[at : at + size]
                 for i in range(size):
-                    levels[i] = np.int8(data[at + i])
+                    levels[i] = np.int8(coded[i])
                 at += size
             least, some = np.int8(0), np.int8(0)
             for i in range(size):
-                least = min(least, levels[i])
+                least = levels[i] if levels[i] < least else least
                 some |= levels[i]
-                out[start + i] = np.float32(levels[i]) * scale
+            into = out[start : start + size]
+            for i in range(size):
+                into[i] = np.float32(levels[i]) * scale
             if least < -most:
                 return LEVEL
             if scale == 0 and some != 0:
@@ -181,25 +197,31 @@ def decode_levels(data: Octets, width: int, block: int, most: np.float32, halves
 
 
 @_jit()
-def _threshold(bits: Bits, start: int, size: int, heap: Bits, kept: int) -> np.uint32:
-    """Return the largest magnitude that at least `kept` magnitudes reach: the root of a min-heap of the largest."""
-    heap[:kept] = 0
-    for i in range(start, start + size):
-        magnitude = bits[i] & _MAGNITUDE
-        if magnitude > heap[0]:
-            place = 0
-            while True:
-                child = 2 * place + 1
-                if child >= kept:
-                    break
-                if child + 1 < kept and heap[child + 1] < heap[child]:
-                    child += 1
-                if heap[child] >= magnitude:
-                    break
-                heap[place] = heap[child]
-                place = child
-            heap[place] = magnitude
-    return heap[0]  # type: ignore[no-any-return]
+def _count(bits: Bits, least: np.uint32) -> np.uint32:
+    """Count the magnitudes that are `least` or more."""
+    count = np.uint32(0)
+    for i in range(bits.size):
+        count += np.uint32(bits[i] & _MAGNITUDE >= least)
+    return count
+
+
+@_jit()
+def _threshold(bits: Bits, largest: np.uint32, kept: int) -> np.uint32:
+    """Return a magnitude that fewer than `kept` exceed, or exactly `kept`; and in the first case `kept` or more reach.
+
+    Found bit by bit, from the top: each count is a loop that a compiler turns into vector code.
+    """
+    least = np.uint32(0)
+    for bit in range(30, -1, -1):
+        higher = least | np.uint32(1) << np.uint32(bit)
+        if higher > largest:
+            continue
+        count = _count(bits, higher)
+        if count == kept:
+            return np.uint32(higher - np.uint32(1))
+        if count > kept:
+            least = higher
+    return least
 
 
 @_jit("i8(Array(f4, 1, 'C', readonly=True), f4[::1], i8, i8, i8, u1[::1], f4[::1], u4[::1])")
@@ -214,22 +236,19 @@ def encode_largest(
     bits: Bits,
 ) -> int:
     """Encode one in `part` elements of each block, as `encode_levels` does: rising places, then levels."""
-    bad = _add(values, residual, left, bits)
-    if bad >= 0:
-        return bad
     most = np.float32(127)
     word, turned = np.empty(1, np.float32), np.empty(1, np.uint32)
-    heap, places = np.empty(max(1, block // part), np.uint32), np.empty(max(1, block // part), np.int64)
+    places = np.empty(max(1, block // part), np.int64)
     at = 0
     for row in range(0, values.size, width):
         for start in range(row, row + width, block):
             size = min(block, row + width - start)
-            kept = max(1, size // part)
-            least = _threshold(bits, start, size, heap, kept)
-            above, largest = 0, np.uint32(0)
-            for i in range(start, start + size):
-                above += (bits[i] & _MAGNITUDE) > least
-                largest = max(largest, bits[i] & _MAGNITUDE)
+            stop, kept = start + size, max(1, size // part)
+            largest = _add(values[start:stop], residual[start:stop], left[start:stop], bits[start:stop])
+            if largest >= _INFINITE:
+                return start + _first_nonfinite(bits[start:stop])
+            least = _threshold(bits[start:stop], largest, kept)
+            above = np.int64(_count(bits[start:stop], least + np.uint32(1)))
             # Of elements that tie with the least, the first ones are sent.
             equal, found = kept - above, 0
             for i in range(start, start + size):
@@ -281,11 +300,10 @@ def decode_largest(data: Octets, width: int, block: int, part: int, out: Floats)
     return 0
 
 
-@_jit("u8(Array(u4, 1, 'C', readonly=True))")
-def weighted_sum(bits: Bits) -> np.uint64:
-    """Return the sum of (2 i + 1) * bits[i], modulo 2**64."""
-    total, weight = np.uint64(0), np.uint64(1)
+@_jit("u8(Array(u4, 1, 'C', readonly=True), u8)")
+def weighted_sum(bits: Bits, start: np.uint64) -> np.uint64:
+    """Return the sum of (2 (start + i) + 1) * bits[i], modulo 2**64."""
+    total, weight = np.uint64(0), np.uint64(2) * start + np.uint64(1)
     for i in range(bits.size):
-        total += weight * np.uint64(bits[i])
-        weight += np.uint64(2)
+        total += (weight + np.uint64(2) * np.uint64(i)) * np.uint64(bits[i])
     return total

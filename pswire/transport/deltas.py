@@ -11,51 +11,72 @@ reader that adds the same changes in order has y' to the bit. Rows and state tha
 whole.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from pswire.model.plan import ShardLayout
-from pswire.transport.blocks import BlockCodec, kernels, runs
-from pswire.transport.codecs import Bytes, NotFinite
+from pswire.transport.blocks import BlockCodec, Run, kernels, runs
+from pswire.transport.codecs import NotFinite, WireDtypeError
 
 Floats = NDArray[np.float32]
 Octets = NDArray[np.uint8]
 
-
-def encode_change(codec: BlockCodec, layout: ShardLayout, weights: Floats, before: Floats) -> Octets:
-    """Encode what leads from the version `before` to `weights`. Raises NotFinite if a change overflows."""
-    payload, end = np.empty(codec.size(layout), np.uint8), 0
-    for run in runs(layout):
-        part = slice(run.start, run.start + run.rows * run.width)
-        begin, end = end, end + run.rows * codec.row_bytes(run)
-        if not run.coded:
-            payload[begin:end].view("<f4")[...] = weights[part]
-            continue
-        left = np.empty(part.stop - part.start, np.float32)
-        bad = codec.encode_rows(weights[part], -before[part], run.width, payload[begin:end], left)
-        if bad >= 0:
-            raise NotFinite(f"the change of element {run.start + bad} is not finite")
-    return payload
+# Elements that all passes over a payload visit together, so that they stay in a processor's cache; at least one row.
+TOGETHER = 1 << 15
 
 
-def add_change(codec: BlockCodec, layout: ShardLayout, change: Bytes, before: Floats, out: Floats) -> None:
-    """Write the version that an encoded change makes of `before` to `out`, which may be the same array.
+def encode_change(
+    codec: BlockCodec, layout: ShardLayout, weights: Floats, before: Floats, out: Floats
+) -> tuple[Octets, int]:
+    """Encode what leads from the version `before` to `weights`, and write the version that this makes to `out`.
 
-    Raises WireDtypeError for bytes that no encoder makes; then `out` is unchanged.
+    Return the change and the new version's checksum. Raises NotFinite if a change or a new number overflows.
     """
-    decoded = np.empty(layout.elements, np.float32)
-    codec.decoder(layout, decoded).feed(change)
-    for run in runs(layout):
-        part = slice(run.start, run.start + run.rows * run.width)
+    payload, total = np.empty(codec.size(layout), np.uint8), 0
+    for run, part, data in _groups(codec, layout):
+        wanted, old, new, change = weights[part], before[part], out[part], payload[data]
         if run.coded:
-            np.add(before[part], decoded[part], out=out[part])
+            left = np.empty(new.size, np.float32)
+            bad = codec.encode_rows(wanted, -old, run.width, change, left)
+            if bad >= 0:
+                raise NotFinite(f"the change of element {part.start + bad} is not finite")
+            codec.decode_rows(change, run.width, left)
+            np.add(old, left, out=new)
         else:
-            out[part] = decoded[part]
+            change.view("<f4")[...] = wanted
+            new[...] = wanted
+        if not np.isfinite(new).all():
+            raise NotFinite(f"a weight among elements {part.start} to {part.stop} is not finite")
+        total += _weighted(new, part.start)
+    return payload, total % 2**64
+
+
+def add_change(codec: BlockCodec, layout: ShardLayout, change: Octets, values: Floats) -> int:
+    """Turn the version in `values` into the one that an encoded change makes of it, and return its checksum.
+
+    Raises WireDtypeError for bytes that no encoder makes; then `values` is neither version.
+    """
+    if change.size != codec.size(layout):
+        raise WireDtypeError(f"expected a change of {codec.size(layout)} bytes, got {change.size}")
+    total = 0
+    for run, part, data in _groups(codec, layout):
+        new = values[part]
+        if run.coded:
+            decoded = np.empty(new.size, np.float32)
+            if codec.decode_rows(change[data], run.width, decoded):
+                raise WireDtypeError(f"{codec.name}: elements {part.start} to {part.stop} are not as encoded")
+            np.add(new, decoded, out=new)
+        else:
+            new[...] = change[data].view("<f4")
+        total += _weighted(new, part.start)
+    return total % 2**64
 
 
 def checksum(values: Floats) -> int:
     """Return the sum of (2 i + 1) times the bits of element i, modulo 2**64: it tells versions apart, not attackers."""
-    return int(kernels().weighted_sum(values.view(np.uint32)))
+    return _weighted(values, 0)
 
 
 def longest_chain(codec: BlockCodec, layout: ShardLayout) -> int:
@@ -63,8 +84,17 @@ def longest_chain(codec: BlockCodec, layout: ShardLayout) -> int:
     return min(16, max(0, layout.nbytes - 1) // max(1, codec.size(layout)))
 
 
-def add_chain(codec: BlockCodec, layout: ShardLayout, chain: Octets, count: int, values: Floats) -> None:
-    """Add `count` changes, one behind the other in `chain`, to `values`. Raises WireDtypeError."""
-    size = codec.size(layout)
-    for start in range(0, count * size, size):
-        add_change(codec, layout, chain[start : start + size].data, values, values)
+def _groups(codec: BlockCodec, layout: ShardLayout) -> Iterator[tuple[Run, slice, slice]]:
+    """Yield rows that are visited together: their run, their elements, and their bytes in a payload."""
+    at = 0
+    for run in runs(layout):
+        each, size = max(1, TOGETHER // run.width), codec.row_bytes(run)
+        for row in range(0, run.rows, each):
+            rows = min(each, run.rows - row)
+            start = run.start + row * run.width
+            yield run, slice(start, start + rows * run.width), slice(at, at + rows * size)
+            at += rows * size
+
+
+def _weighted(values: Floats, start: int) -> int:
+    return int(kernels().weighted_sum(values.view(np.uint32), start))

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from pswire.model.plan import ShardLayout
 from pswire.transport.blocks import BlockCodec
 from pswire.transport.codecs import WireDtypeError
-from pswire.transport.deltas import add_chain, checksum, longest_chain
+from pswire.transport.deltas import add_change, checksum, longest_chain
 from pswire.v1 import shard_pb2
 from psworker.errors import SessionError
 
@@ -32,17 +32,15 @@ class KnownVersion:
     def take(self, version: int, values: Floats) -> None:
         """Keep a version that came whole."""
         self._values[...] = values
-        self._keep(version)
+        self.base = shard_pb2.Base(version=version, checksum=checksum(values))
 
     def advance(self, version: int, chain: NDArray[np.uint8], count: int, out: Floats) -> None:
         """Add the changes that lead to a version, and write it to `out`. Raises SessionError."""
-        self.base = None
+        self.base, found = None, 0
         try:
-            add_chain(self.codec, self._layout, chain, count, self._values)
+            for change in np.split(chain, count):
+                found = add_change(self.codec, self._layout, change, self._values)
         except WireDtypeError as error:
             raise SessionError(f"the changes to version {version} do not fit: {error}") from error
         out[...] = self._values
-        self._keep(version)
-
-    def _keep(self, version: int) -> None:
-        self.base = shard_pb2.Base(version=version, checksum=checksum(self._values))
+        self.base = shard_pb2.Base(version=version, checksum=found)

@@ -1,5 +1,6 @@
 """Weights that travel as changes: the same bits for every reader, on any number of servers, live and replayed."""
 
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
@@ -12,13 +13,19 @@ from safetensors.numpy import load_file
 import psworker
 from pslab.check.checker import check_run
 from pslab.replay.run_folder import prove, replay_of
+from pslab.runs.checkpoints import Fate, Shelf
+from pslab.runs.folder import Run
+from pslab.simulator.store import ShardStore
+from psserver.checkpoint import CheckpointError, Store
 from psserver.optimizers import build as build_optimizer
+from psserver.policies.declarations import BARE
 from psserver.shard import Shard
 from psserver.shard.deltas import DeltaStream
 from psserver.shard.resharding import reshard
+from pswire.decisions import entries
 from pswire.decisions.orders import Apply, Fold, Install, Pin
-from pswire.model.plan import ShardLayout, VariableSpec, make_plan
-from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec
+from pswire.model.plan import VariableSpec, make_plan
+from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec, runs
 from pswire.transport.codecs import NotFinite, WireDtypeError
 from pswire.transport.deltas import add_change, checksum, encode_change
 from pswire.transport.wire import wire_named
@@ -27,7 +34,7 @@ from psworker.data.changes import KnownVersion
 from psworker.errors import SessionError
 from tests.replay.simulated import simulate
 from tests.sentences import Recorder
-from tests.service.serving import serving
+from tests.service.serving import serving, wait_until
 
 VARIABLES = (
     VariableSpec("kernel", (50, 1100)),
@@ -49,18 +56,24 @@ def drawn(seed: int, size: int, scale: float = 0.01) -> np.ndarray:
 @pytest.fixture
 def chains(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of changes in each answer that had some."""
-    from pswire.transport import deltas
-
     counts: list[int] = []
+    advance = KnownVersion.advance
 
-    def counted(
-        codec: BlockCodec, layout: ShardLayout, chain: np.ndarray, count: int, out: np.ndarray
-    ) -> None:
+    def counted(known: KnownVersion, version: int, chain: np.ndarray, count: int, out: np.ndarray) -> None:
         counts.append(count)
-        deltas.add_chain(codec, layout, chain, count, out)
+        advance(known, version, chain, count, out)
 
-    monkeypatch.setattr("psworker.data.changes.add_chain", counted)
+    monkeypatch.setattr(KnownVersion, "advance", counted)
     return counts
+
+
+def twin(codec: BlockCodec, change: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """The version that a change makes, in whole arrays."""
+    decoded, coded = np.empty_like(before), np.zeros(before.size, bool)
+    codec.decoder(LAYOUT, decoded).feed(change.data)
+    for run in runs(LAYOUT):
+        coded[run.start : run.start + run.rows * run.width] = run.coded
+    return np.where(coded, before + decoded, decoded)
 
 
 # The stream itself
@@ -73,11 +86,10 @@ def test_what_a_change_leaves_out_comes_with_the_next(codec: BlockCodec, seed: i
     reader = shown.copy()
     for step in range(4):
         exact = exact + drawn(seed + step, exact.size, scale)
-        change = encode_change(codec, LAYOUT, exact, shown)
         published = np.empty_like(shown)
-        add_change(codec, LAYOUT, change.data, shown, published)
-        add_change(codec, LAYOUT, change.data, reader, reader)
-        assert reader.tobytes() == published.tobytes() and checksum(reader) == checksum(published)
+        change, found = encode_change(codec, LAYOUT, exact, shown, published)
+        assert add_change(codec, LAYOUT, change, reader) == found == checksum(published)
+        assert reader.tobytes() == published.tobytes() == twin(codec, change, shown).tobytes()
         before, shown = np.abs(exact - shown).max(), published
         assert np.abs(exact - shown).max() <= before
     # Short rows and state are never rounded.
@@ -100,7 +112,7 @@ def test_a_change_that_overflows_is_refused_and_publishes_nothing() -> None:
     stream.spare[...] = -most
     assert not stream.make(most, np.empty_like(most))
     with pytest.raises(NotFinite):
-        encode_change(INT8, LAYOUT, -most, most)
+        encode_change(INT8, LAYOUT, -most, most, np.empty_like(most))
 
 
 def test_a_stream_knows_few_changes_and_whose_base_is_its_own() -> None:
@@ -219,9 +231,9 @@ def test_a_worker_reads_what_its_server_publishes(
                 # sgd with a learning rate of 1; state is added.
                 moved[: shard.trainable] *= -1
                 exact[n] = exact[n] + moved
-                add_change(
-                    codec, shard, encode_change(codec, shard, exact[n], shown[n]).data, shown[n], shown[n]
-                )
+                published = np.empty_like(shown[n])
+                encode_change(codec, shard, exact[n], shown[n], published)
+                shown[n] = published
         assert chains == [1] * 4 * servers
         assert session.dtypes == ("float32",)
 
@@ -321,3 +333,57 @@ def test_the_same_weights_on_any_number_of_servers(tmp_path: Path, codec: str) -
         )
         found.add(run.summary.weights_sha256)
     assert len(found) == 1
+
+
+def test_a_simulated_reader_is_sent_changes_where_they_are_shorter() -> None:
+    plan, sgd = make_plan(VARIABLES, 2), build_optimizer({"name": "sgd", "learning_rate": 1.0})
+    store = ShardStore(plan, sgd, BARE, workers=1, wire_dtype="float32/int8")
+    whole = [shard.nbytes for shard in plan.shards]
+    assert store.sizes_from(None, 0) == store.sizes_from(0, 1) == whole
+    store.execute(entries.Initialise("w0", 1))
+    store.push(1, plan.scatter([np.ones(spec.shape) for spec in VARIABLES]))
+    store.execute(entries.Install("w0", 1))
+    for version in range(1, 6):
+        store.execute(entries.Grant("w0", version + 1, version - 1))
+        store.push(version + 1, [drawn(version, shard.elements) for shard in plan.shards])
+        store.execute(
+            entries.Apply(version, 1.0, 1.0, (entries.Part(version + 1, "w0", version - 1, 0, 1.0, 1.0),))
+        )
+    sizes = [INT8.size(shard) for shard in plan.shards]
+    assert store.sizes_from(3, 5) == [2 * size for size in sizes]
+    assert store.sizes_from(1, 5) == store.sizes_from(5, 5) == whole
+
+
+def stepped(out: Path, seeds: range, *, servers: int, resume: str | None = None) -> str:
+    """Train a step for each seed, with a checkpoint each; return the digest of the last version."""
+    overrides = ["run.checkpoint_every=1v", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
+    last = Store(out / "checkpoints")
+    with serving(servers, out=out, shared=True, resume=resume, overrides=overrides) as cluster:
+        with psworker.connect(
+            cluster.hosts, ones(), wire_dtype="float32/int4", transport="socket"
+        ) as session:
+            for seed in seeds:
+                grant = session.ready()
+                assert grant is not None
+                session.pull_flat(grant)
+                gradient = [
+                    drawn(seed * 9 + n, spec.size).reshape(spec.shape) for n, spec in enumerate(VARIABLES)
+                ]
+                session.contribute(grant, session.plan.scatter(gradient), samples=1)
+                wait_until(lambda v=grant.version + 1: saved(last, v), "the version to be saved")
+    return Run(out).summary.weights_sha256
+
+
+def saved(store: Store, version: int) -> bool:
+    with suppress(CheckpointError):
+        return any(store.manifest(name).version == version for name in store.names())
+    return False
+
+
+def test_a_job_that_resumes_on_other_servers_has_the_bits_of_one_that_did_not_stop(tmp_path: Path) -> None:
+    whole = stepped(tmp_path / "whole", range(6), servers=1)
+    stepped(tmp_path / "run", range(3), servers=2)
+    shelf = Shelf(tmp_path / "run")
+    assert [each.fate for each in shelf.listed(shelf.store.names())][-1] is Fate.LATEST
+    assert stepped(tmp_path / "run", range(3, 6), servers=3, resume="latest") == whole
+    assert check_run(Run(tmp_path / "run")).ok
