@@ -9,6 +9,7 @@ from pslab.commands.certs import certs
 from pslab.commands.chaos import chaos
 from pslab.commands.compare import compare
 from pslab.commands.dashboard import dashboard
+from pslab.commands.explain import explain_command
 from pslab.commands.export import export
 from pslab.commands.failure import Failure
 from pslab.commands.live import note, status, watch
@@ -25,7 +26,7 @@ SECTIONS = {
     "Run experiments": (run, sweep_command, quickstart),
     "Watch a running job": (status, watch, dashboard, note),
     "Read a run folder": (report, compare, check, replay, checkpoints, export, trace, tensorboard),
-    "Choose a policy and an optimizer": (advise, policies, optimizers, verify_policy),
+    "Choose a policy and an optimizer": (advise, policies, optimizers, explain_command, verify_policy),
     "Set up and test clusters": (certs, manifest, chaos),
 }
 

@@ -86,15 +86,15 @@ def _try_out(experiment: Experiment, source: str) -> None:
     cluster, policy = experiment.cluster, experiment.policy
     try:
         built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
-        codec, optimizer = wire_named(cluster.wire_dtype).up, None
-        if codec.remembers and cluster.transport == "shared-memory":
-            raise ExperimentError(f"cluster.transport: shared memory carries float32, not {codec.name}")
+        wire, optimizer = wire_named(cluster.wire_dtype), None
+        if (wire.up.remembers or wire.deltas) and cluster.transport == "shared-memory":
+            raise ExperimentError(f"cluster.transport: shared memory carries float32, not {wire.name}")
         if experiment.optimizer.name != FROM_JOB:
             optimizer = build_optimizer(experiment.optimizer.config)
             optimizer.check_aggregator(built.tensors.aggregator)
             optimizer.check_local(built.local_rule.name)
             optimizer.check_whole((), cluster.servers)
-        check_codec(codec, built, optimizer)
+        check_codec(wire.up, built, optimizer)
     except ValueError as error:
         raise ExperimentError(f"{source}: {error}") from error
 

@@ -21,6 +21,7 @@ from pslab.replay.worker_replica import memory_of
 from pslab.runs.folder import EXPERIMENT, RunError
 from pslab.runs.making import open_folder
 from pslab.simulator import Cluster, Folder, TrainerFactory, build
+from pslab.simulator.build import SimulationError, trainer_factory
 from pslab.simulator.checkpoints import FOLDER as CHECKPOINTS
 from pslab.simulator.checkpoints import Resumed, Saver, resume
 from psserver.checkpoint import CheckpointError, FolderLock
@@ -28,7 +29,7 @@ from psserver.checkpoint.resumption import AUTO, LATEST
 from psserver.checkpoint.rewind import RewindError
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
-from pswire.model.plan import Plan
+from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.own_files import write_file
 from psworker.local import Trainer
 
@@ -109,6 +110,21 @@ def _job_trainers(experiment: Experiment) -> TrainerFactory:
         return trainer
 
     return make
+
+
+def model_plan(experiment: Experiment) -> Plan:
+    """Return the layout of the experiment's model. Raises SimulationError, and whatever a job's code raises."""
+    factory, nbytes = trainer_factory(experiment, _job_trainers), experiment.simulation.payload_bytes
+    if factory is not None:
+        specs = [spec for spec, _ in factory(0).specs]
+    elif nbytes:
+        # Of unknown shape: rows as long as a block of int8.
+        specs = [VariableSpec("model", (max(1, nbytes // 4096), 1024))]
+    else:
+        raise SimulationError(
+            "there is no model: expected a [job], simulation.problem or simulation.payload_bytes"
+        )
+    return make_plan(specs, experiment.cluster.servers)
 
 
 class SharedTrainers:

@@ -51,7 +51,7 @@ def build(
     """
     _check(experiment)
     simulation, links, faults = experiment.simulation, experiment.links, experiment.faults
-    factory = _factory(experiment, trainers)
+    factory = trainer_factory(experiment, trainers)
     chosen, size = experiment.policy, experiment.cluster
     policy = build_policy(chosen.name, chosen.knobs, size.workers, size.servers)
     optimizer = build_optimizer(experiment.optimizer.config)
@@ -135,9 +135,10 @@ def _terms(experiment: Experiment, optimizer: Optimizer) -> JobTerms:
 # Learning or timing only
 
 
-def _factory(
+def trainer_factory(
     experiment: Experiment, trainers: Callable[[Experiment], TrainerFactory] | None
 ) -> TrainerFactory | None:
+    """Return a factory of what workers compute; None in a simulation of time only. Raises SimulationError."""
     simulation, problem = experiment.simulation, _problem(experiment)
     if problem == "none":
         return None

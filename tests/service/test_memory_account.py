@@ -15,10 +15,11 @@ from psserver.shard import Admit, Apply, Dismiss, Fold, Install, Order, Pin, Rel
 from psserver.shard.arena import Version
 from psserver.shard.staging import Slot
 from pswire.model.plan import VariableSpec, make_plan
+from pswire.transport.blocks import TOP_K
 from tests.repetitions import seeds
 
 ELEMENTS = 65_536
-PROMISED = ("versions", "payloads", "trial")
+PROMISED = ("versions", "payloads", "trial", "changes")
 MEDIAN = TensorParts(aggregator="median", knobs={"fewest": 1})
 TAYLOR = TensorParts("adaptive-taylor", knobs={"decay": 0.9, "epsilon": 1e-7})
 SETTINGS = {
@@ -27,6 +28,7 @@ SETTINGS = {
     "contributions side by side": ({"name": "sgd"}, MEDIAN),
     "slots of each worker": ({"name": "dana-zero"}, TensorParts()),
     "bases": ({"name": "momentum"}, TAYLOR),
+    "changes": ({"name": "sgd"}, TensorParts()),
 }
 
 
@@ -49,11 +51,12 @@ class Job:
     def __post_init__(self) -> None:
         settings, tensors = SETTINGS[self.name]
         self.turns = self.name == "sums in an order"
-        plan = make_plan([VariableSpec("w", (ELEMENTS,))], 1)
+        plan = make_plan([VariableSpec("w", (64, ELEMENTS // 64))], 1)
+        deltas = TOP_K if self.name == "changes" else None
         optimizer = build({**settings, "learning_rate": 0.01})
         self.memory = ShardMemory(0, 3, self.limit)
-        self.memory.admit(plan, optimizer, tensors)
-        self.shard = self.memory.shard = Shard(plan, 0, optimizer, tensors=tensors, staging=4)
+        self.memory.admit(plan, optimizer, tensors, deltas)
+        self.shard = self.memory.shard = Shard(plan, 0, optimizer, tensors=tensors, staging=4, deltas=deltas)
         self.nbytes = plan.shards[0].nbytes
         self.order(Pin(1, 0, initialise=True, worker="first"))
         self.finish(self.begin(1))

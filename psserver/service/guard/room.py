@@ -33,8 +33,8 @@ def model_needs(
     layout: ShardLayout,
     optimizer: Optimizer,
     tensors: TensorParts,
-    deltas: BlockCodec | None,
     versions: int,
+    deltas: BlockCodec | None = None,
 ) -> dict[str, int]:
     """Return the bytes by kind that a shard needs to publish versions, one payload at a time."""
     weights, compensator = 4 * layout.trainable, build_compensator(tensors)
@@ -86,7 +86,7 @@ def held(shard: Shard) -> Iterator[Held]:
     """Yield everything that a shard holds, or keeps free for the model, by member and kind."""
     layout, optimizer, staging = shard.layout, shard.optimizer, shard.staging
     n = layout.nbytes
-    needs = model_needs(layout, optimizer, shard.tensors, shard.deltas, shard.arena.limit)
+    needs = model_needs(layout, optimizer, shard.tensors, shard.arena.limit, shard.deltas)
     for kind, nbytes in needs.items():
         if kind not in ("sum", "payload"):
             yield Held(MODEL, kind, nbytes)
@@ -145,7 +145,7 @@ class ShardMemory:
     # Models and members
 
     def admit(
-        self, plan: Plan, optimizer: Optimizer, tensors: TensorParts, deltas: BlockCodec | None
+        self, plan: Plan, optimizer: Optimizer, tensors: TensorParts, deltas: BlockCodec | None = None
     ) -> None:
         """Raise Refused, with the numbers, for a model that cannot fit. No memory is allocated before."""
         layout = plan.shards[self._server]
@@ -166,7 +166,7 @@ class ShardMemory:
         plan: Plan,
         optimizer: Optimizer,
         tensors: TensorParts,
-        deltas: BlockCodec | None,
+        deltas: BlockCodec | None = None,
     ) -> None:
         """Raise Refused, with the numbers, if that many members cannot all have what each needs.
 
@@ -187,7 +187,7 @@ class ShardMemory:
     def _needs(
         self, layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts, deltas: BlockCodec | None
     ) -> dict[str, int]:
-        return model_needs(layout, optimizer, tensors, deltas, self._versions)
+        return model_needs(layout, optimizer, tensors, self._versions, deltas)
 
     # Payloads, slots, versions
 
