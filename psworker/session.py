@@ -79,12 +79,11 @@ class Session(Facts):
         for codec in (wire.up, wire.deltas):
             if codec is not None:
                 codec.prepare()
-        servers = self._servers = ShardGroup(
-            hosts, Settings(self.plan, wire, server_timeout, transport, credentials)
-        )
+        settings = Settings(self.plan, wire, server_timeout, transport, credentials)
+        servers = self._servers = ShardGroup(hosts, settings)
         contact = Contact(hosts[0], credentials)
         backoff, self._epoch_backoff = (
-            Backoff(0, hosts[0], server_timeout, servers.closing, contact) for _ in range(2)
+            Backoff(0, hosts[0], server_timeout, servers.closing, contact, settings.silent) for _ in range(2)
         )
         registration = Registration(
             servers.control,

@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import grpc
@@ -91,7 +91,8 @@ class Contact:
 class Backoff:
     """Pauses between retries that double up to `LONGEST_PAUSE`, with jitter, for `patience` seconds.
 
-    `closing`: set by any thread when nobody needs the answer any more. `contact`: None if TLS cannot be the reason. All
+    `closing`: set by any thread when nobody needs the answer any more. `contact`: None if TLS cannot be the reason.
+    `silent`: servers that were said to be silent; shared by all backoffs of a session, so that it says each once. All
     else belongs to the thread that calls.
     """
 
@@ -100,14 +101,25 @@ class Backoff:
     patience: float
     closing: threading.Event
     contact: Contact | None = None
+    silent: "dict[str, Backoff]" = field(default_factory=dict)
     _began: float | None = None
     _pause: float = FIRST_PAUSE
+
+    @property
+    def _name(self) -> str:
+        return f"server {self.server} at {self.address}"
 
     def reset(self) -> None:
         """The server has answered."""
         self._began, self._pause = None, FIRST_PAUSE
+        self.heard()
         if self.contact is not None:
             self.contact.answered()
+
+    def heard(self) -> None:
+        """Any call to the server was answered: if it falls silent again, that is said again."""
+        if self.silent:
+            self.silent.pop(self._name, None)
 
     def wait(self, error: grpc.RpcError) -> None:
         """Sleep before the next attempt.
@@ -118,7 +130,7 @@ class Backoff:
         if self._began is None or reason(error).endswith(MOMENT):
             # A server that asks to wait does answer.
             self._began = now
-        name = f"server {self.server} at {self.address}"
+        name = self._name
         why = self._why(error)
         waited = time.monotonic() - self._began
         if self.closing.is_set():
@@ -137,8 +149,9 @@ class Backoff:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _log_first(self, name: str, why: str) -> None:
-        """Log the first failure only: there are as many retries as the patience is long."""
-        if self._pause != FIRST_PAUSE:
+        """Log the first failure only: there are as many retries as the patience is long, and several calls may wait
+        for one server."""
+        if self._pause != FIRST_PAUSE or self.silent.setdefault(name, self) is not self:
             return
         fields = event("server_silent", server=name, pause=self._pause)
         if why.endswith(MOMENT):
@@ -194,8 +207,12 @@ def insist(call: Callable[[], T], backoff: Backoff) -> T:
     """Return `call()`, repeated while its server does not answer. Raises SessionError."""
     while True:
         try:
-            return call()
+            answer = call()
         except grpc.RpcError as error:
             if not may_pass(error):
+                backoff.heard()
                 raise translated(error, f"server {backoff.server} at {backoff.address}") from error
             backoff.wait(error)
+        else:
+            backoff.heard()
+            return answer

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import grpc
@@ -44,7 +44,7 @@ _EXHAUSTED, _ABORTED = (
 class Settings:
     """Settings of a session that are the same for all its servers.
 
-    `patience`: seconds to retry a server that does not answer. `silence`: as of `Transport`.
+    `patience`: seconds to retry a server that does not answer. `silence`: as of `Transport`. `silent`: as of `Backoff`.
     """
 
     plan: Plan
@@ -53,6 +53,7 @@ class Settings:
     transport: str = "auto"
     credentials: Credentials = NO_TLS
     silence: float = ping_interval(UNKNOWN_TIMEOUT)
+    silent: dict[str, Backoff] = field(default_factory=dict)
 
 
 class StepResult(NamedTuple):
@@ -367,4 +368,7 @@ class ShardClient:
         return newest
 
     def _backoff(self) -> Backoff:
-        return Backoff(self.server, self.address, self._settings.patience, self._closing, self._contact)
+        settings = self._settings
+        return Backoff(
+            self.server, self.address, settings.patience, self._closing, self._contact, settings.silent
+        )

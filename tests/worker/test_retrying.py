@@ -128,6 +128,28 @@ def test_a_silence_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records] == [said] * 2
 
 
+def test_calls_of_one_session_to_one_server_say_its_silence_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its stream and its payloads fail together, and either may be answered first. Each server has a line."""
+    caplog.set_level("INFO", "ps-worker")
+    silent: dict[str, Backoff] = {}
+
+    def backoff(server: int) -> Backoff:
+        return Backoff(server, HERE, 3600.0, Hasty(), silent=silent)
+
+    def fails(waits: Backoff) -> None:
+        waits.wait(Failure(grpc.StatusCode.UNAVAILABLE, "Socket closed"))
+
+    stream, pull = backoff(0), backoff(0)
+    for each in (stream, pull, backoff(1), backoff(0)):
+        fails(each)
+    assert [record.getMessage()[:8] for record in caplog.records] == ["server 0", "server 1"]
+    insist(lambda: None, pull)
+    fails(backoff(0))
+    stream.reset()
+    fails(backoff(0))
+    assert len(caplog.records) == 4
+
+
 def test_a_server_that_says_when_to_come_again_is_not_said_to_be_silent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
