@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 import grpc
 import numpy as np
+from google.protobuf.message import Message
 
 import psworker
 from pswire.model.plan import VariableSpec, make_plan
@@ -25,12 +27,12 @@ from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import Chunk
 from tests.attack.memory.http2 import Connection, grpc_message
 from tests.attack.memory.target import Target, target
-from tests.service.peer import Peer, join_request
+from tests.service.peer import Peer, join_request, messages
 
 SECONDS = 5.0
 _pause = threading.Event()
 FLOODERS = 4
-PULL = "/pswire.v1.Shard/Pull"
+PULL, SESSION = "/pswire.v1.Shard/Pull", "/pswire.v1.Coordinator/Session"
 
 
 def honest(address: str, variables: tuple[VariableSpec, ...], name: str) -> None:
@@ -50,6 +52,14 @@ def _call_for_ever(address: str, path: str, messages: list[bytes]) -> None:
     while True:
         with suppress(grpc.RpcError):
             list(method(iter(messages), timeout=60.0))
+
+
+def _talk_for_ever(address: str, path: str, messages: list[bytes]) -> None:
+    """One open call: the first message, then the second again and again."""
+    channel = grpc.insecure_channel(address)
+    first, again = messages
+    for _ in channel.stream_stream(path, None, None)(chain([first], repeat(again))):
+        pass
 
 
 # Floods: each gives what one process calls again and again
@@ -110,11 +120,35 @@ def epochs(found: Target) -> Calls:
     return "/pswire.v1.Coordinator/GatherEpoch", [request.SerializeToString()]
 
 
-def flood(calls: Callable[[Target], Calls]) -> Callable[[Target, ExitStack], None]:
+def session_of(**message: Message) -> Callable[[Target], Calls]:
+    """A member's session that says the same again and again."""
+
+    def said(found: Target) -> Calls:
+        hello = pb.SessionRequest(hello=found.member("loud").hello())
+        return SESSION, [hello.SerializeToString(), pb.SessionRequest(**message).SerializeToString()]
+
+    return said
+
+
+def pulls_again(found: Target) -> Calls:
+    member = found.member("puller")
+    return PULL, [member.request(member.ready()).SerializeToString()]
+
+
+def pushes_again(found: Target) -> Calls:
+    """The same payload of an open ticket."""
+    member = found.member("pusher")
+    header, data = member.header(member.ready(), 0), bytes(found.nbytes)
+    return "/pswire.v1.Shard/Push", [each.SerializeToString() for each in messages(header, data)]
+
+
+def flood(
+    calls: Callable[[Target], Calls], call: Callable[..., None] = _call_for_ever
+) -> Callable[[Target, ExitStack], None]:
     def begin(found: Target, stack: ExitStack) -> None:
         path, messages = calls(found)
-        for _ in range(FLOODERS):
-            _process(stack, _call_for_ever, found.address, path, messages)
+        for _ in range(FLOODERS if call is _call_for_ever else 1):
+            _process(stack, call, found.address, path, messages)
 
     return begin
 
@@ -177,6 +211,10 @@ FLOODS = (
     Flood("statuses", flood(statuses)),
     Flood("statuses with the log", flood(statuses_with_log)),
     Flood("epochs of 65,536 sums", flood(epochs)),
+    Flood("a member: ready again and again", flood(session_of(ready=pb.Ready()), _talk_for_ever)),
+    Flood("a member: commits of no ticket", flood(session_of(commit=pb.Commit(ticket=9**9)), _talk_for_ever)),
+    Flood("a member: the same pull of 4 MiB", flood(pulls_again), mebibytes=4.0),
+    Flood("a member: the same push of 4 MiB", flood(pushes_again), mebibytes=4.0),
     Flood("sync, 20 stalled readers", stalled_readers(20), options=SYNC, seconds=75.0),
     Flood("sync, 3 liars", liars(3), options=SYNC, seconds=75.0),
     Flood("async, 60 stalled readers of 8 MiB", stalled_readers(60), mebibytes=8.0, seconds=15.0),

@@ -199,9 +199,9 @@ class Stream:
                 f"expected a grant, the job stopped: {event.stop.reason}"
             )
 
-    def next(self) -> pb.SessionEvent:
+    def next(self, seconds: float = PATIENCE) -> pb.SessionEvent:
         """The next event, whatever it is."""
-        event = self._events.get(timeout=PATIENCE)
+        event = self._events.get(timeout=seconds)
         assert event is not None, f"the session ended with {self.ending}"
         return event
 

@@ -1,8 +1,11 @@
 """What leaves lines in a log and no work behind has a pace; work has none."""
 
+import queue
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import pytest
@@ -124,6 +127,32 @@ def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPa
             steady.step()
         assert kinds["abandon"] <= 21 and kinds["apply"] == 21
         assert idle.stream.ending is None
+
+
+@pytest.mark.parametrize(
+    "again", [{"ready": pb.Ready()}, {"commit": pb.Commit(ticket=10**6)}], ids=["ready", "commit"]
+)
+def test_ready_and_commit_beyond_a_members_tickets_are_slowed_down(
+    monkeypatch: pytest.MonkeyPatch, again: dict[str, Any]
+) -> None:
+    """One of each is free for every ticket, and its grant that is sent again brings no more."""
+    monkeypatch.setattr(sessions, "IDLE_MESSAGES", 20)
+    monkeypatch.setattr(sessions, "IDLE_MESSAGES_PER_SECOND", NEVER)
+    with serving() as cluster, Peer(cluster, "steady") as steady:
+        steady.step()
+        loud = Peer(cluster, "loud")
+        loud.ready()
+        # The last of these that is read has an answer, and so has each before it.
+        for _ in range(1000):
+            loud.send(**again)
+        for _ in range(50):
+            steady.step()
+        answers = 0
+        with suppress(queue.Empty):
+            while loud.stream.next(0.0):
+                answers += 1
+        assert 0 < answers <= 22
+        assert loud.stream.ending is None
 
 
 def test_joins_beyond_the_pace_are_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:

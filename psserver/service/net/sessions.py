@@ -20,10 +20,34 @@ from pswire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger("ps-server")
 
-# Messages of which a worker sends as many as it does work.
+# Messages that a worker sends once for each ticket.
 WORK = ("ready", "commit")
-# Rate of a session's other messages: each leaves entries in the decision log.
+# Rate of a session's other messages, and of these beyond its tickets: each costs the loop's time, and most leave
+# entries in the decision log.
 IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES = 100.0, 1000
+
+
+class MessagePace:
+    """The pace at which a session is read: what a worker sends once for each of its tickets is free, all else spends a
+    bucket."""
+
+    def __init__(self) -> None:
+        self._bucket = TokenBucket(IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES)
+        # The first `ready` comes before any grant.
+        self._newest, self._free = 0, 1
+
+    def granted(self, ticket: int) -> None:
+        """Make the messages of this ticket free, once however often it is granted again."""
+        if ticket > self._newest:
+            self._newest, self._free = ticket, self._free + len(WORK)
+
+    def taken(self, kind: str | None) -> float:
+        """Count a message; return the seconds until the next one may be read."""
+        if kind in WORK and self._free:
+            self._free -= 1
+            return 0.0
+        self._bucket.spend()
+        return self._bucket.wait()
 
 
 class SessionRpc:
@@ -55,15 +79,16 @@ class SessionRpc:
 
         outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
         self._streams.record(hello.worker)
-        reader = asyncio.create_task(self._listen(call, hello, outbox))
+        pace = MessagePace()
+        reader = asyncio.create_task(self._listen(call, hello, outbox, pace))
         try:
             await call.reply(pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())]))
-            await self._reply(call, outbox)
+            await self._reply(call, outbox, pace)
         finally:
             reader.cancel()
             self._job.detach(hello.worker, hello.incarnation, outbox)
 
-    async def _reply(self, call: Call, outbox: Outbox) -> None:
+    async def _reply(self, call: Call, outbox: Outbox, pace: MessagePace) -> None:
         """Send notices, all that are ready in one message, until a fatal refusal or the end of the stream."""
         while notices := await outbox.take():
             if not await self._job.flushing.written():
@@ -72,22 +97,21 @@ class SessionRpc:
             if notices:
                 reply = pb.SessionReply()
                 for notice in notices:
+                    if isinstance(notice, protocol.Grant):
+                        pace.granted(notice.ticket)
                     EVENTS.fill(reply.events.add(), notice)
                 await call.reply(reply)
             if any(isinstance(n, protocol.Refusal) and n.fatal for n in notices):
                 return
 
-    async def _listen(self, call: Call, hello: pb.Hello, outbox: Outbox) -> None:
-        bucket = TokenBucket(IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES)
+    async def _listen(self, call: Call, hello: pb.Hello, outbox: Outbox, pace: MessagePace) -> None:
         try:
             while (data := await call.receive()) is not None:
                 # A field beyond its bound costs a worker that message, but not its session.
                 request = parsed(pb.SessionRequest, data)
                 self._take(request, hello, outbox)
-                if request.WhichOneof("message") not in WORK:
-                    bucket.spend()
-                    # Further messages wait at their sender.
-                    await outbox.ended(bucket.wait())
+                # Further messages wait at their sender.
+                await outbox.ended(pace.taken(request.WhichOneof("message")))
         except Refused as refused:
             outbox.put(protocol.Refusal(refused.message, fatal=True))
         except (grpc.aio.BaseError, grpc.RpcError) as error:
