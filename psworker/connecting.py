@@ -52,6 +52,7 @@ def connect(
     token_file: str | Path | None = None,
     credentials: Credentials | None = None,
     phase: Phase = FIRST,
+    computes: str = "",
 ) -> Session:
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
@@ -78,6 +79,8 @@ def connect(
     `tls_ca`, `tls_cert`, `tls_key`: PEM files of trusted authorities, of this worker's certificate and of its key; with
     them the session speaks TLS only. `token_file`: a token instead of a certificate. The environment provides those
     that are None (PS_TLS_CA, PS_TLS_CERT, PS_TLS_KEY, PS_TOKEN_FILE or PS_TOKEN). `credentials`: replaces them all.
+    `computes`: what this worker computes with ("torch on cuda:0", at most 128 characters), for log, status and
+    dashboard.
     `phase`: for a process that trains more than once with these servers, see `psworker.control.joining.Phase`.
 
     Raises Refused (another model, optimizer or job, or a local rule), Untrusted (certificates, tokens, or names that
@@ -112,6 +115,7 @@ def connect(
             epochs=epochs,
             credentials=credentials,
             phase=phase,
+            computes=computes,
         )
     except BaseException:
         if server is not None:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from pswire.addresses import Address
 from pswire.transport.wire import wire_named
-from psworker.backends import Model, cut, log_backend, payloads
+from psworker.backends import Model, computes, cut, log_backend, payloads
 from psworker.connecting import connect
 from psworker.engine import Grant
 from psworker.errors import Diverged, JobOver, PayloadRefused, Unsupported, Voided
@@ -73,6 +73,7 @@ class Remote:
                 server_timeout=server_timeout,
                 transport=transport or (place.transport if place is not None else "") or "auto",
                 optimizer=self.config,
+                computes=computes(model.backend, model.device),
             )
         except BaseException:
             if server is not None:
@@ -80,7 +81,7 @@ class Remote:
             raise
         if server is not None:
             self.session.at_close(server.close, server.end)
-        log_backend(self.session.worker, model.backend, model.device)
+        log_backend(self.session.worker, model)
         self._model, self._rate_of = model, rate
         self._dtype = wire_named(self.session.dtypes[0]).array_dtype
         self.grant: Grant | None = None

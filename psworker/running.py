@@ -19,6 +19,7 @@ from pswire.config.sections import Section
 from pswire.exits import ExitCode
 from pswire.logs.events import event, last_words
 from pswire.security.credentials import NO_TLS, Credentials
+from psworker.backends import computes
 from psworker.connecting import connect
 from psworker.engine import Disposition
 from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachable, Untrusted
@@ -207,6 +208,7 @@ def _train(
         epochs=experiment.job.epochs,
         optimizer=optimizer,
         credentials=credentials,
+        computes=computes("tensorflow", trainer.device),
     ) as session:
         if optimizer is not None:
             from psworker.keras.translate import warn_of_clipping

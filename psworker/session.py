@@ -64,6 +64,7 @@ class Session(Facts):
         epochs: int = 1,
         credentials: Credentials = NO_TLS,
         phase: Phase = FIRST,
+        computes: str = "",
     ) -> None:
         """`psworker.connect` opens sessions, and describes the parameters."""
         wire = wire_named(wire_dtype)
@@ -96,6 +97,7 @@ class Session(Facts):
             work,
             epochs,
             phase,
+            computes,
         )
         try:
             stream = self._stream = SessionStream(

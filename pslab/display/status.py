@@ -149,6 +149,7 @@ def status_view(status: pb.StatusReply, rate: float | None = None) -> Renderable
     if rate is None:
         parts += [Text(sentence) for sentence in memory_sentences(status)]
         parts += [Text(sentence) for sentence in carrier_sentences(status)]
+        parts += [Text(sentence) for sentence in computing_sentences(status)]
     if status.security == "insecure":
         parts.append(Text(INSECURE, style="red"))
     # A view that is updated in place omits the short waits of every step.
@@ -264,6 +265,16 @@ def carrier_sentences(status: pb.StatusReply) -> list[str]:
             way = " and ".join(name.removeprefix("CARRIER_").lower().replace("_", " ") for name in ways)
             found.setdefault(way.replace("grpc", "gRPC"), []).append(worker.name)
     return [f"payloads of {', '.join(names)}: {way}" for way, names in found.items()]
+
+
+def computing_sentences(status: pb.StatusReply) -> list[str]:
+    """Say what workers compute with, where they have told."""
+    found: dict[str, list[str]] = {}
+    for worker in status.workers:
+        if worker.computes:
+            found.setdefault(worker.computes, []).append(worker.name)
+    verbs = {True: "computes", False: "compute"}
+    return [f"{', '.join(names)} {verbs[len(names) == 1]} with {what}" for what, names in found.items()]
 
 
 def holder(member: str) -> str:

@@ -81,10 +81,12 @@ class Join(LogEntry):
         "state that was lost with its former process: `local rule`, `codec`; only if it had committed before",
         default=(),
     )
+    computes: str = about("the framework and devices that it computes with, if it says", default="")
 
     def sentence(self) -> str:
         lost = f"; what its {' and its '.join(self.forgets)} remembered is lost" if self.forgets else ""
-        return f"joins as incarnation {self.incarnation}{lost}"
+        uses = f", computes with {self.computes}" if self.computes else ""
+        return f"joins as incarnation {self.incarnation}{uses}{lost}"
 
     def order(self, folded: set[int]) -> orders.Order:
         return orders.Admit(self.worker, self.incarnation)

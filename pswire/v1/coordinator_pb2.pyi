@@ -58,6 +58,7 @@ class JoinRequest(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     USED_FIELD_NUMBER: _builtins.int
     DELTAS_FIELD_NUMBER: _builtins.int
+    COMPUTES_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Empty: the coordinator picks the lowest free name ("w0", "w1", ...)."""
     session: _builtins.str
@@ -98,6 +99,10 @@ class JoinRequest(_message.Message):
     """The codec of changes by which weights travel; unspecified: they travel whole.
     All workers of a job must agree.
     """
+    computes: _builtins.str
+    """The framework and the devices that the worker computes with ("jax on cpu:0"),
+    for people; empty where its loop does not say.
+    """
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
     @_builtins.property
@@ -123,10 +128,11 @@ class JoinRequest(_message.Message):
         after: _builtins.str = ...,
         used: _builtins.int = ...,
         deltas: _model_pb2.WireDtype.ValueType = ...,
+        computes: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "task_index", b"task_index", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "after", b"after", "deltas", b"deltas", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "stays", b"stays", "task_index", b"task_index", "used", b"used", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "after", b"after", "computes", b"computes", "deltas", b"deltas", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "stays", b"stays", "task_index", b"task_index", "used", b"used", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__task_index: _TypeAlias = _typing.Literal["task_index"]  # noqa: Y015
     _WhichOneofArgType__task_index: _TypeAlias = _typing.Literal["_task_index", b"_task_index"]  # noqa: Y015
@@ -1410,6 +1416,7 @@ class WorkerStatus(_message.Message):
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     RELEASERS_FIELD_NUMBER: _builtins.int
     CARRIERS_FIELD_NUMBER: _builtins.int
+    COMPUTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     incarnation: _builtins.int
     state: _builtins.str
@@ -1425,6 +1432,8 @@ class WorkerStatus(_message.Message):
     dropped: _builtins.int
     mean_staleness: _builtins.float
     max_staleness: _builtins.int
+    computes: _builtins.str
+    """As in its Join."""
     @_builtins.property
     def releasers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1448,10 +1457,11 @@ class WorkerStatus(_message.Message):
         max_staleness: _builtins.int = ...,
         releasers: _abc.Iterable[_builtins.str] | None = ...,
         carriers: _abc.Iterable[Global___Carrier.ValueType] | None = ...,
+        computes: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "base_version", b"base_version", "carriers", b"carriers", "committed", b"committed", "dropped", b"dropped", "incarnation", b"incarnation", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "name", b"name", "releasers", b"releasers", "seconds", b"seconds", "state", b"state", "ticket", b"ticket", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "base_version", b"base_version", "carriers", b"carriers", "committed", b"committed", "computes", b"computes", "dropped", b"dropped", "incarnation", b"incarnation", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "name", b"name", "releasers", b"releasers", "seconds", b"seconds", "state", b"state", "ticket", b"ticket", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,16 +7,15 @@ for Keras models on TensorFlow; `psworker.remote` uses it. Nothing here loads a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pswire.logs.events import event
-from pswire.model.plan import Plan, VariableSpec
+from pswire.model.plan import Plan, Slice, VariableSpec
 from psworker.data.payloads import Payload, Pieces, array_of
 from psworker.errors import Unsupported
 
@@ -45,13 +44,8 @@ class StepResult:
         return [array_of(payload) for payload in self.payloads]
 
 
-def log_backend(worker: str, backend: str, device: str) -> None:
-    """Say what a worker that has joined computes with."""
-    log.info(
-        "%s computes with %s on %s",
-        *(worker, backend, device),
-        extra=event("backend", backend=backend, device=device),
-    )
+# Waits for a copy from a device, and returns it. For any thread, more than once.
+Landing = Callable[[], NDArray[Any]]
 
 
 class Model(Protocol):
@@ -76,9 +70,23 @@ class Model(Protocol):
     def changes(self) -> Sequence[Any]:
         """How much each state variable has changed since `put`, as arrays of the framework."""
 
-    def host(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Rows from `start` to `stop` of a gradient or a change (of a scalar: all of it), rounded to `dtype` on the
-        device, flat, on the host; without a copy where the framework's memory is the host's. For any thread."""
+    def fetch(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
+        """Begin to bring rows from `start` to `stop` of a gradient or a change (of a scalar: all of it) to the host,
+        rounded to `dtype` on the device, flat; without a copy where the framework's memory is the host's."""
+
+
+def computes(backend: str, device: str) -> str:
+    """What a worker tells of itself when it joins: "jax on cpu:0"."""
+    return f"{backend} on {device}"[:128]
+
+
+def log_backend(worker: str, model: Model) -> None:
+    """Say what a worker that has joined computes with."""
+    log.info(
+        "%s computes with %s on %s",
+        *(worker, model.backend, model.device),
+        extra=event("backend", backend=model.backend, device=model.device),
+    )
 
 
 def cut(plan: Plan, flats: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -88,8 +96,18 @@ def cut(plan: Plan, flats: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     return plan.gather(flats, flats[0].dtype)
 
 
+def places(plan: Plan) -> list[list[tuple[int, int, int]]]:
+    """Per variable, where its elements lie: (server, start, stop) in that server's payload, in row order."""
+    found: list[list[tuple[int, int, int, int]]] = [[] for _ in plan.variables]
+    for number, shard in enumerate(plan.shards):
+        for piece in shard.slices:
+            found[piece.variable].append((piece.start, number, piece.offset, piece.offset + piece.size))
+    return [[(server, start, stop) for _, server, start, stop in sorted(pieces)] for pieces in found]
+
+
 def payloads(plan: Plan, model: Model, values: Sequence[Any], dtype: DTypeLike) -> list[Payload]:
-    """One payload per server, of a gradient or change per variable: made in the thread that sends to that server.
+    """One payload per server, of a gradient or change per variable. What lies on a device begins to leave it now, all
+    of it, and is awaited bucket by bucket in the thread that sends to that server.
 
     Raises ModelError for another shape.
     """
@@ -99,17 +117,28 @@ def payloads(plan: Plan, model: Model, values: Sequence[Any], dtype: DTypeLike) 
             raise ModelError(
                 f"the gradient of {spec.name!r}: expected the shape {list(spec.shape)}, got {list(value.shape)}"
             )
-    return [
-        Pieces(
-            [
-                partial(model.host, values[piece.variable], piece.start, piece.stop, kind)
-                for piece in shard.slices
-            ],
-            shard.elements,
-            kind,
-        )
-        for shard in plan.shards
-    ]
+    whole = model.device.startswith("cpu")
+    made: list[Payload] = []
+    for shard in plan.shards:
+        rows = [
+            (piece.variable, *part)
+            for piece in shard.slices
+            for part in buckets(piece, 0 if whole else BUCKET)
+        ]
+        parts = [model.fetch(values[number], start, stop, kind) for number, start, stop in rows]
+        made.append(Pieces(parts, shard.elements, kind))
+    return made
+
+
+# Elements of a variable that leave a device at once: some milliseconds of a copy, so that sending begins early.
+BUCKET = 2**22
+
+
+def buckets(piece: Slice, most: int) -> list[tuple[int, int]]:
+    """Rows of a piece, from and to, in buckets of `most` elements or one row; all in one with 0."""
+    rows = piece.stop - piece.start
+    height = max(1, most * rows // max(piece.size, 1) if most else rows)
+    return [(start, min(start + height, piece.stop)) for start in range(piece.start, piece.stop, height)]
 
 
 # Elements from which a copy costs more than handing over one more array (some 10 us).

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.model.plan import Plan, VariableSpec
-from psworker.backends import ModelError, StepResult
+from psworker.backends import Landing, ModelError, StepResult
 from psworker.errors import Unsupported
 
 # What Keras calls a variable without a name.
@@ -154,7 +154,7 @@ def collect(model: Any) -> KerasVariables:
     """Collect the variables of a built Keras model or layer, on any backend.
 
     Floating variables travel: those that the optimizer trains as "trainable", the others as "state". Raises ModelError
-    for a model that is not built, has no trainable variable, or has complex ones.
+    for a model that is not built, has no trainable variable, or has some of float64 or complex ones.
     """
     travels: list[tuple[str, Any, Kind]] = []
     local: list[Any] = []
@@ -163,6 +163,11 @@ def collect(model: Any) -> KerasVariables:
         if id(variable) in visited:
             continue
         visited.add(id(variable))
+        if variable.dtype == "float64":
+            raise ModelError(
+                f"variable {name!r} has dtype float64, and servers reckon in float32: expected layers of float32 "
+                '(keras.config.set_floatx("float32"), dtype="float32")'
+            )
         if keras.backend.is_float_dtype(variable.dtype):
             travels.append((name, variable, kind))
         elif kind == "trainable" and variable.dtype.startswith("complex"):
@@ -201,8 +206,8 @@ class Framework(Protocol):
     def change(self, now: Any, before: Any) -> Any:
         """`now - before`, in float32."""
 
-    def host(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """As `psworker.backends.Model.host`."""
+    def fetch(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
+        """As `psworker.backends.Model.fetch`."""
 
     def device(self, value: Any) -> str:
         """Name the device of an array in the framework's words."""
@@ -232,8 +237,8 @@ class KerasModel:
         pairs = zip(self.found.state, self.placed[self.found.trainable :], strict=True)
         return [self._framework.change(variable.value, before) for variable, before in pairs]
 
-    def host(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        return self._framework.host(value, start, stop, dtype)
+    def fetch(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
+        return self._framework.fetch(value, start, stop, dtype)
 
 
 # The step of `fit`

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from psworker.backends import Landing
 from psworker.connecting import specified
 
 
@@ -34,8 +35,9 @@ class Arrays:
     def changes(self) -> list[NDArray[Any]]:
         return [now - before for now, before in zip(self._state(), self._before, strict=True)]
 
-    def host(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        return np.atleast_1d(np.asarray(value))[start:stop].reshape(-1).astype(dtype, copy=False)
+    def fetch(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
+        rows = np.atleast_1d(np.asarray(value))[start:stop].reshape(-1)
+        return lambda: rows.astype(dtype, copy=False)
 
     def _state(self) -> list[NDArray[Any]]:
         return [array for spec, array in zip(self.specs, self._arrays, strict=True) if spec.kind == "state"]

@@ -56,9 +56,10 @@ class Registration:
         work: WorkUnits | None = None,
         epochs: int = 1,
         phase: Phase = FIRST,
+        computes: str = "",
     ) -> None:
         """`optimizer`: the expected one, as JSON, or empty. `work`: the coordinator deals the data, for `epochs`
-        epochs."""
+        epochs. `computes`: framework and devices, for people."""
         self.session = secrets.token_hex(16)
         self._plan = plan
         self._wire = wire
@@ -68,7 +69,7 @@ class Registration:
         self._work = None if work is None else _work_units(work, epochs)
         self._stub = stub_of(channel)
         # By the newest answer: other servers at this address are not followed.
-        self._job, self._phase = phase.of, phase
+        self._job, self._phase, self._computes = phase.of, phase, computes
 
     def join(self, used: int = 0) -> pb.JoinReply:
         """Join, or join again with the same name and part of the data.
@@ -91,6 +92,7 @@ class Registration:
             stays=self._phase.stays,
             after="" if self._job else self._phase.after,
             used=used,
+            computes=self._computes,
         )
         reply: pb.JoinReply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
         if self._job and reply.job != self._job and not follows(reply.job, self._job):

@@ -35,14 +35,15 @@ class Pieces:
 
     def write(self, target: NDArray[Any]) -> None:
         """Write all parts into `target`. Raises ValueError when their sizes do not add up to its size."""
-        arrays = [part() for part in self._parts]
-        found = sum(array.size for array in arrays)
+        found = 0
+        for part in self._parts:
+            # The next parts may still be on their way from a device.
+            array = part()
+            if found + array.size <= target.size:
+                target[found : found + array.size] = array
+            found += array.size
         if found != target.size:
             raise ValueError(f"expected parts of {target.size} elements in all, got {found}")
-        start = 0
-        for array in arrays:
-            target[start : start + array.size] = array
-            start += array.size
 
     def __call__(self) -> NDArray[Any]:
         joined = np.empty(self.shape, self.dtype)

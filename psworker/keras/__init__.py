@@ -10,7 +10,9 @@ See docs/keras.md. Importing this package loads Keras with the backend that KERA
 import os
 
 if os.environ.setdefault("KERAS_BACKEND", "tensorflow") == "tensorflow":
-    import psworker.backends.tensorflow  # noqa: F401  (keeps TensorFlow quiet)
+    import psworker.backends.tensorflow
+elif os.environ["KERAS_BACKEND"] == "jax":
+    import psworker.backends.jax  # noqa: F401  (sets how JAX takes memory)
 from psworker.backends.keras import FitError
 from psworker.keras.distribution import distribute
 from psworker.keras.fit.distributed import Distributed

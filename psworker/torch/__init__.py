@@ -86,6 +86,8 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         clip_norm: float,
         where: dict[str, Any],
     ) -> None:
+        _check(optimizer, torch.optim.Optimizer)
+        _check(model, torch.nn.Module)
         trained = [each for group in optimizer.param_groups for each in group["params"]]
         self._model = TorchModel(model, trained)
         self._names = {
@@ -190,3 +192,12 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
                 "distribute(), where parameters may still be frozen, and start a new job to train others"
             )
         super().add_param_group(param_group)
+
+
+def _check(found: Any, expected: type) -> None:
+    if not isinstance(found, expected):
+        raise ModelError(
+            f"expected a torch.optim.Optimizer and a torch.nn.Module, got {type(found).__module__}."
+            f"{type(found).__name__}: a Keras model takes psworker.keras.distribute(model), a pytree of JAX "
+            "psworker.jax.distribute(params, optimizer)"
+        )

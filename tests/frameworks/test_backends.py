@@ -102,6 +102,12 @@ def test_one_job_with_a_worker_of_each_backend(tmp_path: Path) -> None:
         for backend, text in zip(backends, said, strict=True):
             assert f"computes with {backend} on cpu" in text
         assert verify(entries(run)).ok
+        told = [
+            (each["worker"], each["computes"].split(":")[0])
+            for each in entries(run)
+            if each["kind"] == "join"
+        ]
+        assert sorted(told) == [(f"w{index}", f"{backend} on cpu") for index, backend in enumerate(backends)]
         assert {each["worker"] for each in entries(run) if each["kind"] == "commit"} == {"w0", "w1", "w2"}
         found = [np.load(out) for _, _, out in arguments]
         ends[label] = [found[0][name] for name in found[0].files if name != "losses"]

@@ -3,13 +3,13 @@
 import contextlib
 import io
 import runpy
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.docs.markdown import ROOT, named
+from tests.frameworks.installed import torch_or_skip
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -22,8 +22,8 @@ EXTRAS = {"torch": "torch", "jax": "jax", "numpy": "", "tensorflow": "worker"}
 def check(framework: str, extra: str) -> None:
     if find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed (scripts/install {extra})")
-    if framework == "torch" and "tensorflow" in sys.modules and "triton" not in sys.modules:
-        pytest.skip("in a soak: TensorFlow is loaded in this process, and torch's Triton aborts behind it")
+    if framework == "torch":
+        torch_or_skip()
 
 
 @pytest.mark.parametrize(("block", "extra"), EXTRAS.items())

@@ -114,10 +114,14 @@ def test_a_loop_is_the_loop_without_servers() -> None:
 
 
 def test_two_workers_are_one_process_with_both_batches(tmp_path: Path) -> None:
+    """What one of them makes of NaN does not count."""
     chain = optax.chain(optax.clip_by_global_norm(0.7), optax.sgd(0.1, 0.9))
 
     def work(index: int) -> Any:
         with pj.distribute(PARAMS, chain, hosts, task_index=index) as job:
+            if index:
+                bad = jax.tree.map(lambda leaf: leaf * jnp.nan, job.pull())
+                assert not job.push(bad, samples=8)
             for k in range(5):
                 job.push(at(job.pull(), 2 * k + index)[1], samples=8)
         return job.params

@@ -157,8 +157,10 @@ def test_a_version_comes_and_a_contribution_goes(case: Case, dtype: type, server
 def test_a_gradient_is_given_where_it_lies(case: Case) -> None:
     """No copy but the one into the message or the shared memory."""
     gradient = case.array(KERNEL)
-    whole = case.model.host(gradient, 0, 6, np.dtype(np.float32))
-    assert whole.ctypes.data == case.model.host(gradient, 0, 6, np.dtype(np.float32)).ctypes.data
+    if not case.model.device.startswith("cpu"):
+        pytest.skip("of the CPU: this framework computes on a GPU here")
+    first, second = (case.model.fetch(gradient, 0, 6, np.dtype(np.float32)) for _ in range(2))
+    assert first().ctypes.data == second().ctypes.data
 
 
 def test_another_shape_is_refused(case: Case) -> None:

@@ -28,6 +28,7 @@ class Membership:
         remembers: bool = False,
         stays: bool = False,
         used: int = 0,
+        computes: str = "",
     ) -> Member:
         """Do what `Coordinator.join` says; the outputs are in the ledger."""
         ledger, roster = self._ledger, self._ledger.roster
@@ -56,7 +57,7 @@ class Membership:
             self.depart(known, "superseded by a newer incarnation", now, replaced=True)
         # After a rollback: a process that took part in the finished phase.
         rests = ledger.resting and session in roster.tally(worker).sessions
-        member = self._admit(worker, session, rank, now, remembers)
+        member = self._admit(worker, session, rank, now, remembers, computes)
         member.stays, member.used = stays, used
         # The tally has lost the tickets of former generations, whose batches the worker has used.
         tally = roster.tally(worker)
@@ -93,16 +94,20 @@ class Membership:
             )
         return name
 
-    def _admit(self, worker: str, session: str, rank: int, now: float, remembers: bool) -> Member:
+    def _admit(
+        self, worker: str, session: str, rank: int, now: float, remembers: bool, computes: str
+    ) -> Member:
         roster = self._ledger.roster
         tally = roster.tally(worker)
-        member = Member(worker, tally.incarnations, rank, session, "joined", now, absent_since=now)
+        member = Member(
+            worker, tally.incarnations, rank, session, "joined", now, absent_since=now, computes=computes
+        )
         tally.incarnations += 1
         tally.joined(session)
         roster.weigh(worker)
         roster.add(member)
         forgets = self._forgotten(tally.committed, remembers)
-        self._ledger.record(entries.Join(worker, member.incarnation, rank, forgets), now)
+        self._ledger.record(entries.Join(worker, member.incarnation, rank, forgets, computes), now)
         return member
 
     def _forgotten(self, committed: int, codec: bool) -> tuple[str, ...]:

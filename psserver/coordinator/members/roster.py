@@ -112,6 +112,8 @@ class Member:
     stays: bool = False
     # Until its first commit: one past the last batch that its session committed before; 0 if it goes back.
     used: int = 0
+    # Its framework and devices, as it says, for people.
+    computes: str = ""
 
     def enter(self, state: State, now: float) -> None:
         if self.state != state:

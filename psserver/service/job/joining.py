@@ -129,6 +129,7 @@ class Joining:
         deltas: BlockCodec | None = None,
         stays: bool = False,
         used: int = 0,
+        computes: str = "",
     ) -> Member:
         """Admit a worker. `codec`: of its gradients; `deltas`: of the weights' changes. `stays`: its process may take
         part in another phase. `used`: as for `Coordinator.join`.
@@ -149,7 +150,7 @@ class Joining:
         if not decider.opened:
             decider.open(chosen)
         try:
-            member = self._admit(worker, session, rank, proposed, work, codec, stays, used)
+            member = self._admit(worker, session, rank, proposed, work, codec, stays, used, computes)
         except JobOver as over:
             raise Refused(grpc.StatusCode.OUT_OF_RANGE, str(over)) from over
         except JobStopped as failed:
@@ -272,6 +273,7 @@ class Joining:
         codec: Codec,
         stays: bool,
         used: int,
+        computes: str,
     ) -> Member:
         """Admit the member. Raises JoinRefused, with nothing changed; Refused if the job has failed."""
         admitted: list[Member] = []
@@ -280,7 +282,11 @@ class Joining:
         def decide() -> list[Output]:
             now = time.monotonic()
             member, outputs = coordinator.join(
-                worker, session, rank, now, remembers=codec.remembers, stays=stays, used=used
+                *(worker, session, rank, now),
+                remembers=codec.remembers,
+                stays=stays,
+                used=used,
+                computes=computes,
             )
             first = self._agreement.plan is None
             if first:

@@ -158,6 +158,7 @@ class CoordinatorRpc:
                 deltas,
                 stays=request.stays,
                 used=request.used,
+                computes=request.computes,
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
@@ -166,10 +167,15 @@ class CoordinatorRpc:
         self._joins.record(member.worker)
         self._names.claim(call.caller.peer, member.worker)
         log.info(
-            "%s joins (incarnation %d, task index %d)",
+            "%s joins (incarnation %d, task index %d%s)",
             *(member.worker, member.incarnation, member.rank),
+            f", {request.computes}" if request.computes else "",
             extra=event(
-                "worker_joined", worker=member.worker, incarnation=member.incarnation, task_index=member.rank
+                "worker_joined",
+                worker=member.worker,
+                incarnation=member.incarnation,
+                task_index=member.rank,
+                computes=request.computes,
             ),
         )
         return pb.JoinReply(
@@ -299,6 +305,8 @@ class CoordinatorRpc:
         reply = report_to_wire(job.report())
         for worker in reply.workers:
             worker.carriers.extend(map(pb.Carrier.Value, job.carriers.get(worker.name, ())))
+            member = job.coordinator.roster.present.get(worker.name)
+            worker.computes = "" if member is None else member.computes
         progress = job.progress.measure(job.coordinator, time.monotonic())
         if progress is not None:
             reply.progress.CopyFrom(progress_to_wire(progress))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.model.plan import VariableSpec
-from psworker.backends import ModelError
+from psworker.backends import Landing, ModelError
+
+# Two workers may share a GPU: JAX, which has not begun to use it, takes its memory as it needs it.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 # Bytes, as XLA aligns arrays.
 _ALIGNED = 64
@@ -66,11 +70,11 @@ class JaxModel:
         return [np.asarray(leaf, np.float32) for leaf in self._all()]
 
     def put(self, arrays: Sequence[NDArray[Any]]) -> None:
+        leaves = self._all()
         fresh = [
-            placed(array, leaf).astype(leaf.dtype) for array, leaf in zip(arrays, self._all(), strict=True)
+            array if array.dtype == leaf.dtype else array.astype(leaf.dtype)
+            for array, leaf in zip(placed(arrays, leaves), leaves, strict=True)
         ]
-        # The memory of `arrays` is used again.
-        jax.block_until_ready(fresh)
         count = self.structure.num_leaves
         self.params = jax.tree_util.tree_unflatten(self.structure, fresh[:count])
         self._before = fresh[count:]
@@ -88,8 +92,12 @@ class JaxModel:
             raise ModelError(f"{what}: expected a tree as {expected}, got {got}")
 
     def leaves(self, tree: Any) -> list[Any]:
-        """List the arrays of a tree like `params`, in the order of `specs`."""
-        return [jnp.asarray(leaf) for leaf in jax.tree_util.tree_leaves(tree)]
+        """List the arrays of a tree like `params`, in the order of `specs`. Raises ModelError for one that is spread
+        over devices."""
+        leaves = [jnp.asarray(leaf) for leaf in jax.tree_util.tree_leaves(tree)]
+        for name, leaf in zip(self.names, leaves, strict=True):
+            _check_device(f"the gradient of {name!r}", leaf)
+        return leaves
 
     def changes(self) -> list[Any]:
         now = self._all()[self.structure.num_leaves :]
@@ -98,18 +106,36 @@ class JaxModel:
             for after, before in zip(now, self._before, strict=True)
         ]
 
-    def host(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        return host(value, start, stop, dtype)
+    def fetch(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
+        return fetch(value, start, stop, dtype)
 
     def _all(self) -> list[Any]:
         leaves = zip(jax.tree_util.tree_leaves(self.state), self._travels, strict=True)
         return [*jax.tree_util.tree_leaves(self.params), *(leaf for leaf, travels in leaves if travels)]
 
 
-def host(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """As `psworker.backends.Model.host`."""
+def fetch(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
+    """As `psworker.backends.Model.fetch`."""
     rows = value if value.ndim == 0 or stop - start == value.shape[0] else value[start:stop]
-    return np.asarray(rows.astype(dtype)).reshape(-1)
+    return landing(rows.astype(dtype))
+
+
+def landing(array: Any) -> Landing:
+    """Begin to bring an array of one device to the host, through page-locked memory."""
+    if lies_on(array) in PINNED:
+        array = jax.device_put(array, array.sharding.with_memory_kind("pinned_host"))
+    array.copy_to_host_async()
+    return lambda: np.asarray(array).reshape(-1)
+
+
+# Platforms with page-locked memory of the host beside that of the device.
+PINNED = {"gpu", "cuda", "rocm"}
+
+
+def lies_on(array: Any) -> str:
+    """The platform of an array's device."""
+    [device] = array.devices()
+    return str(device.platform)
 
 
 def _name(path: Any, whole: str) -> str:
@@ -120,17 +146,29 @@ def _floating(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
-def placed(array: NDArray[Any], like: Any) -> Any:
-    """A copy of `array` where `like` is. On the CPU JAX goes on with aligned memory as it is, and this is its own."""
+def placed(arrays: Sequence[NDArray[Any]], like: Sequence[Any]) -> list[Any]:
+    """Copies of `arrays`, whose memory is used again behind this call, where the arrays of `like` are."""
+    own = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    where = [each.sharding if isinstance(each, jax.Array) else own for each in like]
+    if any(device.platform == "cpu" for each in where for device in each.device_set):
+        # There JAX goes on with aligned memory as it is: let this be its own.
+        arrays = [_aligned(each) for each in arrays]
+    found = jax.device_put(list(arrays), where)
+    jax.block_until_ready(found)
+    return found
+
+
+def _aligned(array: NDArray[Any]) -> NDArray[Any]:
     memory = np.empty(array.nbytes + _ALIGNED, np.uint8)
     start = -memory.ctypes.data % _ALIGNED
     copied = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     np.copyto(copied, array)
-    return jax.device_put(copied, like.sharding if isinstance(like, jax.Array) else None)
+    return copied
 
 
 def _check(name: str, leaf: Any) -> None:
-    dtype = str(getattr(leaf, "dtype", type(leaf).__name__))
+    # A Keras model has a dtype, too.
+    dtype = str(leaf.dtype) if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else type(leaf).__name__
     if dtype.startswith("complex"):
         raise ModelError(
             f"{name!r} has dtype {dtype}, and servers train real numbers: hold its real and imaginary parts in two "
@@ -145,7 +183,11 @@ def _check(name: str, leaf: Any) -> None:
             f"{name!r}: expected an array of {', '.join(_DTYPES)}, got {dtype}: what is not trained belongs into "
             "`state`, or stays out (equinox.partition, nnx.split)"
         )
-    if isinstance(leaf, jax.Array) and len(leaf.devices()) > 1:
-        raise ModelError(
-            f"{name!r} lies on {len(leaf.devices())} devices: expected arrays of one device in each worker"
-        )
+    if isinstance(leaf, jax.Array):
+        _check_device(repr(name), leaf)
+
+
+def _check_device(what: str, leaf: Any) -> None:
+    count = len(leaf.devices())
+    if count > 1:
+        raise ModelError(f"{what} lies on {count} devices: expected arrays of one device in each worker")

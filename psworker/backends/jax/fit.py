@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,15 +13,14 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from psworker.backends import StepResult, cut, neighbours
-from psworker.backends.jax import PROCESSES, host, placed
+from psworker.backends import BUCKET, StepResult, buckets, neighbours, places
+from psworker.backends.jax import PROCESSES, fetch, landing, lies_on, placed
 from psworker.backends.keras import (
     APPLIED_NONE,
     APPLIED_TO_OTHERS,
     APPLIED_TWICE,
     Computation,
     FitStep,
-    KerasModel,
     StepError,
     assigns,
     disturbed,
@@ -39,7 +37,7 @@ from psworker.data.payloads import Payload, Pieces
 
 def _place(variable: Any, array: NDArray[Any]) -> Any:
     value = variable.value
-    found = placed(array, value).astype(value.dtype)
+    found = placed([array], [value])[0].astype(value.dtype)
     variable._direct_assign(found)
     # Keras' evaluate() donates the memory of the variable's own.
     return jnp.copy(found)
@@ -55,7 +53,7 @@ framework = SimpleNamespace(
     place=_place,
     read=np.asarray,
     change=_change,
-    host=host,
+    fetch=fetch,
     device=lambda value: ",".join(sorted(f"{each.platform}:{each.id}" for each in value.devices())),
 )
 
@@ -82,39 +80,54 @@ class JaxStep:
     """The step of `fit`. Arrays whose shapes stay compile once; the memory of the metrics' variables is donated."""
 
     def __init__(self, step: FitStep, before: JaxStep | None) -> None:
-        self._of, self._model = step, step.model
-        self._variables: KerasModel = (
-            before._variables if before is not None else KerasModel(step.found, framework)
-        )
+        self._of, self._model, self._places = step, step.model, places(step.plan)
+        # The payloads of the version in the model.
+        self._flats: list[Any] = before._flats if before is not None else []
         #: How often the step was traced.
         self.traces = 0
         jit = jax.jit if self._model.jit_compile and not self._model.run_eagerly else _as_it_is
         self._adding = jit(self._add, donate_argnums=2)
         self._finishing = jit(self._finish, donate_argnums=2)
+        self._cutting, self._comparing = jax.jit(self._cut), jax.jit(self._same)
+        # Elements of a variable that leave a device at once; 0 for all.
+        self._most = 0 if lies_on(step.found.variables[0].value) == "cpu" else BUCKET
         # Of the batches of a contribution before its last: the sums of the loss and of the gradients.
         self._sums: Any = None
+        # As the model's optimizer counts them.
+        self._batches = 0
 
     @property
     def placed(self) -> bool:
-        return bool(self._variables.placed)
+        return bool(self._flats)
 
     def prepare(self, batch: Any) -> None:
         """The first batch compiles."""
 
     def put(self, flats: Sequence[NDArray[Any]], version: int, *, new: bool) -> None:
-        self._variables.put(cut(self._of.plan, flats))
-        # The memory of `flats` is used again.
-        jax.block_until_ready(self._variables.placed)
-        take_up(self._model.optimizer, version, new=new)
+        self._flats = placed(flats, [self._of.found.variables[0].value] * len(flats))
+        self._take(version, new)
 
     def restore(self, version: int) -> None:
-        for variable, value in zip(self._of.found.variables, self._variables.placed, strict=True):
-            variable._direct_assign(jnp.copy(value))
-        take_up(self._model.optimizer, version, new=False)
+        self._take(version, False)
+
+    def _take(self, version: int, new: bool) -> None:
+        """One compiled call, for one by variable takes milliseconds."""
+        for variable, value in zip(self._of.found.variables, self._cutting(self._flats), strict=True):
+            variable._direct_assign(value)
+        optimizer = unwrapped(self._model.optimizer)
+        if optimizer.use_ema:
+            take_up(optimizer, version, new=new)
+        self._count(version * (optimizer.gradient_accumulation_steps or 1))
+
+    def _count(self, batches: int) -> None:
+        """Set what Keras counts, without the operations by which it would assign."""
+        iterations = unwrapped(self._model.optimizer)._iterations
+        iterations._direct_assign(jax.device_put(np.asarray(batches, iterations.dtype)))
+        self._batches = batches
 
     def same(self, tolerance: float) -> list[bool]:
-        pairs = zip(self._of.found.variables, self._variables.placed, strict=True)
-        return [bool(near(variable.value, value, tolerance)) for variable, value in pairs]
+        values = [variable.value for variable in self._of.found.variables]
+        return [bool(each) for each in np.asarray(self._comparing(values, self._flats, tolerance))]
 
     def add(self, batch: Any) -> Any:
         state = self._state()
@@ -123,17 +136,20 @@ class JaxStep:
         return logs
 
     def finish(self, batch: Any, samples: int) -> StepResult:
-        before = self._variables.placed[self._of.found.trainable :]
-        logs, parts, loss, norm, moved, findings = self._finishing(*self._state(), self._sums, batch, before)
+        logs, parts, loss, norm, moved, findings = self._finishing(
+            *self._state(), self._sums, batch, self._flats
+        )
         self._sums = None
         self._move(moved, findings)
         made = [_payload(each) for each in parts]
         return StepResult(made, float(loss), float(norm), samples, logs)
 
     def rehearse(self, batch: Any) -> None:
+        batches = self._batches
         with undone(disturbed(self._of), lambda value: value):
             *_, moved, findings = self._adding(*self._state(), None, batch)
             self._move(moved, findings)
+        self._count(batches)
         self._model.reset_metrics()
 
     def _state(self) -> tuple[list[Any], ...]:
@@ -153,11 +169,24 @@ class JaxStep:
         ):
             for variable, value in zip(variables, values, strict=True):
                 variable._direct_assign(value)
-        iterations = unwrapped(self._model.optimizer)._iterations
-        iterations.assign(iterations.value + 1)
+        self._count(self._batches + 1)
         self._of.judge(findings)
 
     # Traced
+
+    def _cut(self, flats: list[Any], first: int = 0) -> list[Any]:
+        """Payloads to one value per variable from number `first` on, in its own shape and dtype."""
+        values = []
+        found = zip(self._of.found.variables[first:], self._places[first:], strict=True)
+        for variable, pieces in found:
+            parts = [flats[server][start:stop] for server, start, stop in pieces]
+            whole = parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+            values.append(whole.reshape(variable.shape).astype(variable.dtype))
+        return values
+
+    def _same(self, values: list[Any], flats: list[Any], tolerance: Any) -> Any:
+        pairs = zip(values, self._cut(flats), strict=True)
+        return jnp.stack([near(value, wanted, tolerance) for value, wanted in pairs])
 
     def _add(
         self, trained: Any, others: Any, metrics: Any, optimizer: Any, sums: Any, batch: Any
@@ -168,7 +197,7 @@ class JaxStep:
         return logs, found, moved, findings
 
     def _finish(
-        self, trained: Any, others: Any, metrics: Any, optimizer: Any, sums: Any, batch: Any, before: Any
+        self, trained: Any, others: Any, metrics: Any, optimizer: Any, sums: Any, batch: Any, flats: Any
     ) -> tuple[Any, ...]:
         logs, found, moved, findings = self._run(trained, others, metrics, optimizer, batch)
         if sums is not None:
@@ -177,6 +206,7 @@ class JaxStep:
         gradients = self._of.process(gradients)
         places = {id(variable): place for place, variable in enumerate(self._model.non_trainable_variables)}
         after = [moved[0][places[id(variable)]] for variable in self._of.found.state]
+        before = self._cut(flats, self._of.found.trainable)
         changes = [_change(now, then) for now, then in zip(after, before, strict=True)]
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients)) if self._of.norm else jnp.zeros(())
         return logs, self._join([*gradients, *changes]), loss, norm, moved, findings
@@ -209,10 +239,11 @@ class JaxStep:
         joined = []
         for shard in plan.shards:
             parts = [
-                rows[piece.variable][piece.start : piece.stop].reshape(-1).astype(dtype)
+                rows[piece.variable][start:stop].reshape(-1).astype(dtype)
                 for piece in shard.slices
+                for start, stop in buckets(piece, self._most)
             ]
-            runs = neighbours([piece.size for piece in shard.slices])
+            runs = neighbours([part.size for part in parts])
             joined.append([jnp.concatenate([parts[k] for k in run]) for run in runs] or [jnp.zeros(0, dtype)])
         return joined
 
@@ -222,9 +253,7 @@ def _as_it_is(function: Any, **_: Any) -> Any:
 
 
 def _payload(parts: list[Any]) -> Payload:
-    return Pieces(
-        [partial(np.asarray, part) for part in parts], sum(part.size for part in parts), parts[0].dtype
-    )
+    return Pieces([landing(part) for part in parts], sum(part.size for part in parts), parts[0].dtype)
 
 
 @contextmanager

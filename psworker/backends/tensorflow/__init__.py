@@ -13,6 +13,8 @@ from psworker.backends.tensorflow.quiet import hush, without_chatter
 
 hush()
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+# Two workers may share a GPU: its memory is taken as it is needed.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 try:
     with without_chatter():
         import tensorflow  # noqa: F401  (the first import is the one that talks)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from psworker.backends import StepResult
+from psworker.backends import Landing, StepResult
 from psworker.backends.keras import (
     Computation,
     FitStep,
@@ -20,7 +20,7 @@ from psworker.backends.keras import (
     undone,
 )
 from psworker.backends.tensorflow.caught import caught_step
-from psworker.backends.tensorflow.flats import FlatLayout, array_of, rounded, tensor_of, widened
+from psworker.backends.tensorflow.flats import FlatLayout, landing, rounded, tensor_of, widened
 from psworker.backends.tensorflow.step import FlatStep
 from psworker.backends.tensorflow.variables import ModelVariables
 
@@ -35,10 +35,10 @@ def _change(now: Any, before: Any) -> Any:
     return tf.cast(now, tf.float32) - tf.cast(before, tf.float32)
 
 
-def _host(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _fetch(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
     rows = value if value.shape.rank == 0 or stop - start == value.shape[0] else value[start:stop]
     wire = tensor_of(np.empty(0, dtype)).dtype
-    return array_of(tf.reshape(rounded(rows, wire), [-1]))
+    return landing(tf.reshape(rounded(rows, wire), [-1]))
 
 
 framework = SimpleNamespace(
@@ -47,7 +47,7 @@ framework = SimpleNamespace(
     place=_place,
     read=lambda value: value.numpy(),
     change=_change,
-    host=_host,
+    fetch=_fetch,
     device=lambda value: value.device.rpartition("/device:")[2].lower(),
 )
 

@@ -6,6 +6,7 @@ on a GPU they run there, and nothing is converted on the host.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from pswire.model.plan import Plan
-from psworker.backends import neighbours
+from psworker.backends import Landing, neighbours, places
 from psworker.backends.tensorflow.variables import ModelVariables
 from psworker.data.payloads import Payload, Pieces
 
@@ -51,10 +52,25 @@ def payload_of(parts: list[Any]) -> Payload:
     """A result, of flat tensors that lie one behind the other: to be copied from the device (where it is not the CPU's
     memory already) when it is asked for."""
     if len(parts) == 1:
-        return partial(array_of, parts[0])
+        return landing(parts[0])
     dtype = tf.bfloat16 if parts[0].dtype == tf.uint16 else parts[0].dtype
     elements = sum(int(part.shape[0]) for part in parts)
-    return Pieces([partial(array_of, part) for part in parts], elements, dtype.as_numpy_dtype)
+    return Pieces([landing(part) for part in parts], elements, dtype.as_numpy_dtype)
+
+
+def landing(tensor: Any) -> Landing:
+    """Begin to bring a flat tensor to the host: TensorFlow copies through page-locked memory, and waits for it, which a
+    thread does here, part after part."""
+    if on_host(tensor):
+        return partial(array_of, tensor)
+    return _COPIES.submit(array_of, tensor).result
+
+
+_COPIES = ThreadPoolExecutor(1, "device-copies")
+
+
+def on_host(tensor: Any) -> bool:
+    return ":CPU:" in tensor.device
 
 
 def array_of(tensor: Any) -> NDArray[Any]:
@@ -70,7 +86,7 @@ class FlatLayout:
     def __init__(self, plan: Plan, model: ModelVariables) -> None:
         self._plan = plan
         self._model = model
-        self._pieces = _pieces(plan)
+        self._pieces = places(plan)
 
     def cut(self, flats: list[Any], first: int = 0) -> list[Any]:
         """Payloads to one tensor per variable from number `first` on, in its own shape and dtype."""
@@ -98,12 +114,3 @@ class FlatLayout:
             ]
             payloads.append(joined or [tf.zeros([0], dtype)])
         return payloads
-
-
-def _pieces(plan: Plan) -> list[list[tuple[int, int, int]]]:
-    """Per variable, where its elements lie: (server, start, stop) in that server's payload, in row order."""
-    found: list[list[tuple[int, int, int, int]]] = [[] for _ in plan.variables]
-    for number, shard in enumerate(plan.shards):
-        for piece in shard.slices:
-            found[piece.variable].append((piece.start, number, piece.offset, piece.offset + piece.size))
-    return [[(server, start, stop) for _, server, start, stop in sorted(pieces)] for pieces in found]

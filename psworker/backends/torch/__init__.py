@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from pswire.model.plan import VariableSpec
-from psworker.backends import ModelError
+from psworker.backends import Landing, ModelError
+from psworker.backends.torch.lanes import lane_of
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _WIRE = {np.dtype(np.float32): torch.float32, np.dtype(np.float16): torch.float16, _BFLOAT16: torch.bfloat16}
@@ -68,9 +69,9 @@ class TorchModel:
         return [tensor.detach().to("cpu", torch.float32).numpy() for tensor in self._all()]
 
     def put(self, arrays: Sequence[NDArray[Any]]) -> None:
+        for tensor, array in zip(self._all(), arrays, strict=True):
+            place(tensor_of(array), tensor)
         with torch.no_grad():
-            for tensor, array in zip(self._all(), arrays, strict=True):
-                tensor.copy_(tensor_of(array))
             self._before = [tensor.detach().clone() for tensor in self._buffers()]
         self._put = [tensor._version for tensor in self.parameters]
 
@@ -89,8 +90,8 @@ class TorchModel:
             for now, before in zip(self._buffers(), self._before, strict=True)
         ]
 
-    def host(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        return host(value, start, stop, dtype)
+    def fetch(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
+        return fetch(value, start, stop, dtype)
 
     def _buffers(self) -> list[torch.Tensor]:
         # Looked up each time: to(device) and assignments put other tensors in their place.
@@ -100,10 +101,26 @@ class TorchModel:
         return [*self.parameters, *self._buffers()]
 
 
-def host(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """As `psworker.backends.Model.host`."""
+def fetch(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
+    """As `psworker.backends.Model.fetch`."""
     rows = (value[start:stop] if value.dim() else value).detach().reshape(-1)
-    found = rows.to(_WIRE[dtype]).cpu()
+    lane = lane_of(rows.device)
+    # Without a lane in the thread that sends, which there is one of for each server.
+    land = lane.fetch(rows.to(_WIRE[dtype])) if lane else lambda: rows.to(_WIRE[dtype]).cpu()
+    return lambda: _array(land(), dtype)
+
+
+def place(values: torch.Tensor, into: torch.Tensor) -> None:
+    """Put values of the host, whose memory is used again behind this call, into a tensor on its device."""
+    lane = lane_of(into.device)
+    with torch.no_grad():
+        if lane:
+            lane.send(values, into)
+        else:
+            into.copy_(values)
+
+
+def _array(found: torch.Tensor, dtype: np.dtype[Any]) -> NDArray[Any]:
     # numpy does not know torch's bfloat16, but its bits.
     return found.view(torch.int16).numpy().view(dtype) if dtype == _BFLOAT16 else found.numpy()
 

@@ -26,15 +26,13 @@ from psworker.backends.keras import (
     take_up,
     undone,
 )
-from psworker.backends.torch import host, tensor_of
+from psworker.backends.torch import fetch, place, tensor_of
 
 
 def _place(variable: Any, array: NDArray[Any]) -> torch.Tensor:
     value = native(variable)
-    found = tensor_of(array).to(value.device, value.dtype, copy=True)
-    with torch.no_grad():
-        value.copy_(found)
-    return found
+    place(tensor_of(array), value)
+    return value.detach().clone()
 
 
 def _read(value: torch.Tensor) -> NDArray[Any]:
@@ -53,7 +51,7 @@ framework = SimpleNamespace(
     place=_place,
     read=_read,
     change=_change,
-    host=host,
+    fetch=fetch,
     device=lambda value: str(value.device),
 )
 
@@ -114,12 +112,13 @@ class TorchStep:
         with torch.no_grad():
             gradients = self._of.process(gradients)
             changes = self._variables.changes()
+        # Before the norm and the loss, which wait for the device.
+        found = payloads(self._of.plan, self._variables, [*gradients, *changes], self._of.dtype)
         norm = 0.0
         if self._of.norm:
             norm = float(
                 torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
             )
-        found = payloads(self._of.plan, self._variables, [*gradients, *changes], self._of.dtype)
         return StepResult(found, float(loss), norm, samples, logs)
 
     def rehearse(self, batch: Any) -> None:

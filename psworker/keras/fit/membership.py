@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pswire.addresses import Address
-from psworker.backends import log_backend
+from psworker.backends import computes, log_backend
 from psworker.backends.keras import KerasModel, KerasVariables, backend, collect
 from psworker.control.joining import Phase
 from psworker.servers import EmbeddedServer, Place
@@ -64,14 +64,15 @@ class Membership:
         before, hosts = _NEWEST.get((self.hosts, self._task_index)), self.hosts
         self.given = variables.values()
         specs = list(zip(variables.specs, self.given, strict=True))
-        phase, known = Phase(stays=True), {}
+        phase, known = Phase(stays=True), dict[str, Any]()
         if before is not None and before.stop is not None:
             phase = Phase(stays=True, of=before.job) if goes_on else Phase(stays=True, after=before.job)
             known = {"name": before.worker, "task_index": before.worker_index}
+        model = KerasModel(variables, backend().framework)
+        known["computes"] = computes(model.backend, model.device)
         self.session = session = self._join(hosts, specs, optimizer=optimizer, phase=phase, **known, **more)
         _NEWEST[hosts, self._task_index] = session
-        model = KerasModel(variables, backend().framework)
-        log_backend(session.worker, model.backend, model.device)
+        log_backend(session.worker, model)
         if before is not None:
             before.close("begins another phase")
         return session

@@ -107,7 +107,7 @@ function liveWorkers(model, clock) {
   return status.workers.map((worker) => ({
     name: worker.name, state: worker.state, seconds: worker.seconds + later, why: worker.waiting_for, releasers: worker.releasers,
     doing: worker.state === "computing" ? `ticket ${worker.ticket} from version ${worker.base_version}` : "",
-    facts: facts(worker.applied, worker.dropped, worker.mean_staleness, worker.incarnation),
+    facts: facts(worker.applied, worker.dropped, worker.mean_staleness, worker.incarnation, worker.computes),
   }));
 }
 
@@ -131,6 +131,6 @@ function recordedWorkers(model, t) {
   });
 }
 
-function facts(applied, dropped, staleness, incarnation) {
-  return `${applied} applied${dropped ? `, ${dropped} dropped` : ""}, mean staleness ${number(staleness) === "–" ? 0 : number(staleness)}${incarnation ? `, incarnation ${incarnation}` : ""}`;
+function facts(applied, dropped, staleness, incarnation, computes = "") {
+  return `${computes ? `${computes}, ` : ""}${applied} applied${dropped ? `, ${dropped} dropped` : ""}, mean staleness ${number(staleness) === "–" ? 0 : number(staleness)}${incarnation ? `, incarnation ${incarnation}` : ""}`;
 }

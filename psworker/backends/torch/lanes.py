@@ -1,0 +1,68 @@
+"""Copies of tensors between a device and the host: through page-locked memory, beside the computation.
+
+Without a GPU none of this runs; `tests/frameworks/test_lanes.py` puts another `Lane` in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+
+class Lane(Protocol):
+    """The way between one device and the host."""
+
+    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin to copy a tensor to the host, behind what computes it. The result waits for the copy, in any thread."""
+
+    def send(self, values: torch.Tensor, into: torch.Tensor) -> None:
+        """Copy `values` of the host, whose memory is used again behind this call, and cast them on the device."""
+
+
+class CudaLane:
+    """On a stream of its own, so that a gradient leaves while others are computed or copied.
+
+    PyTorch keeps page-locked memory for the next copy of its size.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)
+
+    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._stream.wait_stream(torch.cuda.current_stream(tensor.device))
+        with torch.cuda.stream(self._stream):
+            target.copy_(tensor, non_blocking=True)
+            landed = self._stream.record_event()
+        # Its memory is not used again before the copy is done.
+        tensor.record_stream(self._stream)
+
+        def landing() -> torch.Tensor:
+            landed.synchronize()
+            return target
+
+        return landing
+
+    def send(self, values: torch.Tensor, into: torch.Tensor) -> None:
+        staged = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        staged.copy_(values)
+        # The next variable is staged while this one is on its way.
+        into.copy_(staged.to(into.device, non_blocking=True).view(into.shape))
+
+
+# By the kind of a device; on others PyTorch copies by itself.
+LANES: dict[str, Callable[[torch.device], Lane]] = {"cuda": CudaLane}
+_OPEN: dict[Any, Lane] = {}
+
+
+def lane_of(device: torch.device) -> Lane | None:
+    """The lane of a device; None where there is nothing to copy, or no lane."""
+    make = LANES.get(device.type)
+    if make is None:
+        return None
+    key = make, device
+    if key not in _OPEN:
+        _OPEN[key] = make(device)
+    return _OPEN[key]
