@@ -19,6 +19,10 @@ elif sys.argv[1:2] == ["fit"]:
     from benchmarks.programs import fit_speed
 
     fit_speed.main(sys.argv[2:])
+elif sys.argv[1:2] == ["ddp"]:
+    from benchmarks.programs import ddp
+
+    ddp.main(sys.argv[2:])
 elif sys.argv[1:2] == ["strategies"]:
     from benchmarks.programs import strategies
 

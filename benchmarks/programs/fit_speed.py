@@ -5,14 +5,14 @@ step, a worker and a parameter server, with Adam where the variables are.
 """
 
 import argparse
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 
 import psutil
-
-import psworker.keras  # isort: skip  (before Keras)
-import keras
 
 from benchmarks.measures.fits import Samples, ratio
 from benchmarks.peers.child import ROOT
@@ -20,6 +20,7 @@ from benchmarks.peers.theirs import Cluster
 from benchmarks.programs.fit_cases import CASES
 
 CHIEF = "benchmarks.programs.tensorflow.keras_chief"
+BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def clocks() -> tuple[float, float, float]:
@@ -29,6 +30,9 @@ def clocks() -> tuple[float, float, float]:
 
 
 def measure(name: str, rounds: int, theirs: Cluster | None) -> None:
+    import psworker.keras  # isort: skip  (before Keras)
+    import keras
+
     model, x, y, batch = CASES[name]()
     steps = len(x) // batch
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -76,15 +80,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--strategy",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="TensorFlow's ParameterServerStrategy, too; default: yes",
+        help="with TensorFlow its ParameterServerStrategy, too; default: yes",
     )
-    chosen = parser.parse_args(arguments)
+    parser.add_argument(
+        "--backend",
+        default="tensorflow",
+        help="Keras' backend, or several with commas between them: tensorflow, jax, torch; default: %(default)s",
+    )
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    chosen = parser.parse_args(given)
     if chosen.rounds < 1:
         parser.error(f"--rounds: expected 1 or more, got {chosen.rounds}")
     cases = [name for name in CASES if chosen.case.lower() in name.lower()]
     if not cases:
         parser.error(f"--case: expected a part of one of {'; '.join(CASES)}, got {chosen.case!r}")
-    theirs = Cluster(1, ROOT / "runs" / "bench-fit", CHIEF) if chosen.strategy else None
+    backends = chosen.backend.split(",")
+    for name in backends:
+        if name not in BACKENDS:
+            parser.error(f"--backend: expected some of {','.join(BACKENDS)}, got {name!r}")
+    if len(backends) > 1:
+        # Each in a process of its own, as Keras has one backend.
+        for name in backends:
+            command = [sys.executable, "-m", "benchmarks", "fit", *given, "--backend", name]
+            subprocess.run(command, cwd=ROOT, check=True)
+        return
+    [backend] = backends
+    os.environ["KERAS_BACKEND"] = backend
+    print(f"Keras on {backend}", flush=True)
+    strategy = chosen.strategy and backend == "tensorflow"
+    theirs = Cluster(1, ROOT / "runs" / "bench-fit", CHIEF) if strategy else None
     try:
         for name in cases:
             print(name, flush=True)

@@ -19,10 +19,11 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 WAYS = ("plain", "mirrored", "multi-worker", "servers-sync", "servers-async")
-PATIENCE = 600.0
+PATIENCE = 300.0
 
 
 @dataclass
@@ -90,18 +91,29 @@ def together(command: Sequence[str], environments: Sequence[Mapping[str, str]]) 
         )
         for more in environments
     ]
-    try:
-        said = [each.communicate(timeout=PATIENCE) for each in started]
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"no end within {PATIENCE:.0f} s") from None
-    finally:
-        for each in started:
-            each.kill()
-            each.wait()
-    for process, (_, error) in zip(started, said, strict=True):
+
+    def said(process: subprocess.Popen[str]) -> str:
+        out, error = process.communicate(timeout=PATIENCE)
         if process.returncode:
             raise RuntimeError((error.strip().splitlines() or ["nothing"])[-1])
-    return [json.loads(out.strip().splitlines()[-1]) for out, _ in said]
+        return out
+
+    with ThreadPoolExecutor(len(started)) as pool:
+        running = [pool.submit(said, each) for each in started]
+        try:
+            # The others may wait for one that has failed.
+            wait(running, return_when=FIRST_EXCEPTION)
+            failures = [each.exception() for each in running if each.done()]
+        finally:
+            for each in started:
+                each.kill()
+                each.wait()
+    for failure in failures:
+        if isinstance(failure, subprocess.TimeoutExpired):
+            raise RuntimeError(f"no end within {PATIENCE:.0f} s")
+        if failure is not None:
+            raise failure
+    return [json.loads(each.result().strip().splitlines()[-1]) for each in running]
 
 
 def main(given: Sequence[str] | None = None) -> None:
