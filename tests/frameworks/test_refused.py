@@ -9,7 +9,7 @@ import pytest
 
 from pswire.addresses import Address
 from tests.frameworks.test_backends import ROOT, environment, require
-from tests.keras.test_workers import PATIENCE, server
+from tests.keras.test_workers import PATIENCE
 from tests.sentences import Recorder
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -163,25 +163,3 @@ refused(psworker.keras.distribute, module)
     )
     kinds = ("ModelError", "ModelError", "ModelError", "ModelError", "FitError")
     sentences_of(sentences, said(script, "jax"), *kinds)
-
-
-def test_another_layout_of_images(sentences: Recorder) -> None:
-    require("jax")
-    script = (
-        "import os, sys"
-        + MODEL
-        + """
-def images(layout, index):
-    made = keras.Sequential([keras.Input((8, 8, 8)), keras.layers.Conv2D(2, 3, data_format=layout)])
-    made.compile("sgd", "mse")
-    return psworker.keras.distribute(made, task_index=index)
-first = images("channels_last", 0)
-assert first.session.worker == "w0"
-refused(lambda: images("channels_first", 1).session)
-# The job waits for a second worker, which does not come.
-sys.stdout.flush()
-os._exit(0)
-"""
-    )
-    with server("--workers", "2", "--policy", "sync") as address:
-        sentences_of(sentences, said(script, "jax", PS_HOSTS=address), "Refused")
