@@ -7,6 +7,7 @@ Tests themselves assert types, codes and fields. So whoever improves a sentence 
 
 import ast
 import fcntl
+import platform
 import re
 import tempfile
 from functools import cache
@@ -25,6 +26,7 @@ VOLATILE = (
     # A test's own count of its folders.
     (re.compile(r"(?<=\{folder\}/)\d+(?=/)"), "{number}"),
     (re.compile(re.escape(tempfile.gettempdir()) + r"(?=[/ ])"), "{temporary}"),
+    (re.compile(r"\bLinux " + re.escape(platform.release())), "Linux {kernel}"),
     (re.compile(r"(?<=did not answer for )\d+ s\b"), "{seconds} s"),
     (re.compile(r"/proc/\d+/fd/\d+"), "/proc/{process}/fd/{number}"),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "{address}"),

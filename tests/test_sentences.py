@@ -1,5 +1,6 @@
 """What users read stands in tests/<area>/sentences.txt, and a test says each of it."""
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,4 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_what_differs_from_run_to_run_has_a_name(tmp_path: Path) -> None:
     said = plain(f"{tmp_path}/run: no server at 127.0.0.1:43210, see {TESTS.parent}/README.md  ")
     assert said == "{folder}/run: no server at 127.0.0.1:{port}, see {root}/README.md"
+    assert plain(f"got Linux {platform.release()}: no") == "got Linux {kernel}: no"
