@@ -185,6 +185,9 @@ class Ledger:
         elif self.work is not None and ticket.part is not None:
             skipped = self.work.lose(ticket.part, self.version, dropped=True)
         self.record(entries.Drop(ticket.worker, ticket.number, staleness, reason, skipped), now)
+        member = self.roster.present.get(ticket.worker)
+        if member is not None and member.encoded[0] == ticket.number:
+            member.encoded_dropped = True
         self.roster.tally(ticket.worker).dropped += 1
         self.settle(
             ticket, "drop", protocol.Disposition(ticket.number, "dropped", staleness=staleness, reason=reason)

@@ -100,7 +100,10 @@ class Membership:
         roster = self._ledger.roster
         tally = roster.tally(worker)
         member = Member(
-            worker, tally.incarnations, rank, session, "joined", now, absent_since=now, computes=computes
+            *(worker, tally.incarnations, rank, session, "joined", now),
+            absent_since=now,
+            computes=computes,
+            remembers=remembers,
         )
         tally.incarnations += 1
         tally.joined(session)

@@ -114,6 +114,22 @@ class Member:
     used: int = 0
     # Its framework and devices, as it says, for people.
     computes: str = ""
+    # Whether its codec encodes payloads with the residuals of earlier ones; then its last commit, the ticket whose
+    # residual that was encoded with, and whether it was dropped since.
+    remembers: bool = False
+    encoded: tuple[int | None, int | None] = (None, None)
+    encoded_dropped: bool = False
+
+    def residual_refusal(self, residual: int | None) -> str | None:
+        """Return why the next payload cannot be encoded with the residual of that ticket, or None.
+
+        The residual is that of the last commit. If that one was dropped, it is that of the commit before, once the
+        worker knows.
+        """
+        last, before = self.encoded
+        if residual == last or (self.encoded_dropped and residual == before):
+            return None
+        return f"expected a payload with the residual of ticket {last}, got that of ticket {residual}"
 
     def enter(self, state: State, now: float) -> None:
         if self.state != state:

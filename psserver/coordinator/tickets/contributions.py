@@ -145,7 +145,9 @@ class Contributions:
                 ticket.ordinary = ordinary
                 self._lifecycle.install(member, ticket, now)
             else:
-                refusal = rate_refusal(ledger.terms.optimizer, commit.learning_rate, self._driver.aggregator)
+                refusal = member.residual_refusal(commit.residual) or rate_refusal(
+                    ledger.terms.optimizer, commit.learning_rate, self._driver.aggregator
+                )
                 if refusal is not None:
                     ledger.refuse(member, refusal, number)
                     return
@@ -162,6 +164,8 @@ class Contributions:
         ledger, entry = self._ledger, _entry(ticket, commit, norm, now)
         ledger.tickets.commit(ticket)
         ticket.samples, ticket.loss = entry.samples, entry.loss
+        if member.remembers:
+            member.encoded, member.encoded_dropped = (ticket.number, commit.residual), False
         took, usual = now - ticket.granted_at, ledger.usual_step
         ledger.usual_step = took if usual is None else 0.9 * usual + 0.1 * took
         self._count(member, entry)
