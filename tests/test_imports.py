@@ -100,6 +100,7 @@ RULES = (
             *(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers"),
             *("pswire.model.plan", "pswire.records", "pswire.decisions.orders", "pswire.values"),
             *("pswire.transport.blocks", "pswire.transport.codecs", "pswire.transport.deltas"),
+            "pswire.model.tables",
         ),
         never=IMPURE,
     ),

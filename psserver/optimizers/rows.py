@@ -1,0 +1,266 @@
+"""Update rules for rows of sparse tables: what they remember per row, and one step of the rows that an update touches.
+
+An elementwise rule runs its own formula on the touched rows. Under sgd and adagrad that is exact: a dense variable's
+rows with a gradient of zero stay as they are, too. Others are lazy: momentum, rmsprop and adam would move or decay
+absent rows in a dense variable, and ftrl would set them to zero; here absent rows rest. Adam's step count t is the
+row's own number of updates (Monolith, Paddle), or with ``bias = "global"`` the version: a row born late then begins
+with a step of (1 - beta_1) / sqrt(1 - beta_2) = 3.16 rates.
+
+rowwise-adagrad and group-adagrad see a whole row. They compute in numpy, and add columns from left to right.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.optimizers.backend import NUMPY, Backend
+from psserver.optimizers.blocks import Array
+from psserver.optimizers.optimizer import Optimizer
+from psserver.optimizers.reading import OptimizerError, knobs_read
+from psserver.optimizers.registry import build
+from psserver.optimizers.schedules import Constant, Schedule, read_schedule, schedule_config
+from pswire.knobs import number, settings
+
+EXACT: Final = ("sgd", "adagrad")
+LAZY: Final = ("momentum", "rmsprop", "adam", "ftrl")
+CLOCKS: Final = ("row", "global")
+
+
+@dataclass(frozen=True, slots=True)
+class RowStep:
+    """The numbers of one update. The gradient is ``g * factor * scale``; `version` is the one that it starts from."""
+
+    version: int
+    lr_scale: float
+    factor: float
+    scale: float
+
+
+class RowOptimizer(ABC):
+    """A rule with its schedule, for rows. Holds no arrays.
+
+    `widths`: the numbers per row of each slot, 0 for as many as the row has. `initial`: each slot's first value.
+    """
+
+    widths: Mapping[str, int]
+    initial: Mapping[str, float]
+
+    @property
+    @abstractmethod
+    def config(self) -> dict[str, object]:
+        """All settings, defaults included; `rows_optimizer` reads them back as an equal rule."""
+
+    @abstractmethod
+    def step(
+        self,
+        x: Array,
+        g: Array,
+        state: Mapping[str, Array],
+        counts: NDArray[np.uint32],
+        numbers: RowStep,
+        backend: Backend = NUMPY,
+    ) -> Array:
+        """Return the new rows, [n, dim]. `state` ([n, width] by slot) advances in place; `g` is scratch.
+
+        `counts`: the updates of each row before this one.
+        """
+
+
+class ElementRows(RowOptimizer):
+    """An elementwise rule on touched rows, by the formula of the dense variables."""
+
+    def __init__(self, optimizer: Optimizer, clock: str = "row") -> None:
+        self._optimizer, self._clock = optimizer, clock
+        self.widths = dict.fromkeys(optimizer.slots, 0)
+        self.initial = {name: float(slot[0]) for name, slot in optimizer.init(1).items()}
+
+    @property
+    def config(self) -> dict[str, object]:
+        clock: dict[str, object] = {"bias": self._clock} if self._optimizer.name == "adam" else {}
+        return {**self._optimizer.config, **clock}
+
+    def step(
+        self,
+        x: Array,
+        g: Array,
+        state: Mapping[str, Array],
+        counts: NDArray[np.uint32],
+        numbers: RowStep,
+        backend: Backend = NUMPY,
+    ) -> Array:
+        out = np.empty_like(x)
+        if self._optimizer.name != "adam" or self._clock == "global":
+            self._advance(self._optimizer, x, g, out, state, numbers, backend)
+            return out
+        # Rows of equal age share a step count, and all share the version's rate.
+        rate = float(self._optimizer.rate(numbers.version, numbers.lr_scale))
+        fixed = replace(self._optimizer, schedule=Constant(rate))
+        for count in np.unique(counts):
+            here = np.flatnonzero(counts == count)
+            own, new = {name: slot[here] for name, slot in state.items()}, np.empty_like(x[here])
+            at = replace(numbers, version=int(count), lr_scale=1.0)
+            self._advance(fixed, x[here], g[here], new, own, at, backend)
+            out[here] = new
+            for name, slot in own.items():
+                state[name][here] = slot
+        return out
+
+    def _advance(
+        self,
+        optimizer: Optimizer,
+        x: Array,
+        g: Array,
+        out: Array,
+        state: Mapping[str, Array],
+        numbers: RowStep,
+        backend: Backend,
+    ) -> None:
+        optimizer.advance(
+            *(x.reshape(-1), g.reshape(-1), out.reshape(-1)),
+            {name: slot.reshape(-1) for name, slot in state.items()},
+            version=numbers.version,
+            lr_scale=numbers.lr_scale,
+            factor=numbers.factor,
+            scale=numbers.scale,
+            backend=backend,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RowwiseAdagrad:
+    """Adagrad with one sum per row: ``a += mean(g^2); x -= g * (rate / (sqrt(a) + epsilon))``; a starts at 0.
+
+    FBGEMM's exact row-wise Adagrad (codegen/genscript/optimizers.py); Mudigere et al. (ISCA 2022), section 4.1. PERSIA
+    and Paddle divide by the sum before adding to it; this rule divides by the sum after. No decay.
+    """
+
+    learning_rate: ClassVar[float] = 0.01
+    initial: ClassVar[float] = 0.0
+
+    epsilon: float = number(1e-8, "added to the root of the sum", above=0)
+
+    def step(self, x: Array, g: Array, a: Array, rate: np.float32) -> Array:
+        """Return new rows; `a` is [n]."""
+        a += _columns(g) / np.float32(g.shape[1])
+        share = rate / (np.sqrt(a) + np.float32(self.epsilon))
+        return x - g * share[:, None]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAdagrad:
+    """Adagrad with one sum per row and a group lasso, which sets rows that earn little to exact zero.
+
+    ::
+
+        a += max(g^2);  r = rate / (beta + sqrt(a));  z = g - x / r
+        x = 0 if norm(z) <= l, else -r z (1 - l / norm(z))
+
+    with l = `lasso`. Monolith, runtime/hash_table/optimizer/group_adagrad_optimizer.cc; Ni et al. (2019), "Feature
+    selection for Facebook feed ranking system via a group-sparsity-regularized training algorithm". No other decay. At
+    rate 0 rows stay.
+    """
+
+    learning_rate: ClassVar[float] = 0.01
+    initial: ClassVar[float] = 0.0
+
+    beta: float = number(1.0, "added to the root of the sum", above=0)
+    lasso: float = number(0.0, "norm up to which a row's pull towards zero wins", at_least=0)
+
+    def step(self, x: Array, g: Array, a: Array, rate: np.float32) -> Array:
+        """Return new rows; `a` is [n]."""
+        a += np.square(g).max(axis=1)
+        if rate == 0:
+            return x.copy()
+        r = (rate / (np.float32(self.beta) + np.sqrt(a)))[:, None]
+        z, lasso = g - x / r, np.float32(self.lasso)
+        norm = np.sqrt(_columns(z))[:, None]
+        kept: Array = np.where(norm <= lasso, np.float32(0), -r * z * (np.float32(1) - lasso / norm))
+        return kept
+
+
+ROW_RULES: Final[Mapping[str, type[RowwiseAdagrad | GroupAdagrad]]] = {
+    "rowwise-adagrad": RowwiseAdagrad,
+    "group-adagrad": GroupAdagrad,
+}
+
+
+class WholeRows(RowOptimizer):
+    """A rule that sees whole rows and keeps one number for each."""
+
+    def __init__(self, name: str, rule: RowwiseAdagrad | GroupAdagrad, schedule: Schedule) -> None:
+        self._name, self._rule = name, rule
+        # The schedule's arithmetic, and its checks, are `Optimizer.rate`'s.
+        self._rated = replace(build({"name": "sgd"}), schedule=schedule)
+        self.widths, self.initial = {"accumulator": 1}, {"accumulator": rule.initial}
+
+    @property
+    def config(self) -> dict[str, object]:
+        rate = schedule_config(self._rated.schedule)
+        return {"name": self._name, "learning_rate": rate, **settings(self._rule)}
+
+    def step(
+        self,
+        x: Array,
+        g: Array,
+        state: Mapping[str, Array],
+        counts: NDArray[np.uint32],
+        numbers: RowStep,
+        backend: Backend = NUMPY,
+    ) -> Array:
+        rate = self._rated.rate(numbers.version, numbers.lr_scale)
+        with np.errstate(all="ignore"):
+            for factor in (numbers.factor, numbers.scale):
+                np.multiply(g, np.float32(factor), out=g)
+            return self._rule.step(x, g, state["accumulator"][:, 0], rate)
+
+
+def rows_optimizer(config: Mapping[str, object] | None, job: Optimizer) -> RowOptimizer:
+    """Return the rule of a table: of its own `config`, or without one of the job's optimizer.
+
+    Raises OptimizerError for a rule that rows cannot have, with the reason.
+    """
+    table = dict(job.config if config is None else config)
+    name = table.get("name")
+    if isinstance(name, str) and name in ROW_RULES:
+        rule = ROW_RULES[name]
+        schedule = read_schedule(table.pop("learning_rate", rule.learning_rate))
+        del table["name"]
+        made = knobs_read(rule, table, f"optimizer {name}", also=("name", "learning_rate"))
+        return WholeRows(name, made, schedule)
+    clock = table.pop("bias", "row") if name == "adam" else "row"
+    if clock not in CLOCKS:
+        raise OptimizerError(f"optimizer adam: bias must be one of {', '.join(CLOCKS)}, got {clock!r}")
+    optimizer = build(table)
+    _check(optimizer)
+    return ElementRows(optimizer, str(clock))
+
+
+def _check(optimizer: Optimizer) -> None:
+    known = (*EXACT, *LAZY, *ROW_RULES)
+    if optimizer.name not in known:
+        raise OptimizerError(
+            f"optimizer {optimizer.name!r} has no meaning for rows that most updates do not touch; expected one of "
+            f"{', '.join(known)} for a table"
+        )
+    if optimizer.rule.weight_decay:
+        raise OptimizerError(
+            f"optimizer {optimizer.name!r}: weight_decay shrinks every row at every update, also those that no batch "
+            "has, and a table moves only touched rows; expected weight_decay 0 for a table"
+        )
+    if optimizer.clip is not None and optimizer.clip.knob != "clipvalue":
+        raise OptimizerError(
+            f"{optimizer.clip.knob} of optimizer {optimizer.name!r} needs the norm of a whole variable, and a server "
+            "has some rows of a table; expected clipvalue, or clipping by the workers"
+        )
+
+
+def _columns(rows: Array) -> Array:
+    """Return the sum of squares of each row, columns added from left to right."""
+    total: Array = np.square(rows[:, 0])
+    for column in range(1, rows.shape[1]):
+        total += np.square(rows[:, column])
+    return total

@@ -1,0 +1,329 @@
+"""Sparse tables: their specification, the keys of ids, where keys lie, and the initial row of each.
+
+An id is any int64. Its key is ``mix(id)``, a bijection onto uint64 that spreads ids evenly. The upper 12 bits of a key
+are its bucket. Each server has a contiguous range of buckets, so its keys are one slice of a sorted array. Numpy only.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pswire.model.variables import PlanError
+from pswire.values import value
+
+Keys = NDArray[np.uint64]
+Floats = NDArray[np.float32]
+
+# Fixed for all jobs, so that a checkpoint's buckets fit any number of servers up to this.
+BUCKETS: Final = 4096
+LARGEST_DIM: Final = 4096
+LONGEST_NAME: Final = 256
+# The numbers of each initializer, with defaults.
+INITIALIZERS: Final[Mapping[str, Mapping[str, float]]] = {
+    "zeros": {},
+    "uniform": {"low": -0.05, "high": 0.05},
+    "normal": {"mean": 0.0, "stddev": 0.05},
+}
+_SHIFT: Final = np.uint64(52)
+_LARGEST_SINGLE: Final = float(np.finfo(np.float32).max)
+
+
+@value
+class TableSpec:
+    """One table. Raises PlanError for a value out of bounds.
+
+    `numbers`: the initializer's, in the order of `INITIALIZERS`. `optimizer`: the rule's settings as canonical JSON;
+    "" for the job's optimizer.
+    """
+
+    name: str
+    dim: int
+    initializer: str = "uniform"
+    numbers: tuple[float, ...] = (-0.05, 0.05)
+    seed: int = 0
+    optimizer: str = ""
+    buckets: int = BUCKETS
+
+    def __post_init__(self) -> None:
+        _need(
+            isinstance(self.name, str) and 0 < len(self.name) <= LONGEST_NAME,
+            "name",
+            self.name,
+            "1 to 256 characters",
+        )
+        _need(_whole(self.dim, 1, LARGEST_DIM), "dim", self.dim, f"a whole number from 1 to {LARGEST_DIM}")
+        _need(_whole(self.seed, 0, 2**63 - 1), "seed", self.seed, "a whole number from 0 to 2^63 - 1")
+        _need(self.buckets == BUCKETS, "buckets", self.buckets, str(BUCKETS))
+        _need(
+            self.initializer in INITIALIZERS,
+            "initializer",
+            self.initializer,
+            f"one of {', '.join(INITIALIZERS)}",
+        )
+        known = INITIALIZERS[self.initializer]
+        fits = len(self.numbers) == len(known) and all(map(_single, self.numbers))
+        _need(fits, "initializer's numbers", self.numbers, f"finite float32 for each of {tuple(known)}")
+        if self.initializer == "uniform":
+            low, high = self.numbers
+            _need(low <= high and _single(high - low), "initializer's numbers", self.numbers, "low <= high")
+        if self.initializer == "normal":
+            _need(self.numbers[1] >= 0, "stddev", self.numbers[1], "0 or more")
+        _need(
+            self.optimizer == "" or _is_table(self.optimizer),
+            "optimizer",
+            self.optimizer,
+            "a JSON object, or none",
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the specification as JSON-able values, defaults included."""
+        numbers = dict(zip(INITIALIZERS[self.initializer], self.numbers, strict=True))
+        return {
+            "name": self.name,
+            "dim": self.dim,
+            "initializer": {"name": self.initializer, **numbers},
+            "seed": self.seed,
+            "optimizer": json.loads(self.optimizer) if self.optimizer else None,
+            "buckets": self.buckets,
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> "TableSpec":
+        """Read what `to_json` returned, or the part of it that differs from defaults. Raises PlanError."""
+        _need(isinstance(data, Mapping), "specification", data, "an object with name and dim")
+        table = dict(data)  # type: ignore[call-overload]
+        unknown = set(table) - {"name", "dim", "initializer", "seed", "optimizer", "buckets"}
+        _need(
+            not unknown and {"name", "dim"} <= set(table),
+            "keys",
+            sorted(map(str, table)),
+            "name and dim, and known ones",
+        )
+        initializer, numbers = _read_initializer(table.get("initializer", "uniform"))
+        optimizer = table.get("optimizer")
+        _need(
+            optimizer is None or isinstance(optimizer, Mapping), "optimizer", optimizer, "an object, or none"
+        )
+        return cls(
+            table["name"],
+            table["dim"],
+            initializer,
+            numbers,
+            table.get("seed", 0),
+            "" if optimizer is None else canonical(optimizer),
+            table.get("buckets", BUCKETS),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} (rows of {self.dim})"
+
+
+def check_tables(specs: Sequence[TableSpec]) -> None:
+    """Raise PlanError if two tables have one name."""
+    names = [spec.name for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            raise PlanError(
+                f"expected tables of different names, got {name!r} twice; rename one, or share the table"
+            )
+
+
+def canonical(settings: Mapping[str, object]) -> str:
+    """Return settings as JSON of one form, for comparison. Raises PlanError for what JSON cannot say."""
+    try:
+        return json.dumps(dict(settings), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"table: optimizer must be settings that JSON can say: {error}") from error
+
+
+def _read_initializer(given: object) -> tuple[str, tuple[float, ...]]:
+    table = {"name": given} if isinstance(given, str) else given
+    _need(
+        isinstance(table, Mapping) and "name" in table,
+        "initializer",
+        given,
+        "a name, or an object with a name",
+    )
+    assert isinstance(table, Mapping)
+    rest = {key: number for key, number in table.items() if key != "name"}
+    name = table["name"]
+    _need(
+        isinstance(name, str) and name in INITIALIZERS,
+        "initializer",
+        name,
+        f"one of {', '.join(INITIALIZERS)}",
+    )
+    known = INITIALIZERS[name]
+    _need(set(rest) <= set(known), "initializer's numbers", sorted(map(str, rest)), f"some of {tuple(known)}")
+    numbers = {**known, **rest}
+    _need(all(map(_number, numbers.values())), "initializer's numbers", numbers, "numbers")
+    return name, tuple(float(numbers[key]) for key in known)
+
+
+def _need(good: bool, what: str, got: object, expected: str) -> None:
+    if not good:
+        raise PlanError(f"table: {what} must be {expected}, got {got!r:.100}")
+
+
+def _number(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
+def _single(given: object) -> bool:
+    return _number(given) and math.isfinite(given) and abs(given) <= _LARGEST_SINGLE  # type: ignore[arg-type]
+
+
+def _whole(given: object, least: int, most: int) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and least <= given <= most
+
+
+def _is_table(text: object) -> bool:
+    try:
+        return (
+            isinstance(text, str) and isinstance(read := json.loads(text), dict) and canonical(read) == text
+        )
+    except (ValueError, PlanError):
+        return False
+
+
+# Keys
+
+_FIRST, _SECOND = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
+_BACK = tuple(np.uint64(pow(factor, -1, 2**64)) for factor in (_SECOND, _FIRST))
+_33 = np.uint64(33)
+
+
+def mix(ids: ArrayLike) -> Keys:
+    """Return the key of each id: the 64-bit finaliser of MurmurHash3 (Appleby 2011), a bijection.
+
+    Raises TypeError unless `ids` are integers that fit int64.
+    """
+    given = np.asarray(ids)
+    if given.size == 0:
+        given = given.astype(np.int64)
+    if given.dtype.kind not in "iu" or (given.dtype == np.uint64 and bool((given >> np.uint64(63)).any())):
+        raise TypeError(f"ids must be whole numbers of int64, got {given.dtype}")
+    return _finalise(given.astype(np.int64).view(np.uint64), np.uint64(_FIRST), np.uint64(_SECOND))
+
+
+def unmix(keys: Keys) -> NDArray[np.int64]:
+    """Return the ids of keys: the inverse of `mix`."""
+    return _finalise(keys, *_BACK).view(np.int64)
+
+
+def _finalise(bits: Keys, first: np.uint64, second: np.uint64) -> Keys:
+    # A shift by more than half of the bits is its own inverse under xor.
+    bits = bits ^ (bits >> _33)
+    bits = bits * first
+    bits ^= bits >> _33
+    bits *= second
+    bits ^= bits >> _33
+    return bits
+
+
+def bucket(keys: Keys) -> NDArray[np.int64]:
+    """Return the bucket of each key, from 0 to `BUCKETS` - 1."""
+    return (keys >> _SHIFT).astype(np.int64)
+
+
+def bucket_range(server: int, servers: int) -> tuple[int, int]:
+    """Return the buckets [start, stop) of a server; ranges of all servers cover all buckets.
+
+    Raises PlanError unless 0 <= server < servers <= BUCKETS.
+    """
+    _need(0 < servers <= BUCKETS, "number of servers", servers, f"from 1 to {BUCKETS}")
+    _need(0 <= server < servers, "server", server, f"from 0 to {servers - 1}")
+    return server * BUCKETS // servers, (server + 1) * BUCKETS // servers
+
+
+def split(keys: Keys, servers: int) -> tuple[slice, ...]:
+    """Return each server's slice of sorted keys."""
+    starts = [bucket_range(server, servers)[0] for server in range(servers)]
+    at = np.searchsorted(keys, np.array(starts, np.uint64) << _SHIFT)
+    return tuple(slice(int(start), int(stop)) for start, stop in zip(at, [*at[1:], keys.size], strict=True))
+
+
+def check_keys(keys: Keys, start: int, stop: int) -> str | None:
+    """Return what is wrong with keys of a message for buckets [start, stop), or None.
+
+    Expected are keys that rise strictly, all in these buckets.
+    """
+    if keys.size and not bool((keys[1:] > keys[:-1]).all()):
+        return "expected sorted keys without duplicates"
+    if keys.size and not (start <= int(keys[0] >> _SHIFT) and int(keys[-1] >> _SHIFT) < stop):
+        return f"expected keys of buckets {start} to {stop - 1}, got one of another server's"
+    return None
+
+
+# Batches
+
+
+def unique(ids: ArrayLike) -> tuple[Keys, NDArray[np.int32]]:
+    """Return the sorted unique keys of `ids`, and of each id (flattened) its position among them."""
+    keys, inverse = np.unique(mix(ids).reshape(-1), return_inverse=True)
+    return keys, inverse.reshape(-1).astype(np.int32)
+
+
+def sums(inverse: NDArray[np.int32], gradients: Floats, rows: int) -> Floats:
+    """Return the sum of gradients of each of `rows` keys, added in the order of positions.
+
+    `gradients`: float32 [len(inverse), dim]. The bits are those of TensorFlow's segment sum.
+    """
+    total = np.zeros((rows, gradients.shape[1]), np.float32)
+    with np.errstate(all="ignore"):
+        np.add.at(total, inverse, gradients)
+    return total
+
+
+# Initial rows
+
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+
+
+def initial_rows(spec: TableSpec, keys: Keys) -> Floats:
+    """Return the initial rows of `keys`, float32 [n, dim]: a pure function of seed, table name, key and column.
+
+    Draws are SplitMix64's (Steele, Lea, Flood 2014), numbered by column. "uniform" scales the upper 24 bits. "normal"
+    adds twelve uniforms of 16 bits, less their mean: a sum of whole numbers, so that every machine has its bits;
+    within 6 standard deviations.
+    """
+    if spec.initializer == "zeros":
+        return np.zeros((keys.size, spec.dim), np.float32)
+    first, second = map(np.float32, spec.numbers)
+    per = 1 if spec.initializer == "uniform" else 3
+    draws = _draws(spec, keys, spec.dim * per)
+    if spec.initializer == "uniform":
+        share = (draws >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+        return share * (second - first) + first
+    quarters = np.zeros(draws.shape, np.int64)
+    for shift in (0, 16, 32, 48):
+        quarters += ((draws >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64)
+    total = quarters.reshape(keys.size, spec.dim, per).sum(axis=2) - 6 * 0xFFFF
+    rows: Floats = total.astype(np.float32) * np.float32(2.0**-16) * second + first
+    return rows
+
+
+def _draws(spec: TableSpec, keys: Keys, count: int) -> Keys:
+    salt = hashlib.sha256(f"{spec.seed}:{spec.name}".encode()).digest()[:8]
+    start = _splitmix(keys ^ np.uint64(int.from_bytes(salt, "little")))
+    steps = np.array([(step + 1) * _GOLDEN % 2**64 for step in range(count)], np.uint64)
+    return _splitmix(start[:, None] + steps)
+
+
+def _splitmix(bits: Keys) -> Keys:
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def tables_from_json(data: Any) -> tuple[TableSpec, ...]:
+    """Read a list of specifications. Raises PlanError."""
+    _need(isinstance(data, list | tuple), "list of tables", data, "a list")
+    specs = tuple(TableSpec.from_json(each) for each in data)
+    check_tables(specs)
+    return specs

@@ -1,0 +1,165 @@
+"""Rules for rows: a dense variable's bits under sgd and adagrad; the written formulas for all others."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from psserver.fast import FastBackend
+from psserver.optimizers import NUMPY, Backend, OptimizerError, build
+from psserver.optimizers.rows import rows_optimizer
+from psserver.policies import TensorParts
+from psserver.shard.tables import Table
+from psserver.shard.updater import Updater
+from pswire.model.tables import TableSpec, initial_rows, mix, split, sums, unique
+from tests.tables.twin import SGD, table, update
+
+IDS = 40
+KEYS = np.sort(mix(np.arange(IDS)))
+ONES = TableSpec("t", 1, "uniform", (1.0, 1.0))
+
+
+@pytest.fixture(params=["numpy", "compiled"])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    if request.param == "numpy":
+        yield NUMPY
+        return
+    with FastBackend(1) as backend:
+        yield backend
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("name", ["sgd", "adagrad"])
+def test_a_table_has_the_bits_of_a_dense_variable(name: str, servers: int, backend: Backend) -> None:
+    """Claim 3, of a shard's arithmetic: factors, scales and rates of each update drawn at random."""
+    optimizer = build({"name": name, "learning_rate": 0.1})
+    spec, random = TableSpec("t", 3), np.random.default_rng(servers)
+    dense = Updater(optimizer, TensorParts(), IDS * 3, backend)
+    if isinstance(backend, FastBackend):
+        backend.prepare(dense.variants)
+        assert backend.wait_ready(), backend.reason
+    now = initial_rows(spec, KEYS).reshape(-1)
+    tables = [Table(spec, rows_optimizer(None, optimizer), backend) for _ in range(servers)]
+    for version in range(70):
+        count, lr_scale = int(random.integers(1, 4)), float(random.choice([1.0, 0.3]))
+        parts = []
+        for _ in range(count):
+            keys = np.sort(random.choice(KEYS, int(random.integers(0, IDS)), replace=False))
+            rows = random.standard_normal((keys.size, 3)).astype(np.float32)
+            factor = float(random.choice([1.0, 0.7]))
+            parts.append((keys, rows, factor))
+            wide = np.zeros((IDS, 3), np.float32)
+            wide[np.searchsorted(KEYS, keys)] = rows
+            dense.add(wide.reshape(-1), factor, "w", None, 0.0)
+        out = np.empty_like(now)
+        assert dense.step(now, out, version, 1 / count, lr_scale)
+        dense.clear()
+        now = out
+        for each, here in zip(
+            tables, zip(*(split(keys, servers) for keys, _, _ in parts), strict=True), strict=True
+        ):
+            own = [(keys[part], rows[part], f) for (keys, rows, f), part in zip(parts, here, strict=True)]
+            each.commit(each.compute(own, 1 / count, lr_scale), keep=False)
+        found = [each.read(KEYS[part]) for each, part in zip(tables, split(KEYS, servers), strict=True)]
+        assert np.concatenate(found).reshape(-1).tobytes() == now.tobytes()
+
+
+def test_an_id_twice_in_a_batch_counts_as_in_a_dense_gradient() -> None:
+    """Claim 5: ids (1, 1, 3), gradients 1, 2, 3, twice; Keras gives 0.7728 on slices and 0.8300 on the dense one."""
+    ours = table({"name": "adagrad", "learning_rate": 0.1}, ONES)
+    keys, inverse = unique([1, 1, 3])
+    for _ in range(2):
+        update(ours, (keys, sums(inverse, np.array([[1], [2], [3]], np.float32), 2), 1.0))
+    row = float(ours.read(mix([1]))[0, 0])
+    assert round(row, 4) == 0.8300 and round(row, 4) != 0.7728
+
+
+def test_the_first_step_of_a_late_row_of_adam() -> None:
+    """Claim 19: one rate with the row's clock, 3.16 rates with the global one."""
+    late = (mix([7]), np.array([[0.5]], np.float32), 1.0)
+    steps = {}
+    for clock in ("row", "global"):
+        ours = table({"name": "adam", "learning_rate": 0.001, "bias": clock}, ONES, version=100_000)
+        update(ours, late)
+        steps[clock] = (1 - float(ours.read(late[0])[0, 0])) / 0.001
+    assert abs(steps["row"] - 1) < 0.01
+    assert abs(steps["global"] - 0.1 / math.sqrt(0.001)) < 0.01
+
+
+@pytest.mark.parametrize("name", ["momentum", "rmsprop", "adam", "ftrl"])
+def test_lazy_rules_are_the_dense_ones_on_touched_rows(name: str) -> None:
+    """A row that every update touches moves as a dense variable; a row that rests keeps its bits."""
+    config = {"name": name, "learning_rate": 0.01}
+    ours, optimizer = table(config), build(config)
+    both = np.sort(mix([1, 2]))
+    x, random = ours.read(both[:1])[0], np.random.default_rng(0)
+    slots, resting = optimizer.init(3), np.empty(0, np.float32)
+    for version in range(20):
+        keys = both if version == 0 else both[:1]
+        rows = random.standard_normal((keys.size, 3)).astype(np.float32)
+        update(ours, (keys, rows, 1.0))
+        if version == 0:
+            resting = ours.read(both[1:])
+        out = np.empty_like(x)
+        optimizer.update(x, rows[0].copy(), out, slots, version=version, lr_scale=1.0)
+        x = out
+    assert ours.read(both[:1])[0].tobytes() == x.tobytes()
+    assert ours.read(both[1:]).tobytes() == resting.tobytes()
+
+
+def test_rowwise_adagrad_is_its_formula() -> None:
+    ours, a, x = table({"name": "rowwise-adagrad", "learning_rate": 0.1}), 0.0, None
+    key = mix([4])
+    x = ours.read(key).astype(np.float64)
+    for seed in range(10):
+        g = np.random.default_rng(seed).standard_normal((1, 3)).astype(np.float32)
+        update(ours, (key, g, 1.0))
+        a += float((g.astype(np.float64) ** 2).mean())
+        x = x - 0.1 * g / (math.sqrt(a) + 1e-8)
+    np.testing.assert_allclose(ours.read(key), x, rtol=1e-5)
+
+
+def test_group_adagrad_is_its_formula_and_makes_zeros() -> None:
+    ours = table({"name": "group-adagrad", "learning_rate": 0.1, "lasso": 0.5})
+    key, a = mix([4]), 0.0
+    x = ours.read(key).astype(np.float64)
+    for seed in range(10):
+        g = np.random.default_rng(seed).standard_normal((1, 3)).astype(np.float32)
+        update(ours, (key, g, 1.0))
+        a += float((g.astype(np.float64) ** 2).max())
+        r = 0.1 / (1 + math.sqrt(a))
+        z = g - x / r
+        norm = float(np.linalg.norm(z))
+        x = np.zeros_like(x) if norm <= 0.5 else -r * z * (1 - 0.5 / norm)
+    np.testing.assert_allclose(ours.read(key), x, rtol=1e-4)
+    strong = table({"name": "group-adagrad", "lasso": 1e6})
+    update(strong, (key, np.ones((1, 3), np.float32), 1.0))
+    assert not strong.read(key).any() and strong.count == 1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"name": "sgd", "weight_decay": 0.1},
+        {"name": "adamw"},
+        {"name": "lamb"},
+        {"name": "dana-zero"},
+        {"name": "adam", "clipnorm": 1.0},
+        {"name": "adam", "bias": "none"},
+        {"name": "sgd", "bias": "row"},
+        {"name": "rowwise-adagrad", "weight_decay": 0.1},
+        {"name": "group-adagrad", "lasso": -1.0},
+    ],
+)
+def test_rules_that_rows_cannot_have_are_refused(config: dict[str, object]) -> None:
+    with pytest.raises(OptimizerError):
+        rows_optimizer(config, build(SGD))
+
+
+@pytest.mark.parametrize(
+    "name", ["sgd", "adagrad", "momentum", "rmsprop", "adam", "ftrl", "rowwise-adagrad", "group-adagrad"]
+)
+def test_settings_round_trip(name: str) -> None:
+    made = rows_optimizer({"name": name}, build(SGD))
+    assert rows_optimizer(made.config, build(SGD)).config == made.config

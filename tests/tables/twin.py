@@ -1,0 +1,50 @@
+"""A table's dumb twin: dictionaries of rows, every version kept; and what tests of tables share."""
+
+import numpy as np
+
+from psserver.optimizers import build
+from psserver.optimizers.rows import rows_optimizer
+from psserver.shard.tables import Contribution, Table
+from pswire.model.tables import TableSpec, initial_rows, mix
+
+SGD: dict[str, object] = {"name": "sgd", "learning_rate": 0.25}
+SPEC = TableSpec("t", 3, "uniform", (-1.0, 1.0), 5)
+
+
+def table(config: dict[str, object] | None = None, spec: TableSpec = SPEC, version: int = 0) -> Table:
+    return Table(spec, rows_optimizer(config, build(SGD)), version=version)
+
+
+def gradient(ids: list[int], seed: int, factor: float = 1.0, dim: int = 3) -> Contribution:
+    """Return a random contribution with rows of `ids`."""
+    keys = np.unique(mix(np.array(ids, np.int64)))
+    rows = np.random.default_rng(seed).standard_normal((keys.size, dim)).astype(np.float32)
+    return keys, rows, factor
+
+
+def update(table: Table, *contributions: Contribution, keep: bool = False) -> None:
+    table.commit(table.compute(contributions, 1.0 / max(len(contributions), 1), 1.0), keep=keep)
+
+
+class Twin:
+    """SGD on rows by key; `versions` has all of them."""
+
+    def __init__(self) -> None:
+        self.versions: list[dict[int, np.ndarray]] = [{}]
+
+    def update(self, *contributions: Contribution) -> None:
+        now, scale = dict(self.versions[-1]), np.float32(1.0 / max(len(contributions), 1))
+        sums: dict[int, np.ndarray] = {}
+        for keys, rows, factor in contributions:
+            for key, row in zip(keys.tolist(), rows, strict=True):
+                own = row * np.float32(factor)
+                sums[key] = sums[key] + own if key in sums else own
+        for key, total in sums.items():
+            now[key] = self.read([key], -1)[0] - total * scale * np.float32(0.25)
+        self.versions.append(now)
+
+    def read(self, keys: list[int], version: int) -> np.ndarray:
+        fresh = initial_rows(SPEC, np.array(keys, np.uint64))
+        return np.array(
+            [self.versions[version].get(key, row) for key, row in zip(keys, fresh, strict=True)], np.float32
+        ).reshape(len(keys), 3)
