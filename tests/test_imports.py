@@ -175,7 +175,8 @@ RULES = (
             "psserver.service",
         ),
         but=("pslab.simulator.folder",),
-        save=("psworker.engine", "psworker.local", "psworker.work"),
+        # A job's import and errors are those of a problem of one's own, too.
+        save=("psworker.engine", "psworker.local", "psworker.work", "psworker.job"),
     ),
     Rule(
         "pslab.simulator.folder",
@@ -375,7 +376,7 @@ def test_simulator_loads_no_network() -> None:
     assert not found & {*TENSORFLOW, "grpc"}
     worker = {name for name in found if name.startswith("psworker.")}
     assert all(
-        within(name, ("psworker.engine", "psworker.local", "psworker.work", "psworker.errors"))
+        within(name, tuple(f"psworker.{each}" for each in ("engine", "local", "work", "errors", "job")))
         for name in worker
     ), worker
 

@@ -87,5 +87,6 @@ def _check(experiment: Experiment) -> None:
     problem = experiment.simulation.problem
     if problem == "none" or (problem == "auto" and not experiment.job.module):
         raise AdviceError(
-            "there is nothing to learn here: expected [job] module, or simulation.problem = logistic, mlp or quadratic"
+            "there is nothing to learn here: expected [job] module, or simulation.problem = logistic, mlp, quadratic "
+            "or module:Class of your own"
         )

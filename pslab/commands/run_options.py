@@ -101,7 +101,9 @@ def _words(how: RunOptions) -> list[str]:
 
 
 def advise(experiment: Experiment) -> None:
-    """Print a note if the policy is meant for another optimizer. Raises OptimizerError."""
+    """Print notes: what is the user's own code; a policy that is meant for another optimizer. Raises OptimizerError."""
+    for key, value in experiment.own_code.items():
+        click.echo(f"note: {key} = {value} is your own code", err=True)
     if experiment.optimizer.name == FROM_JOB:
         return
     advised = advice(experiment.policy.name, build_optimizer(experiment.optimizer.config).config)

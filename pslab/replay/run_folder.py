@@ -83,7 +83,7 @@ def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
         try:
             return numpy_problem(problem, simulation.options, simulation.units)
         except ProblemError as error:
-            raise RunError(f"{run.path / EXPERIMENT}: simulation.options: {error}") from error
+            raise RunError(f"{run.path / EXPERIMENT}: {error}") from error
     # The replay runs in one process, on the device of the first worker.
     section = experiment.workers.get(0)
     trainer: Trainer = load_trainer(

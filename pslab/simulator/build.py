@@ -149,7 +149,11 @@ def trainer_factory(
     try:
         shared = numpy_problem(problem, simulation.options, simulation.units)
     except ProblemError as error:
-        raise SimulationError(f"simulation.options: {error}") from error
+        raise SimulationError(str(error)) from error
+    if simulation.until_accuracy and "accuracy" not in getattr(shared.problem, "metrics", ("accuracy",)):
+        raise SimulationError(
+            f"simulation.until_accuracy is given, but evaluate() of {problem} gives no accuracy"
+        )
     return lambda number: shared
 
 
@@ -280,7 +284,7 @@ def _check_learning(experiment: Experiment) -> None:
     if simulation.options and simulation.problem == "auto":
         raise SimulationError(
             "simulation.options are those of a problem, but none is named; "
-            "expected simulation.problem = quadratic, logistic or mlp"
+            "expected simulation.problem = quadratic, logistic, mlp or module:Class of your own"
         )
     if not simulation.until_accuracy:
         return
@@ -291,7 +295,7 @@ def _check_learning(experiment: Experiment) -> None:
     if problem in ("none", "quadratic"):
         raise SimulationError(
             f"simulation.until_accuracy is given, but problem {problem} has no accuracy; "
-            "expected logistic, mlp or a [job]"
+            "expected logistic, mlp, a [job] or a problem of your own that measures it"
         )
 
 

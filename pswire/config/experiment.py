@@ -168,6 +168,12 @@ class Experiment(Section):
                 context = {"key": key, "instead": instead}
                 raise PydanticCustomError("unused", "{key}: not with job.script: {instead}", context)
 
+    @property
+    def own_code(self) -> dict[str, str]:
+        """The keys that name code of the user's for the simulation, and their values."""
+        named = {"policy.name": self.policy.name, "simulation.problem": self.simulation.problem}
+        return {key: value for key, value in named.items() if ":" in value}
+
     def to_toml(self) -> str:
         """Return the resolved experiment, with defaults; `load_experiment` reads it back to an equal one."""
         tables: dict[str, dict[str, object]] = {

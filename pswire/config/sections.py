@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_serializer
 from pydantic_core import PydanticCustomError
 
 from pswire.config.distributions import DelayError, parse
 from pswire.config.units import parse_size
+from pswire.nearest import did_you_mean
 
 # Up to thirty years: beyond, a clock tick would be lost in rounding.
 Time = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -16,7 +17,8 @@ Count = Annotated[int, Field(ge=0, le=65536)]
 Chance = Annotated[float, Field(ge=0, lt=1)]
 WorkerNumber = Annotated[int, Field(ge=0, le=65536)]
 # Names a class or function of the user's: "package.module:attribute" or "path/file.py:attribute".
-Target = Annotated[str, Field(pattern=r".+:[A-Za-z_][A-Za-z0-9_]*")]
+_TARGET = r".+:[A-Za-z_][A-Za-z0-9_]*"
+Target = Annotated[str, Field(pattern=_TARGET)]
 
 
 class Section(BaseModel):
@@ -46,6 +48,17 @@ def _rate(value: float) -> float:
     return value
 
 
+def _problem(text: str) -> str:
+    if text not in PROBLEMS and not re.fullmatch(_TARGET, text):
+        known = ", ".join(map(repr, PROBLEMS))
+        expected = f"{known} or module:Class of your own{did_you_mean(text, PROBLEMS)}"
+        raise PydanticCustomError("shape", "expected {expected}", {"expected": expected})
+    return text
+
+
+# What simulated workers compute; "package.module:Class" names a problem of the user's.
+PROBLEMS = ("auto", "none", "job", "quadratic", "logistic", "mlp")
+ProblemName = Annotated[str, AfterValidator(_problem)]
 # A distribution of times, such as "exponential(0.05)", as pswire.config.distributions reads it.
 DelayText = Annotated[str, AfterValidator(_delay)]
 
@@ -130,9 +143,9 @@ class SimulationSection(Section):
     factors: Annotated[dict[int, Time], BeforeValidator(keyed_by_number)] = Field(default_factory=dict)
     """worker number -> factor on the duration of its steps"""
 
-    problem: Literal["auto", "none", "job", "quadratic", "logistic", "mlp"] = "auto"
-    """what is computed: `none` (time only), a problem below, or `job` (the `[job]`, for real); `auto`: `job` if there
-    is one, else `none`"""
+    problem: ProblemName = "auto"
+    """what is computed: `none` (time only), a problem below, `module:Class` of your own, or `job` (the `[job]`, for
+    real); `auto`: `job` if there is one, else `none`"""
 
     options: dict[str, Any] = Field(default_factory=dict)
     """options of the problem; an error without a problem"""

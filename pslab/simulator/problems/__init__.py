@@ -1,4 +1,4 @@
-"""Problems for simulated workers: numpy only, gradients by hand, optima known.
+"""Problems for simulated workers: numpy only, gradients by hand. Of the built-in ones the optima are known.
 
 Here: a problem from its name and options, as an experiment file has them.
 """
@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from pslab.simulator.problems.digits import Logistic, Mlp
+from pslab.simulator.problems.own import own_problem
 from pslab.simulator.problems.problem import Gradient, NumpyTrainer, Problem, ProblemError
 from pslab.simulator.problems.quadratic import Quadratic
 from pswire.nearest import did_you_mean
@@ -23,10 +24,20 @@ _POSITIVE = ("dimensions", "condition", "batches_per_epoch", "batch_size", "hidd
 
 
 def numpy_problem(name: str, options: Mapping[str, object], units: int = 0) -> NumpyTrainer:
-    """Return the trainer of a problem. `units`: its data is dealt as that many work units, if above 0.
+    """Return the trainer of a problem. `name`: a built-in one, or module:Class of your own.
 
-    Raises ProblemError for an unknown problem, an unknown option or an invalid value.
+    `units`: its data is dealt as that many work units, if above 0. Raises ProblemError for an unknown problem, an
+    unknown option, an invalid value, or a class of your own that is no problem.
     """
+    if ":" in name:
+        return NumpyTrainer(own_problem(name, options), units)
+    try:
+        return NumpyTrainer(_built_in(name, options), units)
+    except ProblemError as error:
+        raise ProblemError(f"simulation.options: {error}") from error
+
+
+def _built_in(name: str, options: Mapping[str, object]) -> Problem:
     if name not in PROBLEMS:
         raise ProblemError(f"unknown problem {name!r}{did_you_mean(name, PROBLEMS)}")
     known = {option.name: option.default for option in fields(PROBLEMS[name])}
@@ -35,7 +46,8 @@ def numpy_problem(name: str, options: Mapping[str, object], units: int = 0) -> N
         if option not in known:
             raise ProblemError(f"problem {name} has no option {option!r}{did_you_mean(option, known)}")
         given[option] = _fitting(option, value, known[option])
-    return NumpyTrainer(PROBLEMS[name](**given), units)
+    made: Problem = PROBLEMS[name](**given)
+    return made
 
 
 def _fitting(option: str, value: object, default: object) -> object:
