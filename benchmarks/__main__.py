@@ -3,6 +3,7 @@
 import sys
 
 from benchmarks import checkpoints, cli, recovery
+from benchmarks.advisor import cli as advisor
 from benchmarks.links import cli as links
 from benchmarks.swarm import cli as swarm
 
@@ -14,6 +15,8 @@ elif sys.argv[1:2] == ["recovery"]:
     recovery.main(sys.argv[2:], prog_name="bench recovery")
 elif sys.argv[1:2] == ["links"]:
     links.main(sys.argv[2:], prog_name="bench links")
+elif sys.argv[1:2] == ["advisor"]:
+    advisor.main(sys.argv[2:], prog_name="bench advisor")
 elif sys.argv[1:2] == ["fit"]:
     # These load TensorFlow, which others do not need.
     from benchmarks.programs import fit_speed
