@@ -15,7 +15,7 @@ from typing import Any
 
 from pslab.advise.judge import Judged, Play, judge, standing
 from pslab.advise.shelf import Candidate
-from pslab.advise.source import CONTRIBUTIONS, AdviceError
+from pslab.advise.source import CONTRIBUTIONS, AdviceError, Question
 from pslab.compare.groups import Goals, measured
 from pslab.launch.simulated import SharedTrainers, run_simulated
 from pslab.runs.folder import Run
@@ -44,11 +44,11 @@ class Progress:
 
 
 class Advisor:
-    """Plays candidates for one experiment and goal; `folder` holds the file of plays, and one run at a time."""
+    """Plays candidates for one question and goal; `folder` holds the file of plays, and one run at a time."""
 
     def __init__(
         self,
-        experiment: Experiment,
+        question: Question,
         goals: Goals,
         candidates: Sequence[Candidate],
         seeds: int,
@@ -56,7 +56,8 @@ class Advisor:
         say: Callable[[Progress], object],
     ) -> None:
         """Raises AdviceError where `folder` has the plays of another question."""
-        self._experiment, self._goals, self._folder, self._say = experiment, goals, folder, say
+        self._experiment, self._outages = question.experiment, question.outages
+        self._goals, self._folder, self._say = goals, folder, say
         self._seeds = seeds
         self.plays: dict[Candidate, dict[int, Play]] = {candidate: {} for candidate in candidates}
         self.interrupted: ExitCode | None = None
@@ -141,8 +142,10 @@ class Advisor:
             simulation["seconds"] = PATIENCE * best
         run = {"seed": self._experiment.run.seed + seed - 1, "checkpoint_every": "", "engine": "simulated"}
         job = {"evaluate_every": "", "monitor": experiment.job.monitor}
+        faults = {"faults": self._outages.faults(seed)} if self._outages.crashes else {}
         return experiment.model_copy(
             update={
+                **faults,
                 "simulation": experiment.simulation.model_copy(update=simulation),
                 "run": experiment.run.model_copy(update=run),
                 "job": experiment.job.model_copy(update=job),
@@ -194,7 +197,7 @@ class Advisor:
             file.write(json.dumps(record) + "\n")
 
     def _header(self) -> Mapping[str, Any]:
-        text = self._experiment.to_toml().encode()
+        text = f"{self._experiment.to_toml()}{self._outages}".encode()
         goals = {"accuracy": self._goals.accuracy, "loss": self._goals.loss}
         return {"experiment": hashlib.sha256(text).hexdigest(), "goals": goals}
 

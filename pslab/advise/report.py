@@ -15,7 +15,8 @@ from pswire.config.experiment import Experiment
 
 HEAD = ("choice", "plays", "seconds", "P(best)", "ratio to sync", "80 % interval", "wasted", "least worker")
 UNKNOWN = (
-    "what a new link, another machine or a worker that fails would change, unless --cluster describes it",
+    "what a new link, another machine or failures that the run had not would change, unless --cluster describes it",
+    "the processor time of workers that start again",
     "the time that servers take for an update, beyond what the measured steps hold",
     "learning rates between and beyond those that were tried, and schedules",
     "policies whose workers take several steps of their own, and your own policies",
@@ -25,13 +26,15 @@ UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """`skipped`: a sentence for each policy that could not be tried; `whole`: it was not interrupted."""
+    """`skipped`: a sentence for each policy that could not be tried; `lost`: how often the run lost a worker that came
+    back; `whole`: it was not interrupted."""
 
     experiment: Experiment
     goals: Goals
     judged: Sequence[Judged]
     skipped: Sequence[str]
     seeds: int
+    lost: int
     whole: bool
 
     @property
@@ -64,13 +67,15 @@ class Advice:
             found.append(f"It cannot be told from {'; '.join(tied)}. It is the simplest of them.")
         if math.isfinite(first.ratio) and not first.candidate.baseline:
             found.append(
-                f"It needs {first.ratio:.2f} of the time of sync (80 % of resampled seeds: {first.low:.2f} to "
-                f"{first.high:.2f})."
+                f"It needs {first.ratio:.2f} of the time of sync ({first.low:.2f} to {first.high:.2f} in 4 of "
+                "5 measurements by as many real runs)."
             )
         if first.least_share < 0.5:
             found.append(
                 f"The slowest worker has {first.least_share:.0%} of an equal part: the model hardly sees its data."
             )
+        if self.lost:
+            found.append(f"The run lost a worker {self.lost} times, and so do plays that take as long.")
         if not self.whole:
             found.append("Interrupted: more seeds would tell more apart. The same command goes on.")
         return found
@@ -146,8 +151,9 @@ def _page(advice: Advice) -> str:
     )
     notes = [
         f"Every candidate was played on the simulator with the same seeds, delays and batches, at most {advice.seeds} "
-        "times; after each seed the better half went on. Seconds are virtual. P(best) and the intervals come from "
-        "resampling the seeds. A tie cannot be told from the fastest.",
+        "times; after each seed the better half went on. Seconds are virtual. P(best) comes from resampling the "
+        "seeds. The interval is that of a ratio measured by as many real runs, with 5 % for the error of the pace. A "
+        "tie cannot be told from the fastest.",
         *(f"Not tried: {sentence}" for sentence in advice.skipped),
     ]
     style = (

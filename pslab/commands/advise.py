@@ -111,12 +111,13 @@ def advise(
         name = source.resolve().stem if source.is_file() else source.resolve().name
         folder = out or Path("runs") / f"{name}-advice"
         folder.mkdir(parents=True, exist_ok=True)
-        experiment = load_source(source, folder, cluster)
+        question = load_source(source, folder, cluster)
+        experiment = question.experiment
         tried = list(candidates(experiment, rates))
         skipped = [each for each in tried if isinstance(each, str)]
         chosen = [each for each in tried if isinstance(each, Candidate)]
         say = _say_json if as_json else _say
-        advisor = Advisor(experiment, goals, chosen, seeds, folder, say)
+        advisor = Advisor(question, goals, chosen, seeds, folder, say)
         judged = advisor.run()
         if not judged:
             if advisor.interrupted is not None:
@@ -125,7 +126,8 @@ def advise(
                 "no play reached the goal, so there is nothing to rank: expected a goal that this job reaches within "
                 "job.epochs, with one of these learning rates (--rates)"
             )
-        advice = Advice(experiment, goals, judged, skipped, seeds, whole=advisor.interrupted is None)
+        lost = len(question.outages.crashes)
+        advice = Advice(experiment, goals, judged, skipped, seeds, lost, whole=advisor.interrupted is None)
         page, first = write(advice, folder)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
