@@ -287,7 +287,7 @@ class PolicyDriver:
         """Let `policy` decide from now on, at once for waiting workers. Raises PolicyError, with nothing changed."""
         self.check_succession(policy)
         assert isinstance(policy, ComposedPolicy) and isinstance(self.policy, ComposedPolicy)
-        policy.succeed(self.policy)
+        policy.succeed(self.policy, now)
         self.policy, self.ahead = policy, policy.ahead
         waiting = [m for m in self._ledger.roster.by_rank() if m.requested is not None and m.known_to_policy]
         if waiting:

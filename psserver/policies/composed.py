@@ -263,9 +263,22 @@ class ComposedPolicy(Policy):
         self._view, self._examined_at = view, None
         self._at, self._set, self._passed = saved.deadline, saved.timer, saved.passed
 
-    def succeed(self, former: "ComposedPolicy") -> None:
-        """Take over from another composition, with its view of the job but without its gate's memory."""
-        self._view, self._examined_at = restored(save(former._view)), None
+    def succeed(self, former: "ComposedPolicy", t: float) -> None:
+        """Take over from another composition at `t`, with its view of the job but without its gate's memory.
+
+        Times go on where both need them. Where the former kept none, tickets that are open count from now on.
+        """
+        fresh, view = self._view.times, restored(save(former._view))
+        if fresh is None:
+            view.times = None
+        elif view.times is None:
+            fresh.now = fresh.began = microseconds(t)
+            fresh.first = fresh.now if view.buffer else None
+            view.times = fresh
+            view.open = {number: replace(opened, at=fresh.now) for number, opened in view.open.items()}
+        self._view, self._examined_at = view, None
+        # A timer that is set stays so: it is set anew or cleared at the next step, or fires without effect.
+        self._set = former._set
 
     # Events
 
