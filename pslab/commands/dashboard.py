@@ -9,6 +9,7 @@ from pslab.commands.failure import EPILOG, Failure, trust_option
 from pslab.commands.live import observer_credentials
 from pslab.dashboard import sources
 from pslab.dashboard.access import is_loopback
+from pslab.dashboard.playground.settings import NOTHING, Own
 from pslab.dashboard.serve import PORT, ServeError, check_installed, link, listening, serve, token_for
 from pslab.launch.status_client import StatusError
 from pslab.runs.folder import RunError
@@ -40,6 +41,20 @@ from pswire.security.settings import SecurityOptions
 )
 @insecure_option
 @overrides_option("Override a key of EXPERIMENT: policy.name=async. Repeatable.")
+@click.option(
+    "--own-policy",
+    "own_policies",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="A policy of your own among the playground's choices; on the loopback only. Repeatable.",
+)
+@click.option(
+    "--own-problem",
+    "own_problems",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="The same for a problem of your own.",
+)
 @trust_option
 @security_options
 def dashboard(
@@ -47,6 +62,8 @@ def dashboard(
     port: int,
     bind: str,
     overrides: tuple[str, ...],
+    own_policies: tuple[str, ...],
+    own_problems: tuple[str, ...],
     trust: bool,
     security: SecurityOptions,
 ) -> None:
@@ -55,7 +72,8 @@ def dashboard(
     \b
     HOST:PORT   a live cluster; the server with task index 0
     RUN         a run folder: live while the run goes on, afterwards with a time slider
-    EXPERIMENT  an experiment file, simulated as its [simulation] says, without its [job]
+    EXPERIMENT  an experiment file, simulated as its [simulation] says, without its [job]; a policy or problem of your
+                own in it runs in this page's processes, and is marked as such
     nothing     the playground alone
 
     The page shows who waits, why and for whom; a lane for each worker; loss, staleness, rates, servers
@@ -71,7 +89,13 @@ def dashboard(
         observing = observer_credentials(security, Path(target), trusted=trust)
     try:
         check_installed()
-        source = sources.find(target, overrides, observing, trusted=trust)
+        own = Own(own_policies, own_problems)
+        source = sources.find(target, overrides, observing, trusted=trust, own=own)
+        if source.pool.own != NOTHING and not is_loopback(bind):
+            raise ExperimentError(
+                f"--bind {bind}: other machines reach this address, and the playground would run your own code for "
+                "them: expected the loopback, or built-in policies and problems"
+            )
         sock = listening(bind, port)
     except (RunError, ExperimentError, AddressError) as error:
         raise Failure(error) from error

@@ -8,7 +8,7 @@ from typing import Any
 from pslab.dashboard.access import is_loopback
 from pslab.dashboard.observer import Observer
 from pslab.dashboard.playground.pool import Pool
-from pslab.dashboard.playground.settings import SettingsError, experiment_of
+from pslab.dashboard.playground.settings import NOTHING, Own, SettingsError, experiment_of
 from pslab.dashboard.runs import RunPages
 from pslab.launch.status_client import StatusClient, StatusError, StatusUntrusted
 from pslab.runs.folder import RunError, address_of
@@ -22,6 +22,7 @@ NOTE = (
 )
 
 NO_SETTINGS = "--set: expected an experiment file to override"
+NO_OWN = "--own-policy and --own-problem are for the playground: expected no target, or an experiment file"
 
 
 @dataclass
@@ -46,22 +47,27 @@ def find(
     credentials: Credentials = NO_TLS,
     *,
     trusted: bool = False,
+    own: Own = NOTHING,
 ) -> Source:
-    """Return the source for `target`. `trusted`: policies given as code may run.
+    """Return the source for `target`. `trusted`: policies given as code may run. `own`: what the playground adds.
 
     Raises RunError, ExperimentError, AddressError, StatusError.
     """
     if target is None:
         if overrides:
             raise ExperimentError(NO_SETTINGS)
-        return Source("playground", "")
+        return Source("playground", "", pool=Pool(own=_checked(own)))
     path = Path(target)
     if overrides and not (path.is_file() or path.suffix == ".toml"):
         raise ExperimentError(NO_SETTINGS)
+    if path.is_dir() and own != NOTHING:
+        raise ExperimentError(f"{target}: {NO_OWN}")
     if path.is_dir():
         return _running(path, credentials) or Source("run", path.resolve().name, run=_read(path, trusted))
     if path.is_file() or path.suffix == ".toml":
-        return _simulated(path, overrides)
+        return _simulated(path, overrides, own)
+    if own != NOTHING:
+        raise ExperimentError(f"{target}: {NO_OWN}")
     return _live(target, credentials)
 
 
@@ -102,8 +108,21 @@ def _live(target: str, credentials: Credentials) -> Source:
     return Source("live", address, observer=Observer(client.ask, local=is_loopback(parsed.host)))
 
 
-def _simulated(path: Path, overrides: Sequence[str]) -> Source:
+def _checked(own: Own) -> Own:
+    try:
+        own.check()
+    except ValueError as error:
+        raise ExperimentError(str(error)) from error
+    return own
+
+
+def _simulated(path: Path, overrides: Sequence[str], own: Own) -> Source:
     experiment = load_experiment(path, overrides)
+    named = experiment.own_code
+    own = Own(
+        tuple(dict.fromkeys([*own.policies, *_named(named, "policy.name")])),
+        tuple(dict.fromkeys([*own.problems, *_named(named, "simulation.problem")])),
+    )
     document = read_toml(path.read_text(encoding="utf-8"))
     apply_overrides(document, overrides)
     left_out = document.pop("job", None)
@@ -114,10 +133,14 @@ def _simulated(path: Path, overrides: Sequence[str]) -> Source:
         settings["simulation.problem"] = "none"
         note = NOTE if left_out else ""
     try:
-        experiment_of(settings)
+        experiment_of(settings, _checked(own))
     except SettingsError as error:
         raise ExperimentError(f"{path}: {error}") from error
-    return Source("simulated", path.name, settings=settings, note=note)
+    return Source("simulated", path.name, settings=settings, note=note, pool=Pool(own=own))
+
+
+def _named(code: Mapping[str, str], key: str) -> list[str]:
+    return [code[key]] if key in code else []
 
 
 def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -37,6 +37,18 @@ def spec_of(name: str) -> type[PolicySpec]:
     return BUILTIN[name]
 
 
+def class_of(name: str) -> type[PolicySpec] | type[Policy]:
+    """Return the class of a built-in policy, or of your own "module:Class". Raises PolicyError."""
+    if ":" not in name:
+        return spec_of(name)
+    made = _imported(name)
+    # Checked before any call: the name may be that of any function.
+    if isinstance(made, type) and issubclass(made, PolicySpec | Policy):
+        return made
+    kind = f"the class {made.__name__} is no Policy" if isinstance(made, type) else f"it is {made!r}"
+    raise PolicyError(f"policy {name!r}: {kind}; {WHAT_TO_DO}")
+
+
 def describe(name: str) -> str:
     """Return rule, guarantee, source, cost and knobs of a built-in policy, as text."""
     spec = spec_of(name)
@@ -116,17 +128,13 @@ def _chosen(name: str, spec: type[PolicySpec], knobs: Mapping[str, object], work
 
 
 def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
-    made = _imported(name)
-    if isinstance(made, type) and issubclass(made, PolicySpec):
+    made = class_of(name)
+    if issubclass(made, PolicySpec):
         if "__dataclass_fields__" not in vars(made):
             raise PolicyError(
                 f"policy {name!r}: a PolicySpec is a dataclass; put @dataclass(frozen=True) above it"
             )
         return _guarded(name, "compose(workers)", lambda: _composed(name, made, knobs, workers))
-    # Checked before the call: the name may be that of any function.
-    if not (isinstance(made, type) and issubclass(made, Policy)):
-        kind = f"the class {made.__name__} is no Policy" if isinstance(made, type) else f"it is {made!r}"
-        raise PolicyError(f"policy {name!r}: {kind}; {WHAT_TO_DO}")
     missing = sorted(getattr(made, "__abstractmethods__", ()))
     if missing:
         raise PolicyError(

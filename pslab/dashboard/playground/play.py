@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pslab.dashboard.playground.settings import Play, SettingsError, experiment_of
+from pslab.dashboard.playground.settings import NOTHING, Own, Play, SettingsError, experiment_of
 from pslab.dashboard.recording import Recorder
 from pslab.dashboard.waits import WaitLog
 from pslab.runs.folder import Metric
@@ -27,6 +27,7 @@ from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.config.sections import FaultsSection
+from psworker.job.errors import JobError
 
 # Keys that can change while a job runs; a trailing dot stands for the whole section.
 CHANGEABLE = (
@@ -144,12 +145,12 @@ class Listener(Folder):
         self.metrics.append(Metric(t, version, "eval", metrics=dict(metrics)))
 
 
-def play(asked: Play, budget: Budget) -> str:
+def play(asked: Play, budget: Budget, own: Own = NOTHING) -> str:
     """Simulate; return JSON with the page's rows, waits, servers, and the settings as an experiment file.
 
     `limited` says which budget ended the simulation, if any. Raises SettingsError.
     """
-    before = experiment_of(asked.settings)
+    before = experiment_of(asked.settings, own)
     rates: list[Schedule] = []
 
     def exchangeable(schedule: Any) -> Schedule:
@@ -160,7 +161,7 @@ def play(asked: Play, budget: Budget) -> str:
         cluster = build(_ending(before), reschedule=exchangeable)
         if asked.at is not None:
             check_changes([key for key in asked.changes if asked.settings.get(key) != asked.changes[key]])
-            prepare(cluster, before, experiment_of(asked.changed), asked.at, rates[0])
+            prepare(cluster, before, experiment_of(asked.changed, own), asked.at, rates[0])
     except ValueError as error:
         raise SettingsError(str(error)) from error
     listener, waits = Listener(), WaitLog()
@@ -251,13 +252,13 @@ def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def played(text: str, budget: Budget) -> str:
+def played(text: str, budget: Budget, own: Own = NOTHING) -> str:
     """Call `play` for a request; return {"error": sentence} if it cannot be simulated."""
     from pslab.dashboard.playground.settings import read_play
 
     try:
-        return play(read_play(text), budget)
-    except (SettingsError, ExperimentError) as error:
+        return play(read_play(text), budget, own)
+    except (SettingsError, ExperimentError, JobError) as error:
         return json.dumps({"error": str(error)})
     except MemoryError:
         raise

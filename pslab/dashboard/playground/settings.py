@@ -8,9 +8,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from pslab.simulator.problems import PROBLEMS
+from pslab.simulator.problems import PROBLEMS, numpy_problem
 from psserver import policies
-from psserver.policies.loading import spec_of
+from psserver.policies.builtin import PolicySpec
+from psserver.policies.loading import class_of
 from pswire.config.distributions import DISTRIBUTIONS, parse
 from pswire.config.experiment import Experiment, ExperimentError, parse_experiment
 from pswire.knobs import knobs_of
@@ -24,29 +25,50 @@ def lessons() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
+@dataclass(frozen=True)
+class Own:
+    """The user's own code that the page of a loopback offers beside what is built in, each as "module:Class"."""
+
+    policies: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Import all of it. Raises PolicyError and ProblemError."""
+        for name in self.policies:
+            class_of(name)
+        for name in self.problems:
+            numpy_problem(name, {})
+
+
+NOTHING = Own()
+
+
 @cache
-def choices() -> dict[str, Any]:
-    """Return everything that the controls offer."""
+def choices(own: Own = NOTHING) -> dict[str, Any]:
+    """Return everything that the controls offer. Raises PolicyError for `own` that is no policy."""
     return {
-        "policies": [_policy(name) for name in policies.names()],
+        "policies": [_policy(name) for name in (*policies.names(), *own.policies)],
         "distributions": {
             name: [{"name": knob.name, "meaning": knob.meaning} for knob in found.parameters]
             for name, found in DISTRIBUTIONS.items()
         },
-        "problems": ["none", *PROBLEMS],
+        "problems": ["none", *PROBLEMS, *own.problems],
         "lessons": lessons(),
     }
 
 
 def _policy(name: str) -> dict[str, Any]:
-    spec = spec_of(name)
-    rule = (inspect.getdoc(spec) or "").partition("\n")[0].replace("`", "")
+    made = class_of(name)
+    rule = (inspect.getdoc(made) or "").partition("\n")[0].replace("`", "")
+    # What a class of its own kind takes is not declared.
+    knobs = knobs_of(made) if issubclass(made, PolicySpec) else ()
     return {
         "name": name,
+        "own": ":" in name,
         "rule": rule,
-        "guarantee": spec.guarantee,
-        "source": spec.source,
-        "knobs": [{"name": knob.name, **knob.to_json()} for knob in knobs_of(spec)],
+        "guarantee": getattr(made, "guarantee", ""),
+        "source": getattr(made, "source", ""),
+        "knobs": [{"name": knob.name, **knob.to_json()} for knob in knobs],
     }
 
 
@@ -80,7 +102,14 @@ class Play:
 
     @property
     def changed(self) -> dict[str, Any]:
-        return {**self.settings, **self.changes}
+        """The settings after the change. Another policy has its own knobs."""
+        other = self.changes.get("policy.name", self.settings.get("policy.name")) != self.settings.get(
+            "policy.name"
+        )
+        kept = {
+            key: value for key, value in self.settings.items() if not (other and key.startswith("policy."))
+        }
+        return {**kept, **self.changes}
 
 
 def read_play(text: str) -> Play:
@@ -101,13 +130,13 @@ def read_play(text: str) -> Play:
     return Play(settings, None if at is None else float(at), changes)
 
 
-def experiment_of(flat: Mapping[str, Any]) -> Experiment:
-    """Build an experiment. Raises SettingsError if it is invalid, too large, or names code or files."""
+def experiment_of(flat: Mapping[str, Any], own: Own = NOTHING) -> Experiment:
+    """Build an experiment. Raises SettingsError if it is invalid, too large, or names files, or code but `own`."""
     try:
         experiment = parse_experiment(_nested(flat), "settings")
     except ExperimentError as error:
         raise SettingsError(str(error)) from error
-    _check_closed(experiment)
+    _check_closed(experiment, own)
     _check_size(experiment)
     return experiment
 
@@ -130,13 +159,13 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _check_closed(experiment: Experiment) -> None:
-    """Raise SettingsError if the experiment names code or files."""
-    if ":" in experiment.policy.name:
+def _check_closed(experiment: Experiment, own: Own) -> None:
+    """Raise SettingsError if the experiment names files, or other code than `own`."""
+    if ":" in experiment.policy.name and experiment.policy.name not in own.policies:
         raise SettingsError(
             f"policy {experiment.policy.name}: expected a built-in policy: the playground runs no foreign code"
         )
-    if experiment.simulation.problem not in ("auto", "none", *PROBLEMS):
+    if experiment.simulation.problem not in ("auto", "none", *PROBLEMS, *own.problems):
         raise SettingsError(
             f"simulation.problem: expected none, {', '.join(PROBLEMS)}, got {experiment.simulation.problem}"
         )

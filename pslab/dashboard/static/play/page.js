@@ -14,6 +14,8 @@ const TIMES = { constant: (m) => `constant(${m})`, gamma: (m) => `gamma(8, ${r(m
 const TIME_WORDS = { constant: "constant", gamma: "varying a little", exponential: "varying a lot (exponential)", pareto: "sometimes very long (Pareto)" };
 const MEANS = { constant: (p) => p[0], gamma: (p) => p[0] * p[1], exponential: (p) => p[0], pareto: (p) => p[1] * p[0] / (p[0] - 1) };
 
+function own(name) { return `${name} (your own code)`; }
+
 function r(value) { return Number(value.toPrecision(6)); }
 
 /** The settings of the second run: those of the first with its own differences. Another policy has its own knobs. */
@@ -34,6 +36,7 @@ export function playground(context) {
   const versus = h("div", { class: "card" }, h("div", { class: "bar" }, h("h2", {}, "Loss"), h("ul", { class: "legend" }, h("li", {}, h("span", { class: "swatch line-a" }), h("span", { class: "name-a" })), h("li", {}, h("span", { class: "swatch line-b" }), h("span", { class: "name-b" })))), chart);
   const tools = h("div", { class: "tools" },
     h("button", { type: "button", class: "primary", id: "what-if", onclick: whatIf }, "What if from here?"),
+    h("button", { type: "button", id: "deadline", onclick: deadline }, "Set a deadline from here"),
     h("button", { type: "button", id: "second", onclick: second }, "Second run"),
     h("button", { type: "button", id: "copy-link", onclick: copyLink }, "Copy link"),
     h("button", { type: "button", id: "as-file", onclick: asFile }, "As an experiment file"),
@@ -94,15 +97,22 @@ export function playground(context) {
   }
 
   function whatIf() {
-    const at = r(Math.round(context.clock.t * 100) / 100), ends = runs[0]?.[0].seconds ?? 0;
     if (state.at !== null) { go({ ...state, at: null, changes: {} }); return; }
-    if (at >= ends) {
-      problem.hidden = false;
-      say(problem, `The first run ends at ${seconds(ends)}, so nothing can change at this moment. Move the slider to an earlier moment.`);
-      return;
-    }
     const straggler = `simulation.factors.${last()}`;
-    go({ ...state, at, changes: { [straggler]: (state.settings[straggler] ?? 1) > 1 ? 1 : 6 } });
+    changeFrom({ [straggler]: (state.settings[straggler] ?? 1) > 1 ? 1 : 6 });
+  }
+
+  /** The same run, but from the slider's moment on an update waits for the others no longer than a usual step takes. */
+  function deadline() {
+    const policy = policyOf(withPolicy(state.settings, "deadline-sync"));
+    changeFrom({ ...policy, "policy.rule": "grace", "policy.grace": Math.max(0.001, r(meanStep(state.settings))) });
+  }
+
+  function changeFrom(changes) {
+    const at = r(Math.round(context.clock.t * 100) / 100), ends = runs[0]?.[0].seconds ?? 0;
+    if (at < ends) { go({ ...state, at, changes }); return; }
+    problem.hidden = false;
+    say(problem, `The first run ends at ${seconds(ends)}, so nothing can change at this moment. Move the slider to an earlier moment.`);
   }
 
   function second() { go({ ...state, at: null, changes: {}, other: state.other ? null : { ...OTHER, ...(state.settings["policy.name"] === "async" ? { "policy.name": "sync" } : {}) } }); }
@@ -162,7 +172,7 @@ export function playground(context) {
   function card(prefix, title, settings, change, choose) {
     const policy = choices.policies.find((each) => each.name === settings["policy.name"]) ?? choices.policies[0];
     return h("div", { class: `card side ${prefix}` }, h("h2", {}, title),
-      select({ id: `${prefix}-policy`, label: "policy", value: policy.name, options: choices.policies.map((each) => [each.name]), meaning: policy.rule, changed: choose }),
+      select({ id: `${prefix}-policy`, label: "policy", value: policy.name, options: choices.policies.map((each) => [each.name, each.own ? own(each.name) : each.name]), meaning: policy.rule, changed: choose }),
       knobs(policy, { prefix, get: (key) => settings[key], set: change, workers: settings["cluster.workers"] ?? 1 }));
   }
 
@@ -208,9 +218,16 @@ export function playground(context) {
     go({ ...state, settings, at: null, changes: {} });
   }
 
-  function times(s) {
+  /** The text of the step times, and the name of their distribution if there is a slider for it. */
+  function stepTimes(s) {
     const text = String(s["simulation.compute"] ?? "constant(0.001)"), found = /^(\w+)\(([^)]*)\)$/.exec(text);
-    const name = found && found[1] in TIMES ? found[1] : "", mean = name ? MEANS[name](found[2].split(",").map(Number)) : 1;
+    return [text, found && found[1] in TIMES ? found[1] : "", found?.[2].split(",").map(Number)];
+  }
+
+  function meanStep(s) { const [, name, numbers] = stepTimes(s); return name ? MEANS[name](numbers) : 1; }
+
+  function times(s) {
+    const [text, name] = stepTimes(s), mean = meanStep(s);
     const options = [...Object.entries(TIME_WORDS), ...(name ? [] : [["", text]])];
     return [
       select({ id: "times", label: "step times", value: name, options, changed: (value) => value && go({ ...state, settings: { ...s, "simulation.compute": TIMES[value](r(mean)) } }) }),
@@ -225,7 +242,7 @@ export function playground(context) {
   function learning(s) {
     const problem = problemOf(s);
     return [
-      select({ id: "problem", label: "problem", value: problem, options: choices.problems.map((name) => [name, { none: "none: timing only", quadratic: "quadratic", logistic: "logistic regression, digits", mlp: "small network, digits" }[name]]),
+      select({ id: "problem", label: "problem", value: problem, options: choices.problems.map((name) => [name, { none: "none: timing only", quadratic: "quadratic", logistic: "logistic regression, digits", mlp: "small network, digits" }[name] ?? own(name)]),
         changed: (name) => go({ ...state, settings: { ...Object.fromEntries(Object.entries(s).filter(([key]) => !key.startsWith("simulation.options.") && key !== "simulation.evaluate")), "simulation.problem": name, ...(name === "quadratic" ? Object.fromEntries(Object.entries(START).filter(([key]) => key.startsWith("simulation.options."))) : {}) } }) }),
       problem !== "none" && slider({ id: "rate", label: "learning rate", value: rate(s), least: 0.001, most: 2, scale: "log", changed: (value) => set("optimizer.learning_rate", value) }),
       problem !== "none" && slider({ id: "momentum", label: "momentum", value: s["optimizer.momentum"] ?? 0, least: 0, most: 0.99, step: 0.01, changed: (value) => go({ ...state, settings: { ...s, "optimizer.name": "momentum", "optimizer.momentum": value } }, { rebuild: false }) }),
