@@ -80,7 +80,7 @@ class Question:
 
 
 def load_source(path: Path, folder: Path, cluster: Path | None) -> Question:
-    """Return what is to be played, with the steps' times; `folder` gets a file of measured ones.
+    """Return what is to be played: with the steps' times, without run.versions. `folder` gets a file of measured ones.
 
     `cluster`: an experiment file whose cluster, links, faults and workers stand in for the source's own.
     Raises AdviceError, RunError, ExperimentError.
@@ -107,7 +107,9 @@ def load_source(path: Path, folder: Path, cluster: Path | None) -> Question:
             }
         )
     _check(experiment)
-    return Question(experiment, outages)
+    # A version of one policy has several times the gradients of another's: a limit would end some of them early.
+    unlimited = experiment.run.model_copy(update={"versions": 0})
+    return Question(experiment.model_copy(update={"run": unlimited}), outages)
 
 
 def check_times(times: StepTimes) -> None:

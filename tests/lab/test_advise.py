@@ -233,6 +233,13 @@ def test_another_cluster_stands_in_for_the_source_s_own(experiment, tmp_path):
     assert found.job == load_experiment(experiment).job
 
 
+def test_a_limit_in_versions_does_not_end_plays(experiment, tmp_path):
+    """It would end those early that make a version of each gradient."""
+    experiment.write_text(EXPERIMENT.replace('name = "small"', 'name = "small"\nversions = 7'))
+    assert load_experiment(experiment).run.versions == 7
+    assert load_source(experiment, tmp_path, None).experiment.run.versions == 0
+
+
 @pytest.mark.parametrize(
     "change",
     [
