@@ -156,8 +156,8 @@ export function playground(context) {
     put(panel, first, state.at !== null ? change() : state.other ? otherCard() : null, rest);
     const lesson = choices.lessons[state.lesson];
     say(look, lesson ? lesson.look : state.at !== null ? `Below: the same history up to ${number(state.at)} s, and changed settings from then on.` : "Move a slider to simulate again. The simulator runs the servers' own code.");
-    say(document.getElementById("what-if") ?? tools.children[0], state.at !== null ? "Remove the change" : "What if from here?");
-    say(tools.children[1], state.other && state.at === null ? "One run only" : "Second run");
+    say(tools.querySelector("#what-if"), state.at !== null ? "Remove the change" : "What if from here?");
+    say(tools.querySelector("#second"), state.other && state.at === null ? "One run only" : "Second run");
     if (focused) document.getElementById(focused)?.focus();
   }
 
@@ -301,7 +301,8 @@ export function playground(context) {
 
   /** Plot each run, faint after the moment: the loss of the model if it is measured, else that of the updates. */
   function plot(models, clock) {
-    const measured = models.every((model) => model.evals.some((row) => "loss" in row[2]));
+    // The evaluation at the end alone makes no curve.
+    const measured = models.every((model) => model.losses().length > 1);
     const rows = models.map((model) => measured ? model.losses() : model.updates.map((row) => [row[0], row[5] ?? NaN]));
     const learns = rows.some((points) => points.some(([, y]) => Number.isFinite(y)));
     say(versus.querySelector("h2"), !learns ? "Versions" : measured ? "Loss of the model" : "Loss of the updates");
