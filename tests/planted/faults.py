@@ -386,4 +386,66 @@ FAULTS: Final = (
         '"other"',
         ("metrics/test_counts.py",),
     ),
+    # Deadlines, and policies that take over
+    Fault(
+        "cancelled tickets are left out of the quantile of a deadline",
+        "«count = len(self.durations)» if count < FEWEST",
+        "count = sum(each is not None for each in self.durations)",
+        ("policies/test_deadlines.py",),
+    ),
+    Fault(
+        "a deadline waits for nobody who missed too many updates",
+        "missed «>=» self.patience and worker in view.members",
+        ">= 9 +",
+        ("policies/test_deadlines.py", "lab/test_check.py"),
+    ),
+    Fault(
+        "a policy with a deadline that takes over has no times",
+        "fresh.first = fresh.now if view.buffer else None «view.times = fresh»",
+        "pass",
+        ("dashboard/test_play.py",),
+    ),
+    # The advisor, and code of the user's own
+    Fault(
+        "a simpler policy ties with the fastest however far behind it is",
+        "tied=index == fastest or (least <= 1.0 and «behind <= 1 + PACE»)",
+        "True",
+        ("lab/test_advise.py",),
+    ),
+    Fault(
+        "an interval leaves out the chance of the real runs",
+        "* deviation * math.sqrt(«2» / count)",
+        "0.2",
+        ("lab/test_advise.py",),
+    ),
+    Fault(
+        "every play loses its workers at the same moments",
+        'begun = «stream(seed, 0, "outages").random()» * self.seconds',
+        "0.5",
+        ("lab/test_advise.py",),
+    ),
+    Fault(
+        "a limit in versions ends the plays of some policies early",
+        'model_copy(update={"versions": «0»})',
+        "experiment.run.versions",
+        ("lab/test_advise.py",),
+    ),
+    Fault(
+        "chance in a heavy tail is taken for a drift",
+        "> (1 + DRIFT) * min(early, late) «and abs(late - early) > chance»:",
+        "",
+        ("lab/test_advise.py",),
+    ),
+    Fault(
+        "a gradient of another shape is taken from a problem of one's own",
+        "like is not None and value.shape «!=» like.shape",
+        "is",
+        ("simulator/test_own_problems.py",),
+    ),
+    Fault(
+        "visitors of a playground may name any code",
+        "and experiment.policy.name «not in» own.policies",
+        "in",
+        ("dashboard/test_play.py",),
+    ),
 )
