@@ -293,6 +293,7 @@ SHORTER = {"run.versions", "simulation.seconds"}
 VARIED = {
     "4-divergence": {"optimizer.learning_rate"},
     # Where the file's run is at the optimum at once, and its messages take no time.
+    "10-advisor": {"simulation.evaluate"},
     "8-local-steps": {"simulation.evaluate", "simulation.options.start", "links.latency"},
 }
 ROOT = Path(__file__).resolve().parents[2]
