@@ -184,6 +184,25 @@ def test_the_playground(recorded: Page, browser: Any) -> None:
     again.close()
 
 
+def test_a_deadline_is_set_while_it_plays(recorded: Page, browser: Any) -> None:
+    tab = Tab(browser, f"{recorded.url}#/play")
+    page = tab.page
+    page.wait_for_selector(".side.b canvas.lanes")
+    assert tab.text("#deadline") == "Set a deadline from here"
+    page.wait_for_function(
+        "() => /version/.test(document.querySelector('.stage .side.a header p').textContent)"
+    )
+    page.click("#deadline")
+    page.wait_for_function("() => location.hash.includes('if.policy.name=deadline-sync')")
+    page.wait_for_function(
+        "() => document.querySelector('.stage .side.b h2').textContent.startsWith('deadline-sync')"
+    )
+    assert page.locator("#b-policy").input_value() == "deadline-sync"
+    assert not page.locator("#play-error").is_visible()
+    assert tab.text("#second") == "Second run"
+    tab.close()
+
+
 def test_a_lesson_from_its_link(recorded: Page, browser: Any) -> None:
     tab = Tab(browser, f"{recorded.url}#/play?lesson=3-staleness")
     tab.page.wait_for_selector(".stage .side.b header p", state="attached")

@@ -90,8 +90,8 @@ def test_of_those_that_cannot_be_told_apart_the_simplest_is_first():
 
 
 def test_who_is_slower_than_the_error_of_a_pace_explains_is_no_tie():
-    """`sync` is simpler, and under one of three seeds it was first; it is still 7 % slower."""
-    found = judge({SYNC: plays(1.16, 0.99, 1.07), ASYNC: plays(1.0, 1.01, 0.99)})
+    """`sync` is simpler, and chance explains the difference; it is still 8 % behind."""
+    found = judge({SYNC: plays(1.4, 0.85, 0.99), ASYNC: plays(1.0, 1.01, 0.99)})
     assert [each.candidate for each in found] == [ASYNC, SYNC]
     assert [each.tied for each in found] == [True, False]
 
