@@ -7,12 +7,12 @@ from pswire.transport.codecs import Codec
 
 def check_codec(codec: Codec, policy: Policy, optimizer: Optimizer | None) -> None:
     """Raise PolicyError if gradients sent by `codec` would be wrong. `optimizer`: None if not known yet."""
-    if not codec.remembers:
+    if not codec.scaled:
         return
     name = "sgd" if optimizer is None else optimizer.name
     rule, tensors = policy.local_rule.name, policy.tensors
     why, expected = "", "float32, bfloat16 or float16"
-    if policy.cancels:
+    if policy.cancels and codec.remembers:
         why = f"policy {policy.name} cancels tickets, and the codec would remember a commit that crosses a cancel"
     elif rule == "elastic":
         why = "elastic averaging subtracts what it sends from the worker's weights, before it is rounded"

@@ -70,7 +70,7 @@ class Session(Facts):
         wire = wire_named(wire_dtype)
         if transport not in TRANSPORTS:
             raise ValueError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {transport!r}")
-        if transport == "shared-memory" and (wire.up.remembers or wire.deltas):
+        if transport == "shared-memory" and (wire.up.scaled or wire.deltas):
             raise ValueError(
                 f"shared memory carries float32: expected another transport beside wire_dtype {wire_dtype!r}"
             )

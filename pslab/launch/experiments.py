@@ -87,7 +87,7 @@ def _try_out(experiment: Experiment, source: str) -> None:
     try:
         built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
         wire, optimizer = wire_named(cluster.wire_dtype), None
-        if (wire.up.remembers or wire.deltas) and cluster.transport == "shared-memory":
+        if (wire.up.scaled or wire.deltas) and cluster.transport == "shared-memory":
             raise ExperimentError(f"cluster.transport: shared memory carries float32, not {wire.name}")
         if experiment.optimizer.name != FROM_JOB:
             optimizer = build_optimizer(experiment.optimizer.config)

@@ -211,7 +211,7 @@ class ShardStore(Store):
 
     def _arriving(self, ticket: int, flats: Sequence[Floats]) -> list[Floats]:
         """Return what the servers receive, as new arrays. Raises NotFinite."""
-        codec: Codec = FLOAT32 if ticket in self._raw and self.remembers else self._wire.up
+        codec: Codec = FLOAT32 if ticket in self._raw and self._wire.up.scaled else self._wire.up
         if codec.exact:
             return [flat.copy() for flat in flats]
         found = []

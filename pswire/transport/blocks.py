@@ -58,6 +58,7 @@ def runs(layout: ShardLayout) -> Iterator[Run]:
 class BlockCodec(Codec):
     """A codec with a scale per block. `block`: the most elements that share a scale."""
 
+    scaled = True
     remembers = True
 
     def __init__(self, name: str, number: "model_pb2.WireDtype.ValueType", block: int) -> None:
@@ -232,6 +233,23 @@ class ErrorFeedback(Encoder):
             (self.base, self.residual), self._before = self._before, None
 
 
+class _Forgetful(_TopK):
+    """Top-k without error feedback: what is not sent is lost. To see what error feedback is for."""
+
+    remembers = False
+
+    def encoder(self, layout: ShardLayout) -> Encoder:
+        return _NoFeedback(self, layout)
+
+
+class _NoFeedback(ErrorFeedback):
+    """Encodes each payload as if it were the first."""
+
+    def keep(self, ticket: int) -> None:
+        pass
+
+
 INT8: Final = _Levels("int8", model_pb2.WIRE_DTYPE_INT8, 1024, 127, halves=False)
 INT4: Final = _Levels("int4", model_pb2.WIRE_DTYPE_INT4, 64, 7, halves=True)
 TOP_K: Final = _TopK("top-k", model_pb2.WIRE_DTYPE_TOP_K, 4096)
+FORGETFUL_TOP_K: Final = _Forgetful("top-k-forgetful", model_pb2.WIRE_DTYPE_TOP_K_FORGETFUL, 4096)

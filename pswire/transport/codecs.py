@@ -74,7 +74,7 @@ class Codec(ABC):
     """A way to encode payloads.
 
     `number`: a WireDtype in messages. `caution`: why a finite number may arrive infinite, if it may. `exact`: decoding
-    restores the bits. `remembers`: a worker's payload depends on those that it committed before, so replay encodes all
+    restores the bits. `scaled`: elements share scales, so only gradients and changes travel by it. `remembers`: a worker's payload depends on those that it committed before, so replay encodes all
     of them. `sparse`: most elements of a payload arrive as zeros, and are sent later.
     """
 
@@ -82,6 +82,7 @@ class Codec(ABC):
     number: "model_pb2.WireDtype.ValueType"
     caution: str = ""
     exact: bool = False
+    scaled: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
     sparse: bool = False
 

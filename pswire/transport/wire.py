@@ -6,13 +6,13 @@ from typing import Any, Final
 import numpy as np
 
 from pswire.nearest import did_you_mean
-from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec
+from pswire.transport.blocks import FORGETFUL_TOP_K, INT4, INT8, TOP_K, BlockCodec
 from pswire.transport.codecs import BFLOAT16, FLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError
 from pswire.v1 import model_pb2
 
 # By the name in configuration files.
 CODECS: Final[dict[str, Codec]] = {
-    codec.name: codec for codec in (FLOAT32, BFLOAT16, FLOAT16, INT8, INT4, TOP_K)
+    codec.name: codec for codec in (FLOAT32, BFLOAT16, FLOAT16, INT8, INT4, TOP_K, FORGETFUL_TOP_K)
 }
 
 

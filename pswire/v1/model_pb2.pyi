@@ -52,6 +52,8 @@ class _WireDtypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WireDtype.V
     WIRE_DTYPE_INT8: _WireDtype.ValueType  # 4
     WIRE_DTYPE_INT4: _WireDtype.ValueType  # 5
     WIRE_DTYPE_TOP_K: _WireDtype.ValueType  # 6
+    WIRE_DTYPE_TOP_K_FORGETFUL: _WireDtype.ValueType  # 7
+    """As TOP_K, from a worker without error feedback."""
 
 class WireDtype(_WireDtype, metaclass=_WireDtypeEnumTypeWrapper):
     """The codec of a payload. Servers accumulate in float32. From INT8 on: gradients and changes of weights, with a scale
@@ -65,6 +67,8 @@ WIRE_DTYPE_FLOAT16: WireDtype.ValueType  # 3
 WIRE_DTYPE_INT8: WireDtype.ValueType  # 4
 WIRE_DTYPE_INT4: WireDtype.ValueType  # 5
 WIRE_DTYPE_TOP_K: WireDtype.ValueType  # 6
+WIRE_DTYPE_TOP_K_FORGETFUL: WireDtype.ValueType  # 7
+"""As TOP_K, from a worker without error feedback."""
 Global___WireDtype: _TypeAlias = WireDtype  # noqa: Y015
 
 @_typing.final

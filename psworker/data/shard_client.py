@@ -308,7 +308,7 @@ class ShardClient:
                 raise kind(f"server {self.server} at {self.address}: {answer[0].refusal}")
             request.slot = 0
         array = np.ascontiguousarray(array_of(values))
-        if raw and self._wire.up.remembers:
+        if raw and self._wire.up.scaled:
             header.dtype, payload = FLOAT32.number, FLOAT32.encode(array)
         else:
             try:

@@ -36,6 +36,7 @@ VARIABLES = (
     VariableSpec("mean", (5,), kind="state"),
 )
 NAMES = [name for name, codec in CODECS.items() if codec.remembers]
+SCALED = [name for name, codec in CODECS.items() if codec.scaled]
 
 
 def ones() -> list[tuple[VariableSpec, np.ndarray]]:
@@ -49,7 +50,7 @@ def arriving(encoder: Encoder, name: str, layout: ShardLayout, ticket: int, flat
     return out
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCALED)
 @pytest.mark.parametrize(("transport", "servers"), [("grpc", 1), ("socket", 2), ("auto", 1)])
 def test_gradients_arrive_rounded_and_weights_and_initial_values_as_they_are(
     name: str, transport: str, servers: int, monkeypatch: pytest.MonkeyPatch
@@ -111,7 +112,7 @@ def test_another_incarnation_remembers_nothing(monkeypatch: pytest.MonkeyPatch) 
 POLICIES = [("sync", {}), ("async", {}), ("rennala", {"aggregate": 2}), ("diloco", {"steps": 3})]
 
 
-@pytest.mark.parametrize(("name", "case"), list(product(NAMES, POLICIES)), ids=str)
+@pytest.mark.parametrize(("name", "case"), list(product(SCALED, POLICIES)), ids=str)
 def test_a_simulated_run_and_its_replay(tmp_path: Path, name: str, case: tuple) -> None:
     """To the bit, dropped payloads and their residuals included, and other bits than those of float32."""
     policy, knobs = case
@@ -119,12 +120,13 @@ def test_a_simulated_run_and_its_replay(tmp_path: Path, name: str, case: tuple) 
     run = simulate(tmp_path / "run", policy, knobs, cluster={"wire_dtype": name}, **sections)
     replay = replay_of(run)
     replay.run()
-    assert prove(run, replay).holds and replay.result.skipped == 0
+    assert prove(run, replay).holds
+    assert replay.result.skipped == 0 or not codec_named(name).remembers
     plain = simulate(tmp_path / "plain", policy, knobs, **sections)
     assert run.summary.weights_sha256 != plain.summary.weights_sha256
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCALED)
 def test_the_same_weights_on_any_number_of_servers(tmp_path: Path, name: str) -> None:
     found = set()
     for servers in (1, 2, 3):

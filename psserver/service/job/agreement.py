@@ -113,7 +113,7 @@ def agreed(configured: Optimizer | None, requested: str, *, rate_was_set: bool =
 def agree_on_codec(agreement: Agreement, codec: Codec, optimizer: Optimizer) -> None:
     """Raise Refused if a worker's gradients cannot travel by `codec`."""
     other = agreement.codec
-    if other is not None and other is not codec and (other.remembers or codec.remembers):
+    if other is not None and other is not codec and (other.scaled or codec.scaled):
         raise precondition(
             f"this job's workers send gradients as {other.name}: expected wire_dtype {other.name}, got {codec.name}"
         )

@@ -141,7 +141,7 @@ class CoordinatorRpc:
         try:
             codec, deltas = codec_numbered(request.wire_dtype), deltas_numbered(request.deltas)
             for used in (codec, deltas):
-                if used is not None and used.remembers:
+                if used is not None and used.scaled:
                     await self._job.host.heavy.on_pool(used.prepare)
             variables = partial(specs_from_wire, request.variables)
             work = work_from_wire(request)
