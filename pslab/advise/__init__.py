@@ -1,1 +1,1 @@
-"""Advice on which policy to run: the shelf is played on the simulator, and judged by the time to a goal."""
+"""Advice on which policy to run: candidate policies are simulated, and ranked by their time to a goal."""

@@ -1,4 +1,4 @@
-"""The plays behind an advice: every candidate with one seed, then the better half with one seed more, and so on.
+"""The simulations behind advice: every candidate with one seed, then the better half with one seed more, and so on.
 
 Plays are kept in a file, so that advice that was interrupted goes on where it was.
 """

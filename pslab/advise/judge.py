@@ -1,4 +1,4 @@
-"""Who is first at the goal: plays of the same seeds held against each other. Pure, and the same for the same plays."""
+"""Ranking of candidates by their time to the goal, compared seed by seed. Pure: the same plays, the same ranking."""
 
 import math
 from collections.abc import Mapping, Sequence

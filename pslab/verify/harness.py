@@ -1,4 +1,4 @@
-"""A coordinator with a clock of its own: a verb for each thing that workers do, and all outputs."""
+"""A coordinator with a clock of its own: a method for each action of a worker, and all outputs."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Join: what a session asks for, and who it is by the newest answer."""
+"""Join: a session's request, and its identity by the newest answer."""
 
 import logging
 import secrets

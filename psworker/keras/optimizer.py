@@ -1,4 +1,4 @@
-"""`RemoteOptimizer`: in the place of a Keras optimizer in a training loop of one's own.
+"""`RemoteOptimizer`: replaces the Keras optimizer in a custom training loop.
 
 optimizer = psworker.keras.RemoteOptimizer(model, keras.optimizers.Adam(0.01))
 for x, y in batches:

@@ -1,4 +1,4 @@
-"""Authorization: who calls, which methods the caller may call, and whose a worker's name is. Checked before a
+"""Authorization: who calls, which methods the caller may call, and who owns a worker's name. Checked before a
 message is read."""
 
 import logging

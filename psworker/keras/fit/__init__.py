@@ -1,1 +1,1 @@
-"""Inside `distribute`: what stands in the place of parts of Keras' `fit`."""
+"""Inside `distribute`: the replacements for parts of Keras' `fit`."""

@@ -1,4 +1,4 @@
-"""Weights that something else than training has changed are refused: servers take weights at a job's beginning only."""
+"""Refuses weights that anything but training has changed: servers accept weights only when a job begins."""
 
 from __future__ import annotations
 

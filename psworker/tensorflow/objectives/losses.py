@@ -1,4 +1,4 @@
-"""What a job calls its loss, as one function of the batch."""
+"""A job's loss, in whichever form the job gives it, as one function of the batch."""
 
 from __future__ import annotations
 
