@@ -24,7 +24,7 @@ def _rate(context: click.Context, parameter: click.Parameter, text: str | None) 
 
 
 @click.command("explain", epilog=EPILOG)
-@click.argument("path", metavar="EXPERIMENT", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("path", metavar="EXPERIMENT", type=click.Path(path_type=Path))
 @overrides_option("Override a key of EXPERIMENT: policy.name=diloco. Repeatable.")
 @click.option(
     "--link",
