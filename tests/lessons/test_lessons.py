@@ -182,7 +182,8 @@ def test_11_error_feedback_makes_up_for_what_is_left_out(take: Take) -> None:
         return lesson.group(patterns, label).spread("loss").mean
 
     plain, fed, forgetful = (
-        loss("runs/bytes-sweep", f"sync, wire_dtype={name}") for name in ("float32", "top-k", "top-k-forgetful")
+        loss("runs/bytes-sweep", f"sync, wire_dtype={name}")
+        for name in ("float32", "top-k", "top-k-forgetful")
     )
     assert abs(fed - plain) < 0.1 * plain < 0.3 * plain < forgetful - plain
     times = [
