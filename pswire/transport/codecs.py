@@ -75,7 +75,8 @@ class Codec(ABC):
 
     `number`: a WireDtype in messages. `caution`: why a finite number may arrive infinite, if it may. `exact`: decoding
     restores the bits. `scaled`: elements share scales, so only gradients and changes travel by it. `remembers`: a
-    worker's payload depends on those that it committed before, so replay encodes all of them. `sparse`: most elements of a payload arrive as zeros, and are sent later.
+    worker's payload depends on those that it committed before, so replay encodes all of them. `sparse`: most elements
+    of a payload arrive as zeros, and are sent later.
     """
 
     name: str
