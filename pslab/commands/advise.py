@@ -43,7 +43,7 @@ def _rates(context: click.Context, parameter: click.Parameter, text: str) -> tup
 
 
 @click.command(epilog=EPILOG)
-@click.argument("source", metavar="RUN|EXPERIMENT", type=click.Path(path_type=Path, exists=True))
+@click.argument("source", metavar="RUN|EXPERIMENT", type=click.Path(path_type=Path))
 @click.option(
     "--goal",
     "goals",
