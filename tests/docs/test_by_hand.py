@@ -177,7 +177,8 @@ def test_a_simulation_of_a_policy_of_your_own(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text("[simulation]\nbatches = 4\n", encoding="utf-8")
     command = "ps-lab run experiment.toml --engine simulated --set policy.name=my_policies:Buffered"
     with started(command, tmp_path) as lab:
-        assert finished(lab).startswith("done: 4 versions")
+        said = finished(lab).splitlines()
+        assert said[0].endswith("is your own code") and said[1].startswith("done: 4 versions")
 
 
 @pytest.mark.cluster
