@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 # Read when TensorFlow and Keras are first imported, here or in a child process.
@@ -142,6 +142,18 @@ def regenerate(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--regenerate"))
 
 
+# Whether the body of a test has skipped it.
+SKIPPED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[SKIPPED] = report.skipped
+    return report
+
+
 @pytest.fixture
 def sentences(request: pytest.FixtureRequest, regenerate: bool) -> Iterator[Recorder]:
     """What users read, held against the area's sentences.txt (tests/sentences.py)."""
@@ -149,6 +161,8 @@ def sentences(request: pytest.FixtureRequest, regenerate: bool) -> Iterator[Reco
     name = f"{request.path.name}::{request.node.nodeid.partition('::')[2]}"
     recorder = Recorder(None if regenerate else read(path).get(name, []))
     yield recorder
+    if request.node.stash.get(SKIPPED, False):
+        return
     if recorder.known is None:
         write(path, name, recorder.seen)
     elif not recorder.differs:
