@@ -36,7 +36,11 @@ SERVER, WORKER, BOTH = "ps-server", "ps-worker", "both"
 
 EVENTS: Final[dict[str, Event]] = {
     # Members
-    "worker_joined": Event(SERVER, ("worker", "incarnation", "task_index"), "a worker has become a member"),
+    "worker_joined": Event(
+        SERVER,
+        ("worker", "incarnation", "task_index", "computes"),
+        "a worker has become a member; its framework and device",
+    ),
     "connection_lost": Event(
         SERVER, ("worker", "grace"), "a worker's session broke; seconds it has to return"
     ),

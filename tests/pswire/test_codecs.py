@@ -131,7 +131,8 @@ def test_misfits_are_refused(sentences: Recorder) -> None:
 
 
 def test_every_codec_is_named_where_a_user_looks() -> None:
+    """But the one for a lesson, which is on the page about codecs."""
     root = Path(__file__).resolve().parents[2]
     for place in ("pswire/config/run_sections.py", "docs/experiments.md"):
         text = (root / place).read_text(encoding="utf-8")
-        assert [name for name in CODECS if name not in text] == [], place
+        assert [name for name in CODECS if name not in text and name != "top-k-forgetful"] == [], place

@@ -46,7 +46,7 @@ def test_of_a_job_that_did_not_succeed_it_is_told_that_a_restart_may_help(
 ) -> None:
     """Exit code 3, as of those who were there when it ended: not 5, after which nobody starts a worker again."""
     words = "the job is over: stopped by SIGTERM"
-    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None)
+    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None, device="cpu:0")
     monkeypatch.setattr(running, "_trainer", lambda *_: trainer)
     with serving(workers=2) as cluster:
         with Peer(cluster, "w0") as peer:
@@ -66,7 +66,7 @@ def test_of_a_job_that_did_not_succeed_it_is_told_that_a_restart_may_help(
 def test_ps_worker_exits_0(
     over: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None)
+    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None, device="cpu:0")
     monkeypatch.setattr(running, "_trainer", lambda *_: trainer)
     place = Place(parse_hosts(over.hosts), 0)
     code = running.run(Experiment(), place, WorkerOptions(server_timeout=PATIENCE), Reporter(as_json=False))
