@@ -1,4 +1,4 @@
-"""The combinations of a gradient codec with a policy or an optimizer that are refused, and why."""
+"""The combinations of codecs or sparse tables with a policy or an optimizer that are refused, and why."""
 
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy, PolicyError
@@ -35,3 +35,24 @@ def check_codec(codec: Codec, policy: Policy, optimizer: Optimizer | None) -> No
         expected += " or int8"
     if why:
         raise PolicyError(f"wire_dtype {codec.name}: {why}; expected {expected}")
+
+
+def check_rows(policy: Policy, optimizer: Optimizer) -> None:
+    """Raise PolicyError if sparse tables would be trained wrongly. The rules of rows check their own optimizers."""
+    rule, tensors, why = policy.local_rule, policy.tensors, ""
+    if tensors.lists:
+        why = (
+            f"the {tensors.aggregator} of gradients would be zero for a row that only some workers have, and it would "
+            "never be trained"
+        )
+    elif tensors.compensator is not None:
+        why = f"the compensator {tensors.compensator} needs the weights that each gradient started from"
+    elif not rule.plain:
+        why = f"the local rule {rule.name} needs a copy of the model at each worker"
+    elif optimizer.per_worker:
+        why = f"{optimizer.name} keeps a copy of what it remembers for each worker"
+    if why:
+        raise PolicyError(
+            f"sparse tables under policy {policy.name}: {why}; expected a policy of plain gradients, such as sync, "
+            "async, bounded or ssp"
+        )

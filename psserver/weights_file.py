@@ -1,20 +1,24 @@
-"""weights.safetensors: a model's variables by name, and the order that their fingerprint needs.
+"""weights.safetensors: a model's variables by name, the rows of its sparse tables, and the order of both.
 
-The format keeps no order, so the order is written into the file's metadata.
+The format keeps no order, and the fingerprint needs one, so it is written into the file's metadata. The rows of a table
+are two arrays: ids (int64), in the order of their keys, and rows.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psserver.checkpoint import tensors
-from pswire.model.variables import VariableSpec, weights_sha256
+from pswire.model.variables import VariableSpec, WholeTables, weights_sha256
 
-ORDER = "order"
+ORDER, TABLES = "order", "tables"
+# The ends of the names of a table's arrays, behind "table/NAME/".
+IDS, ROWS = "ids", "rows"
 
 
 class WeightsFileError(ValueError):
@@ -27,6 +31,7 @@ class Saved:
 
     arrays: Mapping[str, NDArray[np.float32]]
     order: tuple[str, ...] | None
+    tables: WholeTables = field(default_factory=dict)
 
     def sha256(self) -> str | None:
         """Return the fingerprint of these weights, or None if their order is not known.
@@ -38,20 +43,29 @@ class Saved:
         if sorted(self.order) != sorted(self.arrays):
             raise WeightsFileError("its list of variables is not that of its arrays")
         specs = [VariableSpec(name, self.arrays[name].shape) for name in self.order]
-        return weights_sha256(specs, [self.arrays[name] for name in self.order])
+        return weights_sha256(specs, [self.arrays[name] for name in self.order], self.tables)
 
 
-def pieces(weights: Mapping[str, NDArray[np.float32]]) -> Iterator[memoryview]:
-    """Yield the file in pieces, from all variables in the plan's order."""
+def pieces(
+    weights: Mapping[str, NDArray[np.float32]], tables: WholeTables | None = None
+) -> Iterator[memoryview]:
+    """Yield the file in pieces, from all variables and tables in the plan's order."""
     # `ascontiguousarray` would turn a scalar into a vector.
-    contiguous = {name: np.asarray(values, np.float32, order="C") for name, values in weights.items()}
-    return tensors.pieces(contiguous, {ORDER: json.dumps(list(weights))})
+    arrays: dict[str, NDArray[Any]] = {
+        name: np.asarray(values, np.float32, order="C") for name, values in weights.items()
+    }
+    metadata = {ORDER: json.dumps(list(weights))}
+    if tables:
+        metadata[TABLES] = json.dumps(list(tables))
+        for name, (ids, rows) in tables.items():
+            arrays |= {f"table/{name}/{IDS}": ids, f"table/{name}/{ROWS}": rows}
+    return tensors.pieces(arrays, metadata)
 
 
-def save(path: Path, weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Write all variables, given in the plan's order. Raises OSError."""
+def save(path: Path, weights: Mapping[str, NDArray[np.float32]], tables: WholeTables | None = None) -> None:
+    """Write all variables and tables, given in the plan's order. Raises OSError."""
     with path.open("wb") as file:
-        for piece in pieces(weights):
+        for piece in pieces(weights, tables):
             file.write(piece)
 
 
@@ -62,23 +76,33 @@ def load(path: Path) -> Saved:
 
     try:
         with safe_open(path, "numpy") as file:
-            names = list(file.keys())
-            for name in names:
-                if (dtype := file.get_slice(name).get_dtype()) != "F32":
-                    raise WeightsFileError(f"expected float32 for {name!r}, got {dtype}")
-            arrays = {name: file.get_tensor(name) for name in names}
-            return Saved(arrays, _order(file.metadata() or {}))
+            metadata = file.metadata() or {}
+            tables = _names(metadata, TABLES) or ()
+            whole = {f"table/{name}/{IDS}" for name in tables}
+            arrays = {}
+            for name in file.keys():
+                expected = "I64" if name in whole else "F32"
+                if (dtype := file.get_slice(name).get_dtype()) != expected:
+                    raise WeightsFileError(f"expected {expected} for {name!r}, got {dtype}")
+                arrays[name] = file.get_tensor(name)
+            rows = {
+                name: (arrays.pop(f"table/{name}/{IDS}"), arrays.pop(f"table/{name}/{ROWS}"))
+                for name in tables
+            }
+            return Saved(arrays, _names(metadata, ORDER), rows)
+    except KeyError as error:
+        raise WeightsFileError(f"it lacks {error} of a table that it names") from error
     except SafetensorError as error:
         raise WeightsFileError(str(error)) from error
 
 
-def _order(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
-    if ORDER not in metadata:
+def _names(metadata: Mapping[str, str], key: str) -> tuple[str, ...] | None:
+    if key not in metadata:
         return None
     try:
-        names = json.loads(metadata[ORDER])
+        names = json.loads(metadata[key])
     except ValueError as error:
-        raise WeightsFileError(f"its list of variables is not JSON: {error}") from error
+        raise WeightsFileError(f"its list of names is not JSON: {error}") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise WeightsFileError("its list of variables is not a list of names")
+        raise WeightsFileError("its list of names is not one")
     return tuple(names)

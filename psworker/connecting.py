@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import VariableSpec
+from pswire.model.tables import TableSpec
 from pswire.nearest import did_you_mean
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, Role
@@ -53,6 +54,7 @@ def connect(
     credentials: Credentials | None = None,
     phase: Phase = FIRST,
     computes: str = "",
+    tables: Sequence[TableSpec] = (),
 ) -> Session:
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
@@ -81,6 +83,8 @@ def connect(
     that are None (PS_TLS_CA, PS_TLS_CERT, PS_TLS_KEY, PS_TOKEN_FILE or PS_TOKEN). `credentials`: replaces them all.
     `computes`: what this worker computes with ("torch on cuda:0", at most 128 characters), for log, status and
     dashboard.
+    `tables`: sparse tables beside the variables; all workers name the same. Their rows come into being on the servers,
+    when a gradient for them is applied.
     `phase`: for a process that trains more than once with these servers, see `psworker.control.joining.Phase`.
 
     Raises Refused (another model, optimizer or job, or a local rule), Untrusted (certificates, tokens, or names that
@@ -116,6 +120,7 @@ def connect(
             credentials=credentials,
             phase=phase,
             computes=computes,
+            tables=tables,
         )
     except BaseException:
         if server is not None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self, overload
 
 import grpc
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import VariableSpec, make_plan
+from pswire.model.tables import TableSpec, joined_parts, unique
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.wire import wire_named
 from pswire.v1 import coordinator_pb2 as pb
@@ -28,7 +29,8 @@ from psworker.control.joining import FIRST, Facts, Phase, Registration
 from psworker.control.stream import SessionStream
 from psworker.data.payloads import Floats, Payload
 from psworker.data.reader import WeightReader
-from psworker.data.shard_client import Settings, StepResult
+from psworker.data.rows import KeysByName, RowLayout, RowsByName
+from psworker.data.shard_client import Settings, ShardClient, StepResult
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch
 from psworker.data.transport import TRANSPORTS
@@ -38,6 +40,8 @@ from psworker.local import PLAIN, LocalRuleError, LocalWork, build
 from psworker.work import Unit, WorkUnits
 
 log = logging.getLogger("ps-worker")
+
+NO_ROWS: Final[Mapping[str, Any]] = {}
 
 
 class Session(Facts):
@@ -65,6 +69,7 @@ class Session(Facts):
         credentials: Credentials = NO_TLS,
         phase: Phase = FIRST,
         computes: str = "",
+        tables: Sequence[TableSpec] = (),
     ) -> None:
         """`psworker.connect` opens sessions, and describes the parameters."""
         wire = wire_named(wire_dtype)
@@ -74,7 +79,8 @@ class Session(Facts):
             raise ValueError(
                 f"shared memory carries float32: expected another transport beside wire_dtype {wire_dtype!r}"
             )
-        self.plan, self.work = make_plan([spec for spec, _ in variables], len(hosts)), work
+        self.plan, self.work = make_plan([spec for spec, _ in variables], len(hosts), tables), work
+        self._layout = RowLayout(self.plan)
         self._initial = [np.asarray(value) for _, value in variables]
         self._wire, self._strict = wire, transport == "shared-memory"
         for codec in (wire.up, wire.deltas):
@@ -119,6 +125,8 @@ class Session(Facts):
         self._reader = WeightReader(servers, stream, self._watch, prefetch)
         # The servers' receipts for the payload that is not committed yet, by ticket.
         self._receipts: dict[int, tuple[bytes, ...]] = {}
+        # Log index of the newest grant: the servers know this member by then.
+        self._seen = 0
         self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
 
     # The job
@@ -175,11 +183,63 @@ class Session(Facts):
             self._initialise(grant)
         if grant is not None:
             self._watch.begin(grant)
+            self._seen = grant.index
         return grant
 
-    def pull(self, grant: Grant) -> dict[str, Floats]:
-        """Return the granted version: arrays by variable name. Raises Voided, Refused, Unreachable."""
-        return self.plan.gather_by_name(self.pull_flat(grant))
+    @overload
+    def pull(self, grant: Grant) -> dict[str, Floats]: ...
+    @overload
+    def pull(
+        self, grant: Grant, rows: Mapping[str, ArrayLike]
+    ) -> tuple[dict[str, Floats], dict[str, Floats]]: ...
+    def pull(
+        self, grant: Grant, rows: Mapping[str, ArrayLike] | None = None
+    ) -> dict[str, Floats] | tuple[dict[str, Floats], dict[str, Floats]]:
+        """Return the granted version: arrays by variable name. Raises Voided, Refused, Unreachable.
+
+        `rows`: ids by table, in any order and shape, also several times; then the result is a pair, and its second part
+        has float32 rows by table, of the shape of the ids, with a last axis of dim.
+        """
+        if rows is None:
+            return self.plan.gather_by_name(self.pull_flat(grant))
+        found = {name: unique(ids) for name, ids in rows.items()}
+        keys = {name: each for name, (each, _) in found.items()}
+        self.want_rows(keys)
+        weights = self.plan.gather_by_name(self.pull_flat(grant))
+        values = self.pull_rows(grant, keys)
+        return weights, {
+            name: values[name][inverse].reshape(*np.shape(rows[name]), -1)
+            for name, (_, inverse) in found.items()
+        }
+
+    def want_rows(self, keys: KeysByName) -> None:
+        """Read these rows of tables together with every version that is pulled from now on, in the same message."""
+        self._reader.wanted = self._layout.wanted(keys) if keys else ()
+
+    def pull_rows(self, grant: Grant, keys: KeysByName) -> dict[str, Floats]:
+        """Return rows of tables at the granted version, in the order of keys: float32 of shape (n, dim).
+
+        Costs no message if they came with the version (`want_rows`, or `ahead` of `contribute`). Raises ValueError for
+        unknown tables and unsorted keys, Voided (also if the ticket has read other rows, and the version is gone),
+        Refused, Unreachable.
+        """
+        return self._layout.joined(keys, self._reader.rows(grant, self._layout.wanted(keys)))
+
+    def lookup(self, table: str, ids: ArrayLike) -> tuple[Floats, int]:
+        """Return rows at the newest version, of the shape of `ids` and a last axis of dim, and that version.
+
+        Makes no rows. Call it after the first `ready`.
+
+        Several servers may be at different versions; the oldest is returned. Raises ValueError for an unknown table,
+        Refused, Unreachable.
+        """
+        keys, inverse = unique(ids)
+        wanted = self._layout.wanted({table: keys})
+        after = self._seen
+        read = self._servers.each(lambda shard: shard.pull_rows(0, 0, after, wanted[shard.server]))
+        rows = self._layout.joined({table: keys}, read)[table]
+        versions = [each.version for each, own in zip(read, wanted, strict=True) if any(k.size for k in own)]
+        return rows[inverse].reshape(*np.shape(ids), -1), min(versions, default=0)
 
     def pull_flat(self, grant: Grant) -> list[Floats]:
         """As `pull`, but one float32 array per server: its trainable part, then its state part."""
@@ -215,17 +275,28 @@ class Session(Facts):
         self._require_valid(grant)
         return [shard.slot() for shard in self._shards]
 
-    def push(self, grant: Grant, gradients: Mapping[str, ArrayLike]) -> None:
+    def push(
+        self,
+        grant: Grant,
+        gradients: Mapping[str, ArrayLike],
+        rows: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    ) -> None:
         """Send gradients (and, for state variables, deltas) by name; absent ones are zero.
+
+        `rows`: ids and gradients by table, a row for each id; gradients of the same id are added in their order.
 
         Raises ValueError for an unknown name or wrong shape, PayloadRefused for NaN and Inf, Voided when the ticket was
         cancelled, Refused, Unreachable.
         """
-        self.push_flat(grant, self.plan.scatter_by_name(gradients))
+        flats = self.plan.scatter_by_name(gradients)
+        self.push_flat(grant, flats, self._layout.summed(rows or {}))
 
-    def push_flat(self, grant: Grant, flats: Sequence[Payload]) -> None:
-        """As `push`, but one flat payload per server: gradient, then state deltas; see `psworker.data.payloads`."""
-        self._push(grant, flats)
+    def push_flat(self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS) -> None:
+        """As `push`, but one flat payload per server: gradient, then state deltas; see `psworker.data.payloads`.
+
+        `rows`: sums of gradients by key.
+        """
+        self._push(grant, flats, rows)
 
     def commit(
         self,
@@ -260,20 +331,25 @@ class Session(Facts):
         ready: bool = False,
         learning_rate: float | None = None,
         unit_ends: bool = False,
+        rows: RowsByName = NO_ROWS,
+        ahead: KeysByName = NO_ROWS,
     ) -> None:
         """`push_flat` and `commit` together; with a single server in one round trip, which also brings the next grant
-        and its version.
+        and its version, with the rows `ahead` of tables.
 
-        That saves most of a small step's time. Raises as `push_flat`.
+        With several servers those are read with that version, as after `want_rows`. A single round trip saves most of a
+        small step's time. Raises as `push_flat`.
         """
         facts = (grant.ticket, batch, samples, loss, ready)
         commit = Commit(*facts, learning_rate=learning_rate, unit_ends=unit_ends)
+        if ahead or self._reader.wanted:
+            self.want_rows(ahead)
         try:
             if len(self._shards) > 1:
-                self._push(grant, flats)
+                self._push(grant, flats, rows)
                 self._commit(commit)
             else:
-                self._push_with_commit(grant, flats, commit)
+                self._push_with_commit(grant, flats, commit, rows)
         except Voided:
             self._joined.contributed(batch, void=samples > 0)
             raise
@@ -307,15 +383,21 @@ class Session(Facts):
             return
         self.commit(grant, samples=0)
 
-    def _push(self, grant: Grant, flats: Sequence[Payload], *, raw: bool = False) -> None:
+    def _push(
+        self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS, *, raw: bool = False
+    ) -> None:
         """Send to all servers, and keep their receipts for the commit. `raw`: as of `ShardClient.push`."""
         expected = len(self._shards)
         if len(flats) != expected:
             raise ValueError(f"expected {expected} payloads, one per server, got {len(flats)}")
+        divided = self._layout.rows(rows) if rows else [()] * expected
         self._begin_push(grant)
-        receipts = self._servers.each(
-            lambda shard: shard.push(grant.ticket, flats[shard.server], grant.index, raw=raw)
-        )
+
+        def push(shard: ShardClient) -> bytes:
+            own = divided[shard.server]
+            return shard.push(grant.ticket, flats[shard.server], grant.index, raw=raw, rows=own)
+
+        receipts = self._servers.each(push)
         self._receipts = {grant.ticket: tuple(receipts)}
 
     def _begin_push(self, grant: Grant) -> None:
@@ -345,15 +427,17 @@ class Session(Facts):
         for shard in self._shards:
             shard.encoder.keep(ticket)
 
-    def _push_with_commit(self, grant: Grant, flats: Sequence[Payload], commit: Commit) -> None:
+    def _push_with_commit(
+        self, grant: Grant, flats: Sequence[Payload], commit: Commit, rows: RowsByName
+    ) -> None:
         """With one server: one exchange carries both, and may bring the next grant and its version."""
         self._begin_push(grant)
         commit = self._stream.begin_commit(self._measured(commit))
         try:
-            result = self._step(grant, flats[0], commit)
+            result = self._step(grant, flats[0], commit, rows)
         except grpc.RpcError:
             # The answer is lost, and perhaps the commit. Do both again separately, which counts once.
-            self._push_again(grant, flats)
+            self._push_again(grant, flats, rows)
             self._commit(commit)
             return
         except Exception:
@@ -364,19 +448,23 @@ class Session(Facts):
         self._stream.receive(result.events)
         self._watch.end(result.received)
 
-    def _step(self, grant: Grant, payload: Payload, commit: Commit) -> StepResult:
+    def _step(self, grant: Grant, payload: Payload, commit: Commit, rows: RowsByName) -> StepResult:
         shard = self._shards[0]
+        own = self._layout.rows(rows)[0] if rows else ()
+        ahead = self._reader.wanted[0] if self._reader.wanted else ()
         with shard.turn:
             hello, narrow = self._joined.hello, self._reader.narrow
-            result = shard.step(grant.ticket, payload, grant.index, commit, hello, narrow=narrow)
+            result = shard.step(
+                *(grant.ticket, payload, grant.index, commit, hello), narrow=narrow, rows=own, ahead=ahead
+            )
             if result.granted is not None and result.version is not None:
                 delay = time.monotonic() - result.received
                 self._reader.store_ahead(result.granted, result.version, delay)
         return result
 
-    def _push_again(self, grant: Grant, flats: Sequence[Payload]) -> None:
+    def _push_again(self, grant: Grant, flats: Sequence[Payload], rows: RowsByName) -> None:
         try:
-            self._push(grant, flats)
+            self._push(grant, flats, rows)
         except Voided:
             # Its payload is final, or it was cancelled: the answer to the commit tells.
             fields = event("ticket_settled", ticket=grant.ticket)
@@ -464,6 +552,19 @@ class Session(Facts):
         assert at is not None, "pull_slots is for a grant, or after the stop"
         found = self._servers.each(lambda shard: shard.pull_slots(slots, at.version, at.index))
         return [self.plan.gather_trained(rows) for rows in zip(*found, strict=True)]
+
+    def pull_table(self, table: str, grant: Grant | None = None) -> tuple[NDArray[np.int64], Floats]:
+        """Return ids and rows, [n, dim], of a whole table, in the order of the keys of the ids.
+
+        At the job's last version, or at that of `grant` while it is held; if others make versions meanwhile, possibly
+        at a later one, which may differ between servers. Raises ValueError for an unknown table, Refused (no room for a
+        copy), Unreachable.
+        """
+        number = self._layout.number(table)
+        at = grant or self.stop
+        assert at is not None, "pull_table is for a grant, or after the stop"
+        parts = self._servers.each(lambda shard: shard.pull_table(number, at.version, at.index))
+        return joined_parts(self.plan.tables[number], parts)
 
     def at_close(self, over: Callable[[], object], unfinished: Callable[[], object]) -> None:
         """Call `over` at the end of `close` if the job is over by then, else `unfinished`."""

@@ -14,7 +14,7 @@ from psserver.coordinator.state import agreement
 from psserver.policies import Policy
 from psserver.shard import ShardState
 from pswire.decisions import entries
-from pswire.model.plan import Plan, PlanError, make_plan
+from pswire.model.plan import Plan, PlanError
 from pswire.records import StateError, to_plain
 
 Floats = NDArray[np.float32]
@@ -56,6 +56,7 @@ def describe(
         terms.seed,
         plan.fingerprint,
         tuple(plan.variables),
+        [table.to_json() for table in plan.tables],
         to_plain({"name": policy.name, **policy.knobs}),
         to_plain(dict(terms.optimizer)),
         to_plain(policy.tensors.config),
@@ -77,7 +78,7 @@ def settled(state: ShardState) -> ShardState:
         kind, _, number = name.partition("/")
         if kind == "version":
             return int(number) in needed
-        return kind != "payload" or int(number) in committed
+        return kind not in ("payload", "rows") or int(number.split("/")[0]) in committed
 
     arrays = {name: values for name, values in state.arrays.items() if kept(name)}
     return ShardState(replace(facts, pins=[], bases=bases), arrays)
@@ -133,7 +134,7 @@ def weights(store: Store, name: str) -> tuple[Manifest, dict[str, Floats]]:
     wanted = f"version/{about.version}"
     flats = [found[wanted] for found in _arrays(store, name, about, (wanted,))]
     try:
-        return about, make_plan(about.variables, about.servers).gather_by_name(flats)
+        return about, about.plan_for(about.servers).gather_by_name(flats)
     except (PlanError, ValueError) as error:
         raise CheckpointError(f"{store.root / name}: does not hold its variables: {error}") from error
 
@@ -148,7 +149,7 @@ def slots(
     wanted = [f"slot/0/{slot}" for slot in names]
     arrays = _arrays(store, name, about, wanted)
     try:
-        plan = make_plan(about.variables, about.servers)
+        plan = about.plan_for(about.servers)
         variables = [variable.name for variable in about.variables]
         found = [
             dict(zip(variables, plan.gather_trained([part[each] for part in arrays]), strict=True))

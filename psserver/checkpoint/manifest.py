@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psserver.checkpoint.disk import CheckpointError
+from pswire.model.plan import Plan, make_plan
+from pswire.model.tables import tables_from_json
 from pswire.model.variables import VariableSpec
 from pswire.records import StateError, from_plain, to_plain
 
 NAME = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 # A manifest has a few lines for each variable and file.
 LARGEST = 256 << 20
 
@@ -29,8 +31,8 @@ class Manifest:
 
     `entry`: the number of its entry in the decision log of `job`. `t`: seconds since the job began. `clock`: the
     server's monotonic clock at that moment, to which all times in the saved state refer. `plan`: fingerprint of the
-    layout of `variables` over `servers`. `policy`, `optimizer`, `tensors`: configurations, as in the log's first entry.
-    `files`: every other file of the checkpoint, by name.
+    layout of `variables` and `tables` (their specifications) over `servers`. `policy`, `optimizer`, `tensors`:
+    configurations, as in the log's first entry. `files`: every other file of the checkpoint, by name.
     """
 
     format: int
@@ -44,6 +46,7 @@ class Manifest:
     seed: int
     plan: str
     variables: tuple[VariableSpec, ...]
+    tables: list[object]
     policy: dict[str, object]
     optimizer: dict[str, object]
     tensors: dict[str, object]
@@ -53,6 +56,10 @@ class Manifest:
     def nbytes(self) -> int:
         """The size of all files except the manifest itself."""
         return sum(facts.bytes for facts in self.files.values())
+
+    def plan_for(self, servers: int) -> Plan:
+        """Return the plan of this model on that many servers. Raises PlanError."""
+        return make_plan(self.variables, servers, tables_from_json(self.tables))
 
     def text(self) -> bytes:
         """Return the contents of the file: readable JSON with a digest of its own."""

@@ -15,7 +15,7 @@ from psserver.coordinator.state import reopened
 from psserver.policies import Policy
 from psserver.shard import ShardState, reshard
 from pswire.decisions.counting import Pending
-from pswire.model.plan import Plan, PlanError, make_plan
+from pswire.model.plan import Plan, PlanError
 from pswire.records import StateError, to_plain
 
 LATEST = "latest"
@@ -89,7 +89,7 @@ def coordinator_of(
 def plan_of(checkpoint: Checkpoint, servers: int) -> Plan:
     """Return the layout of the saved model over this many servers. Raises CheckpointError."""
     try:
-        return make_plan(checkpoint.manifest.variables, servers)
+        return checkpoint.manifest.plan_for(servers)
     except PlanError as error:
         raise CheckpointError(f"the checkpoint's model cannot be laid out: {error}") from error
 
@@ -99,7 +99,7 @@ def needed_by(server: int, servers: int) -> Wanted:
 
     def wanted(about: Manifest) -> Collection[int]:
         try:
-            same = make_plan(about.variables, servers).fingerprint == about.plan
+            same = about.plan_for(servers).fingerprint == about.plan
         except PlanError:
             # `plan_of` reports the error.
             same = False

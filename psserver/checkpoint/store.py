@@ -15,15 +15,15 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from psserver.checkpoint import files, manifest, tensors
 from psserver.checkpoint.disk import CheckpointError, Disk, RealDisk, UnwritableError
 from psserver.checkpoint.manifest import FileFacts, Manifest
 
-Floats = NDArray[np.float32]
+Array = NDArray[Any]
 
 DIGITS = 10
 # Bytes that a checkpoint takes besides the contents of its files: the manifest, and blocks that are not full.
@@ -62,7 +62,7 @@ class Store:
         except OSError as error:
             raise CheckpointError(f"{self.root / name} cannot be made: {error.strerror or error}") from error
 
-    def put_arrays(self, name: str, file: str, arrays: Mapping[str, Floats]) -> FileFacts:
+    def put_arrays(self, name: str, file: str, arrays: Mapping[str, Array]) -> FileFacts:
         """Write arrays by name to a file; they must not change meanwhile."""
         return files.write(self.disk, self.root / name / file, tensors.pieces(arrays, {"format": "np"}))
 
@@ -155,7 +155,7 @@ class Store:
 
     def arrays(
         self, name: str, file: str, facts: FileFacts, wanted: Callable[[str], bool] = lambda _: True
-    ) -> dict[str, Floats]:
+    ) -> dict[str, Array]:
         """Read those arrays of a file of `put_arrays` whose names are `wanted`."""
         with self._open(self.root / name / file) as reader:
             found = tensors.read(reader, wanted)

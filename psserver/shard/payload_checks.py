@@ -22,7 +22,7 @@ class PayloadChecks:
     def __init__(self, plan: Plan, server: int, ordinary: float, backend: Backend) -> None:
         self._plan = plan
         self._layout = plan.shards[server]
-        self._ordinary = np.float32(ordinary)
+        self.largest_ordinary = np.float32(ordinary)
         self._backend = backend
 
     def nonfinite(self, values: Floats, start: int = 0) -> str | None:
@@ -55,7 +55,7 @@ class PayloadChecks:
         return None
 
     def _piece(self, slot: Slot, start: int, stop: int, source: NDArray[Any] | None) -> str | None:
-        target, limit, backend = slot.values[start:stop], self._ordinary, self._backend
+        target, limit, backend = slot.values[start:stop], self.largest_ordinary, self._backend
         if source is None:
             squares = arithmetic.squares(target, limit, backend)
         else:

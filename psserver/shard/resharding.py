@@ -7,12 +7,15 @@ the new plan does. Every operation of a shard is elementwise, or was refused on 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psserver.shard.staging import OpenTicket
 from psserver.shard.state import ShardFacts, ShardState
+from psserver.shard.tables import TABLE_KINDS
+from psserver.shard.tables.group import divided
 from pswire.model.plan import Plan
 from pswire.records import StateError
 
@@ -34,11 +37,14 @@ def reshard(states: Sequence[ShardState], old: Plan, new: Plan) -> list[ShardSta
     shared -= {
         name for name in shared if name.startswith("version/") and int(name.split("/")[1]) not in needed
     }
-    arrays: list[dict[str, Floats]] = [{} for _ in new.shards]
+    arrays: list[dict[str, NDArray[Any]]] = [{} for _ in new.shards]
     for name in states[0].arrays:
         if name not in shared:
             continue
-        pieces = _divided([state.arrays[name] for state in states], name, old, new)
+        if name.split("/")[0] in TABLE_KINDS:
+            pieces = divided([state.arrays for state in states], name, len(new.shards))
+        else:
+            pieces = _divided([state.arrays[name] for state in states], name, old, new)
         for into, piece in zip(arrays, pieces, strict=True):
             into[name] = piece
     return [
@@ -48,7 +54,7 @@ def reshard(states: Sequence[ShardState], old: Plan, new: Plan) -> list[ShardSta
 
 
 def _check(states: Sequence[ShardState], old: Plan, new: Plan) -> None:
-    if old.variables != new.variables:
+    if (old.variables, old.tables) != (new.variables, new.tables):
         raise StateError("reshard: the two plans are of other variables")
     if len(states) != len(old.shards):
         raise StateError(f"reshard: expected the states of {len(old.shards)} servers, got {len(states)}")
@@ -75,7 +81,7 @@ def _moment(facts: ShardFacts) -> object:
             facts.tickets,
             facts.bases,
         ),
-        *(facts.factors, facts.workers, facts.pending, facts.slot_workers),
+        *(facts.factors, facts.workers, facts.pending, facts.slot_workers, facts.row_factors),
     )
 
 

@@ -16,6 +16,7 @@ from psserver.shard.deltas import DeltaStream
 from psserver.shard.payload_checks import PayloadChecks, ordinary
 from psserver.shard.staging import OpenTicket, Slot, Staging
 from psserver.shard.state import ShardParts, ShardState, check, copied, save, take_up
+from psserver.shard.tables import Tables
 from psserver.shard.updater import Updater
 from psserver.shard.updates import PendingUpdate, ShardError, Updates, need
 from pswire.decisions.orders import (
@@ -33,16 +34,19 @@ from pswire.decisions.orders import (
     Seal,
 )
 from pswire.model.plan import Plan
+from pswire.model.tables import Floats as Rows
 from pswire.transport.blocks import BlockCodec
+from pswire.transport.rows import WantedRows
 
 Floats = NDArray[np.float32]
 
 
 class Shard:
-    """The arrays of one server: arena versions, staging, and an updater with the coming update.
+    """The storages of one server (arena versions and sparse tables), staging, and an updater with the coming update.
 
     A payload is one flat float32 array in the layout of the plan: the trainable part (weights or a gradient), then the
-    state part (values or deltas). Not thread-safe; the caller serialises everything but `PendingUpdate.compute`.
+    state part (values or deltas); and rows of gradients of tables. A version covers the arena and all tables. Not
+    thread-safe; the caller serialises everything but `PendingUpdate.compute` and `read_rows`.
 
     `tensors`: the policy's declarations of what shards compute. `unchecked`: also publish versions that are not finite,
     for callers to whom only the order of events matters. `keep_bases`: keep the version that an open ticket started
@@ -77,8 +81,10 @@ class Shard:
         self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend)
         self.checks = PayloadChecks(plan, server, ordinary(tensors), backend)
         self.stream = None if deltas is None else DeltaStream(deltas, self.layout)
+        self.tables = Tables(plan, server, optimizer, backend)
         self._updates = Updates(
-            self.arena, self.staging, self._updater, self.checks, self.stream, unchecked=unchecked
+            *(self.arena, self.staging, self._updater, self.checks, self.stream, self.tables),
+            unchecked=unchecked,
         )
         # Member -> incarnation.
         self.members: dict[str, int] = {}
@@ -112,10 +118,11 @@ class Shard:
     def passed(self, order: Order) -> int:
         """Return the bytes of payloads that executing `order` passes over, if it has arithmetic.
 
-        An update of contributions that lie side by side passes over each of them.
+        An update of contributions that lie side by side passes over each of them, and every update over all rows.
         """
         apart = len(order.parts) + len(self._updater.kept) if isinstance(order, Apply) else 1
-        return self.layout.nbytes * max(1, apart)
+        rows = self._updates.row_bytes(order) if self.tables and isinstance(order, Apply) else 0
+        return self.layout.nbytes * max(1, apart) + rows
 
     @property
     def slots(self) -> dict[str, dict[str, Floats]]:
@@ -156,6 +163,17 @@ class Shard:
         """Reserve a slot for the payload of an open, admitted ticket; `cut` ends the stream that delivers it."""
         return self.staging.begin(ticket, cut)
 
+    # Readers of rows
+
+    def read_rows(self, keys: WantedRows, version: int) -> list[Rows]:
+        """Return rows at a version, [n, dim] for each table. Raises ValueError if the version is gone."""
+        return self.tables.read(keys, version)
+
+    def evict(self) -> None:
+        """Evict older versions from readers whose leases have expired."""
+        self.arena.evict()
+        self.tables.evict()
+
     # Orders
 
     def blocked(self, order: Order) -> bool:
@@ -181,6 +199,7 @@ class Shard:
                     self.staging.tickets[ticket].sealed = True
                     # The worker has read what it computed the payload from.
                     self.arena.unpin(ticket)
+                    self.tables.unpin(ticket)
             case Fold():
                 return self._begun(self._updates.fold(order))
             case Apply():
@@ -190,6 +209,7 @@ class Shard:
             case Release(ticket):
                 self.staging.close(ticket)
                 self.arena.forget(ticket)
+                self.tables.unpin(ticket)
             case Admit(worker, incarnation):
                 self.members[worker] = incarnation
                 self._updates.admit(worker)
@@ -211,6 +231,7 @@ class Shard:
                     f"ticket {pin.ticket} was granted version {pin.version}, but {self.version} is newest"
                 )
             self.arena.pin(pin.ticket, pin.version, keep_base=self._keep_bases)
+            self.tables.pin(pin.ticket, pin.version)
 
     def _install(self, ticket: int) -> None:
         need(self.staging, ticket)
@@ -280,6 +301,7 @@ class Shard:
             self.staging,
             self._updater,
             self.stream,
+            self.tables,
         )
 
 

@@ -7,6 +7,9 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.shard.tables.group import nbytes_of, same_rows
+from pswire.transport.rows import Rows
+
 Floats = NDArray[np.float32]
 
 
@@ -34,6 +37,8 @@ class Slot:
     ordinary: bool = True
     # The sum of the squares of its gradient.
     squares: float = 0.0
+    # Rows of tables; empty without any.
+    rows: Rows = ()
 
 
 class Staging:
@@ -153,8 +158,10 @@ class Staging:
         if opened is not None and not opened.sealed and before is None:
             self._complete[slot.ticket] = slot
             return True
-        same = before is not None and np.array_equal(
-            slot.values.view(np.uint32), before.values.view(np.uint32)
+        same = (
+            before is not None
+            and np.array_equal(slot.values.view(np.uint32), before.values.view(np.uint32))
+            and same_rows(slot.rows, before.rows)
         )
         self.recycle(slot.values)
         return opened is not None and not opened.sealed and same
@@ -184,6 +191,15 @@ class Staging:
         """Return the complete payload of a ticket without removing it."""
         return self._complete[ticket].values
 
+    def rows(self, ticket: int) -> Rows:
+        """Return the rows of a ticket's complete payload."""
+        return self._complete[ticket].rows
+
+    @property
+    def row_bytes(self) -> int:
+        """The memory of the rows of all complete payloads."""
+        return sum(nbytes_of(slot.rows) for slot in list(self._complete.values()) if slot.rows)
+
     def holds(self, ticket: int) -> bool:
         return ticket in self._complete
 
@@ -203,11 +219,15 @@ class Staging:
 
     # State
 
-    def state(self) -> tuple[list[OpenTicket], dict[int, Floats]]:
-        """Return the open tickets, and the complete payload of each that has one (not copied)."""
-        return [replace(t) for t in self.tickets.values()], {n: s.values for n, s in self._complete.items()}
+    def state(self) -> tuple[list[OpenTicket], dict[int, Floats], dict[int, Rows]]:
+        """Return the open tickets, and the complete payload of each that has one, and its rows (not copied)."""
+        complete = self._complete
+        rows = {n: slot.rows for n, slot in complete.items() if slot.rows}
+        return [replace(t) for t in self.tickets.values()], {n: s.values for n, s in complete.items()}, rows
 
-    def restore(self, tickets: Iterable[OpenTicket], payloads: Mapping[int, Floats]) -> None:
+    def restore(
+        self, tickets: Iterable[OpenTicket], payloads: Mapping[int, Floats], rows: Mapping[int, Rows]
+    ) -> None:
         """Restore what `state` returned, while nothing is staged; payloads are copied."""
         self.tickets, self._turns = {}, []
         for ticket in tickets:
@@ -215,4 +235,5 @@ class Staging:
         for number, values in payloads.items():
             slot = self.begin(number)
             slot.values[...] = values
+            slot.rows = [(keys.copy(), each.copy()) for keys, each in rows.get(number, ())]
             self._complete[number] = self._incoming.pop(number)

@@ -1,6 +1,6 @@
 """Everything a shard holds, as named arrays and plain data: saved, checked and restored.
 
-Names of arrays (all float32), where n is the number of elements of a payload and m that of its trainable part:
+Names of arrays (float32 each), where n is the number of elements of a payload and m that of its trainable part:
 
     version/<number>      (n,)  a published version that is the newest, pinned, or the base of an open ticket
     exact/<codec>         (n,)  the optimizer's weights, if versions are made of changes by that codec
@@ -10,11 +10,13 @@ Names of arrays (all float32), where n is the number of elements of a payload an
     memory/<name>         (m,)  memory of the compensator, one number per weight
     constant/<name>        any  memory of the compensator that is the same on every server
 
-An array of (n,) or (m,) is cut as `Plan` cuts variables: see `psserver.shard.resharding`.
+An array of (n,) or (m,) is cut as `Plan` cuts variables: see `psserver.shard.resharding`. Rows of tables have the names
+of `psserver.shard.tables.group`, and other dtypes, too.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,8 @@ from psserver.shard.arena import Arena
 from psserver.shard.arithmetic import first_nonfinite
 from psserver.shard.deltas import DeltaStream
 from psserver.shard.staging import OpenTicket, Staging
+from psserver.shard.tables import TABLE_KINDS, Tables
+from psserver.shard.tables.group import named
 from psserver.shard.updater import Updater
 from pswire.model.plan import Plan, ShardLayout
 from pswire.records import StateError, from_plain, to_plain
@@ -49,6 +53,7 @@ class ShardParts:
     staging: Staging
     updater: Updater
     stream: DeltaStream | None
+    tables: Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class ShardFacts:
     workers: list[str]
     pending: float
     slot_workers: list[str]
+    # Of each contribution to the coming update that has rows.
+    row_factors: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class ShardState:
     """The state of a shard. `arrays`: by the names above."""
 
     facts: ShardFacts
-    arrays: Mapping[str, Floats] = field(repr=False)
+    arrays: Mapping[str, NDArray[Any]] = field(repr=False)
 
     @property
     def nbytes(self) -> int:
@@ -101,10 +108,10 @@ class ShardState:
         return plain
 
     @classmethod
-    def from_json(cls, data: object, arrays: Mapping[str, Floats]) -> "ShardState":
+    def from_json(cls, data: object, arrays: Mapping[str, NDArray[Any]]) -> "ShardState":
         """Raise StateError for missing or unknown fields, values of another type, and numbers that are not finite."""
         for name, values in arrays.items():
-            if (place := first_nonfinite(values.reshape(-1))) is not None:
+            if values.dtype == np.float32 and (place := first_nonfinite(values.reshape(-1))) is not None:
                 raise StateError(f"shard state: {name}: element {place} is {values.reshape(-1)[place]}")
         return cls(from_plain(ShardFacts, data, "shard state"), arrays)
 
@@ -117,7 +124,7 @@ class ShardState:
 def save(shard: ShardParts) -> ShardState:
     """Return everything the shard holds, without a copy: the next order that writes changes the arrays."""
     versions, pins, bases = shard.arena.state()
-    tickets, payloads = shard.staging.state()
+    tickets, payloads, rows = shard.staging.state()
     updater = shard.updater
     added = updater.accumulator.state()
     constants = updater.constants
@@ -134,6 +141,12 @@ def save(shard: ShardParts) -> ShardState:
         **{
             f"{'constant' if name in constants else 'memory'}/{name}": values
             for name, values in updater.memory.items()
+        },
+        **shard.tables.arrays(),
+        **{
+            name: array
+            for ticket, each in rows.items()
+            for name, array in named(f"rows/{ticket}", each).items()
         },
     }
     facts = ShardFacts(
@@ -152,6 +165,7 @@ def save(shard: ShardParts) -> ShardState:
         added.workers,
         added.pending,
         list(updater.slots),
+        shard.tables.factors,
     )
     return ShardState(facts, views)
 
@@ -164,13 +178,16 @@ def copied(state: ShardState, spare: Sequence[Floats] = (), piece: int = 1 << 22
     """Copy the arrays as they are now, `piece` elements at a time, so that other threads get a turn.
 
     `spare`: float32 arrays to reuse where their sizes match. Fresh memory, which the system has to find and fill with
-    zeros, takes many times as long as the copy.
+    zeros, takes many times as long as the copy. Rows of tables are not copied: they are copies already.
     """
     left: dict[int, list[Floats]] = {}
     for each in spare:
         left.setdefault(each.size, []).append(each)
-    arrays: dict[str, Floats] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for name, values in state.arrays.items():
+        if name.split("/")[0] in TABLE_KINDS:
+            arrays[name] = values
+            continue
         found = left.get(values.size)
         flat, out = (
             values.reshape(-1),
@@ -207,7 +224,10 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
     shard.arena.restore(state.numbered("version"), dict(facts.pins), dict(facts.bases))
     if shard.stream is not None:
         shard.stream.begin(state.arrays[_exact(shard.stream)])
-    shard.staging.restore(facts.tickets, state.numbered("payload"))
+    staged = {int(name.split("/")[1]) for name in state.arrays if name.startswith("rows/")}
+    rows = {ticket: shard.tables.rows_named(f"rows/{ticket}", state.arrays) for ticket in staged}
+    shard.staging.restore(facts.tickets, state.numbered("payload"), rows)
+    shard.tables.restore(state.arrays, facts.row_factors, facts.version)
     for k, worker in enumerate(facts.slot_workers):
         for name, values in updater.slots_of(worker).items():
             values[...] = state.arrays[f"slot/{k}/{name}"]
@@ -279,11 +299,10 @@ def _check_arrays(state: ShardState, shard: ShardParts) -> None:
         expected[_exact(shard.stream)] = whole
     expected |= {f"{kind}/{number}": whole for kind in kinds for number in _numbers(state, kind)}
     expected |= {f"update/{k}": whole for k in range(len(_numbers(state, "update")))}
-    if expected.keys() != state.arrays.keys():
-        missing, more = (
-            sorted(expected.keys() - state.arrays.keys()),
-            sorted(state.arrays.keys() - expected.keys()),
-        )
+    shard.tables.check(state.arrays, state.facts.row_factors)
+    given = {name for name in state.arrays if name.split("/")[0] not in TABLE_KINDS}
+    if expected.keys() != given:
+        missing, more = sorted(expected.keys() - given), sorted(given - expected.keys())
         raise StateError(f"shard state: missing arrays: {missing or 'none'}; unknown ones: {more or 'none'}")
     for name, shape in expected.items():
         values = state.arrays[name]

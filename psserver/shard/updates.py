@@ -12,6 +12,8 @@ from psserver.shard.compensators import Gap
 from psserver.shard.deltas import DeltaStream
 from psserver.shard.payload_checks import PayloadChecks
 from psserver.shard.staging import Staging
+from psserver.shard.tables import Tables, Update
+from psserver.shard.tables.group import largest_of, nbytes_of
 from psserver.shard.updater import Updater
 from pswire.decisions.orders import Apply, Fold
 from pswire.values import value
@@ -55,6 +57,7 @@ class Updates:
         updater: Updater,
         checks: PayloadChecks,
         stream: DeltaStream | None,
+        tables: Tables,
         *,
         unchecked: bool,
     ) -> None:
@@ -63,6 +66,7 @@ class Updates:
         self._updater = updater
         self._checks = checks
         self._stream = stream
+        self._tables = tables
         self._unchecked = unchecked
         # The workers whose contributions are in the open sum.
         self.summed: list[str] = []
@@ -93,6 +97,8 @@ class Updates:
         worker = self._staging.tickets[fold.ticket].worker
         self.summed.append(worker)
         gap = self._gap(fold.ticket, worker) if fold.compensation else None
+        # Rows are kept, and summed with the update.
+        self._tables.add(self._staging.rows(fold.ticket), fold.factor)
         payload = self._staging.take(fold.ticket)
 
         def compute() -> None:
@@ -102,8 +108,15 @@ class Updates:
             if not self._updater.keeps(payload):
                 self._staging.recycle(payload)
             self._arena.forget(fold.ticket)
+            self._tables.unpin(fold.ticket)
 
         return PendingUpdate(compute, finish)
+
+    def row_bytes(self, apply: Apply) -> int:
+        """Return the bytes of rows that the update passes over, before or behind `apply`."""
+        holds = self._staging.holds
+        staged = [self._staging.rows(part.ticket) for part in apply.parts if holds(part.ticket)]
+        return sum(map(nbytes_of, [*staged, *(rows for rows, _ in self._tables.added)]))
 
     def _check(self, fold: Fold) -> None:
         need(self._staging, fold.ticket)
@@ -137,10 +150,12 @@ class Updates:
         assert newest is not None
         out = self._arena.take()
         now, target = (newest, out) if stream is None else (stream.exact, stream.spare)
+        tables = self._tables
 
         def compute() -> None:
             for fold in folds:
                 fold.compute()
+            updates = tables.compute((), apply.scale, apply.lr_scale)
             # `step` reports an overflow.
             with np.errstate(all="ignore"):
                 finite = self._updater.step(now, target, base, apply.scale, apply.lr_scale)
@@ -148,10 +163,14 @@ class Updates:
                 raise NonfiniteError(self._unfit(apply.version, target, workers))
             if stream is not None and not stream.make(newest, out):
                 raise NonfiniteError(self._unfit(apply.version, target, workers))
+            if not (largest_of(updates)[0] or self._unchecked):
+                raise NonfiniteError(self._unfit_rows(apply.version, updates, workers))
+            tables.commit(updates)
 
         def finish() -> None:
             for fold in folds:
                 fold.finish()
+            tables.committed()
             for values in self._updater.clear():
                 self._staging.recycle(values)
             self.summed.clear()
@@ -178,6 +197,7 @@ class Updates:
         for values in self._updater.clear():
             self._staging.recycle(values)
         self.summed.clear()
+        self._tables.clear()
 
     def try_update(self, apply: Apply) -> tuple[bool, float]:
         """Return whether everything that this update changes would be finite, and the largest magnitude in it.
@@ -202,15 +222,25 @@ class Updates:
         with np.errstate(all="ignore"):
             finite = updater.step(weights, out, self._arena.newest, apply.scale, apply.lr_scale)
         found = [arithmetic.largest(each) for each in (out, *updater.arrays)]
-        if not (finite and all(map(math.isfinite, found))):
+        more = [(self._staging.rows(part.ticket), part.factor) for part in apply.parts]
+        finite_rows, largest = largest_of(self._tables.compute(more, apply.scale, apply.lr_scale))
+        if not (finite and finite_rows and all(map(math.isfinite, found))):
             return False, math.inf
-        return True, max(found)
+        return True, max(*found, largest)
+
+    def _unfit_rows(self, version: int, updates: list[Update], workers: list[str]) -> str:
+        names = [t.spec.name for t, u in zip(self._tables.tables, updates, strict=True) if not u.finite]
+        return _unfit_because(version, f"rows of table {names[0]!r}", workers)
 
     def _unfit(self, version: int, values: Floats, workers: list[str]) -> str:
         """Say why a version is not published."""
         found = self._checks.nonfinite(values) or "numbers beyond float32 in what the optimizer remembers"
-        gradients = ", ".join(dict.fromkeys(workers))
-        return (
-            f"version {version} would not be finite ({found}); its gradients came from {gradients}, and were finite: "
-            "the learning rate may be too high, or one of these workers sends what it should not"
-        )
+        return _unfit_because(version, found, workers)
+
+
+def _unfit_because(version: int, found: str, workers: list[str]) -> str:
+    gradients = ", ".join(dict.fromkeys(workers))
+    return (
+        f"version {version} would not be finite ({found}); its gradients came from {gradients}, and were finite: "
+        "the learning rate may be too high, or one of these workers sends what it should not"
+    )

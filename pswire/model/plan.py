@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from pswire.model.tables import TableSpec, bucket_range, check_tables
 from pswire.model.variables import (
     Kind,
     PlanError,
@@ -114,11 +115,19 @@ class ShardLayout:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The layout of `variables` over `shards`. Equal fingerprints mean equal layouts."""
+    """The layout of `variables` and `tables` over `shards`. Equal fingerprints mean equal layouts.
+
+    Payloads and `shards` are of the variables. The rows of tables lie on the servers by `buckets`.
+    """
 
     variables: tuple[VariableSpec, ...]
     shards: tuple[ShardLayout, ...]
     fingerprint: str = field(repr=False)
+    tables: tuple[TableSpec, ...] = ()
+
+    def buckets(self, server: int) -> tuple[int, int]:
+        """Return the buckets [start, stop) of every table that lie on a server."""
+        return bucket_range(server, len(self.shards))
 
     def scatter(self, arrays: Sequence[ArrayLike]) -> list[Flat]:
         """Return a new flat float32 payload per shard, from one array per variable, in the variables' order.
@@ -199,7 +208,9 @@ class Plan:
             pieces = _count(len(shard.slices), "piece")
             lines.append(f"  server {shard.server}: {_bytes(shard.nbytes)} in {pieces}{state}")
         largest = sorted(range(len(self.variables)), key=lambda number: -self.variables[number].size)[:5]
-        return "\n".join([*lines, "  largest variables:", *(f"    {self._whereabouts(n)}" for n in largest)])
+        lines += ["  largest variables:", *(f"    {self._whereabouts(n)}" for n in largest)]
+        lines += [f"  table {table}" for table in self.tables]
+        return "\n".join(lines)
 
     def _whereabouts(self, number: int) -> str:
         spec = self.variables[number]
@@ -212,8 +223,8 @@ class Plan:
         return f"{_bytes(4 * spec.size)}  {spec} on {where}"
 
 
-def make_plan(variables: Sequence[VariableSpec], servers: int) -> Plan:
-    """Lay `variables` out over `servers` shards.
+def make_plan(variables: Sequence[VariableSpec], servers: int, tables: Sequence[TableSpec] = ()) -> Plan:
+    """Lay `variables` and `tables` out over `servers` shards.
 
     Guarantee, with r the bytes of the largest axis-0 row of any variable, and mean the model's bytes / servers, both
     kinds of variables counted::
@@ -223,16 +234,17 @@ def make_plan(variables: Sequence[VariableSpec], servers: int) -> Plan:
     so max/mean <= 1.05 whenever no row exceeds 5% of the mean. A variable stays whole if that leaves its shard within
     1.05 of the mean. With more servers than rows, some shards are empty.
 
-    Raises PlanError for no variables, duplicate names, unknown dtypes or kinds, dimensions < 1, more than 2**40
-    elements, servers < 1 or > 4096.
+    Raises PlanError for no variables, duplicate names (also of tables), unknown dtypes or kinds, dimensions < 1, more
+    than 2**40 elements, servers < 1 or > 4096.
     """
     specs = tuple(variables)
     if not 1 <= servers <= MAX_SERVERS:
         raise PlanError(f"servers: expected a number from 1 to {MAX_SERVERS}, got {servers}")
     check_specs(specs)
+    check_tables(tables)
     pieces = assign([(spec.rows, spec.width) for spec in specs], servers)
     shards = tuple(_layout(specs, server, owned) for server, owned in enumerate(pieces))
-    return Plan(specs, shards, _fingerprint(specs, servers))
+    return Plan(specs, shards, _fingerprint(specs, servers, tables), tuple(tables))
 
 
 def _layout(specs: Sequence[VariableSpec], server: int, owned: Sequence[Piece]) -> ShardLayout:
@@ -247,8 +259,9 @@ def _layout(specs: Sequence[VariableSpec], server: int, owned: Sequence[Piece]) 
     return ShardLayout(server, tuple(slices), **elements)
 
 
-def _fingerprint(specs: Sequence[VariableSpec], servers: int) -> str:
+def _fingerprint(specs: Sequence[VariableSpec], servers: int, tables: Sequence[TableSpec]) -> str:
     lines = [json.dumps([spec.name, list(spec.shape), spec.dtype, spec.kind]) for spec in specs]
+    lines += [json.dumps(table.to_json(), sort_keys=True) for table in tables]
     return hashlib.sha256("\n".join([f"plan {ALGORITHM} servers {servers}", *lines]).encode()).hexdigest()
 
 

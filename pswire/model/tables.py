@@ -327,3 +327,41 @@ def tables_from_json(data: Any) -> tuple[TableSpec, ...]:
     specs = tuple(TableSpec.from_json(each) for each in data)
     check_tables(specs)
     return specs
+
+
+def tables_to_json(tables: Sequence[TableSpec]) -> str:
+    """Return specifications as JSON; "" for none."""
+    return json.dumps([table.to_json() for table in tables]) if tables else ""
+
+
+def tables_from_text(text: str) -> tuple[TableSpec, ...]:
+    """Read what `tables_to_json` returned. Raises PlanError."""
+    try:
+        return tables_from_json(json.loads(text)) if text else ()
+    except (ValueError, RecursionError, TypeError) as error:
+        raise PlanError(f"tables: expected a JSON list of specifications: {error}") from error
+
+
+def explain_other_tables(ours: Sequence[TableSpec], theirs: Sequence[TableSpec]) -> str:
+    """Return the first difference between the tables of a job and those of a worker."""
+    for here, there in zip(ours, theirs, strict=False):
+        if here != there:
+            return f"table {here.to_json()} here is {there.to_json()} there"
+    return f"{len(ours)} tables here, {len(theirs)} there"
+
+
+def read_octets(spec: TableSpec, octets: NDArray[np.uint8]) -> tuple[Keys, Floats]:
+    """Return keys and rows of a part of a table that travelled whole. Raises PlanError for bytes that are none."""
+    count, rest = divmod(octets.size, 8 + 4 * spec.dim)
+    if rest:
+        raise PlanError(
+            f"table {spec.name!r}: expected whole rows of {8 + 4 * spec.dim} bytes, got {octets.size}"
+        )
+    keys = octets[: 8 * count].view("<u8").astype(np.uint64)
+    return keys, octets[8 * count :].view("<f4").astype(np.float32).reshape(count, spec.dim)
+
+
+def joined_parts(spec: TableSpec, parts: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.int64], Floats]:
+    """Return ids and rows of a table from every server's part, in the order of the servers: the order of keys."""
+    read = [read_octets(spec, part) for part in parts]
+    return unmix(np.concatenate([keys for keys, _ in read])), np.concatenate([rows for _, rows in read])

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Final, Literal, get_args
@@ -117,8 +117,15 @@ def explain_mismatch(expected: Sequence[VariableSpec], got: Sequence[VariableSpe
     return "the variables are the same; the number of servers or the version of this software differs"
 
 
-def weights_sha256(variables: Sequence[VariableSpec], arrays: Sequence[ArrayLike]) -> str:
-    """Return the hex digest of a model: each variable's name, shape and little-endian float32 bytes, in order.
+WholeTables = Mapping[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
+"""The rows of sparse tables by name: ids, in the order of their keys, and a row for each, [n, dim]."""
+
+
+def weights_sha256(
+    variables: Sequence[VariableSpec], arrays: Sequence[ArrayLike], tables: WholeTables | None = None
+) -> str:
+    """Return the hex digest of a model: each variable's name, shape and little-endian float32 bytes, in order; then
+    each table's name and shape, its ids and its rows.
 
     It does not depend on the number of servers, the model's own dtypes, or the kinds. Raises PlanError for arrays that
     do not fit the variables.
@@ -127,4 +134,8 @@ def weights_sha256(variables: Sequence[VariableSpec], arrays: Sequence[ArrayLike
     for spec, array in zip(variables, checked_arrays(variables, arrays), strict=True):
         digest.update(json.dumps([spec.name, list(spec.shape)]).encode() + b"\n")
         digest.update(np.ascontiguousarray(array, dtype="<f4").reshape(-1).view(np.uint8).data)
+    for name, (ids, rows) in (tables or {}).items():
+        digest.update(json.dumps([name, list(rows.shape)]).encode() + b"\n")
+        digest.update(np.ascontiguousarray(ids, dtype="<i8").view(np.uint8).data)
+        digest.update(np.ascontiguousarray(rows, dtype="<f4").reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

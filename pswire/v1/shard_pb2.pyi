@@ -62,6 +62,8 @@ class PushHeader(_message.Message):
     MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     WEIGHTS_DTYPE_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    NEXT_ROWS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     worker: _builtins.str
     ticket: _builtins.int
@@ -80,6 +82,19 @@ class PushHeader(_message.Message):
     def base(self) -> Global___Base:
         """With a commit: the version that the worker has."""
 
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Rows of gradients of each table, in the order of the plan; none for no table at
+        all. They follow the payload in further chunks, behind its last byte (behind
+        byte 0 after a shared slot): the keys of all tables (8 bytes each, little-endian,
+        of each table sorted and unique), the keys of `next_rows`, then the gradients,
+        in the payload's dtype if that is elementwise, else float32.
+        """
+
+    @_builtins.property
+    def next_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """With a commit: of each table, the number of rows to read with the next grant's version."""
+
     def __init__(
         self,
         *,
@@ -94,10 +109,12 @@ class PushHeader(_message.Message):
         membership_token: _builtins.bytes = ...,
         weights_dtype: _model_pb2.WireDtype.ValueType = ...,
         base: Global___Base | None = ...,
+        rows: _abc.Iterable[_builtins.int] | None = ...,
+        next_rows: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "base", b"base", "bytes", b"bytes", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "ticket", b"ticket", "weights_dtype", b"weights_dtype", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "base", b"base", "bytes", b"bytes", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "next_rows", b"next_rows", "plan", b"plan", "rows", b"rows", "ticket", b"ticket", "weights_dtype", b"weights_dtype", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -167,6 +184,9 @@ class PullRequest(_message.Message):
     MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    ROWS_ONLY_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     ticket: _builtins.int
     """0: read without a grant, which only members may do, and only for the newest
@@ -186,9 +206,22 @@ class PullRequest(_message.Message):
     version: all slots of the trainable part, one after another in the order of
     the rule. `ticket` is 0.
     """
+    rows_only: _builtins.bool
+    """Read only these rows, and no variables. Without a ticket: at the newest version."""
+    table: _builtins.int
+    """If not 0: read all rows of that table, counted from 1, at `version` or a later
+    one, instead of the version: the keys (8 bytes each, sorted), then the rows as
+    float32. `ticket` is 0.
+    """
     @_builtins.property
     def base(self) -> Global___Base:
         """In an ExchangeRequest: the version that the worker has."""
+
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """In an ExchangeRequest: of each table, the number of rows to read with the
+        version. Their keys follow in chunks, as with a push.
+        """
 
     def __init__(
         self,
@@ -204,10 +237,13 @@ class PullRequest(_message.Message):
         membership_token: _builtins.bytes = ...,
         slots: _builtins.bool = ...,
         base: Global___Base | None = ...,
+        rows: _abc.Iterable[_builtins.int] | None = ...,
+        rows_only: _builtins.bool = ...,
+        table: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "base", b"base", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "slots", b"slots", "ticket", b"ticket", "version", b"version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "base", b"base", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "rows", b"rows", "rows_only", b"rows_only", "slots", b"slots", "table", b"table", "ticket", b"ticket", "version", b"version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -489,6 +525,8 @@ class ExchangeReply(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
+    ROW_BYTES_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     bytes: _builtins.int
     """Bytes of the whole payload on the wire; in the first message."""
     receipt: _builtins.bytes
@@ -501,6 +539,12 @@ class ExchangeReply(_message.Message):
     """If not 0: the chunks are this many changes, from the worker's base to the
     version, one behind the other.
     """
+    row_bytes: _builtins.int
+    """Bytes of the rows that were asked for, which follow in chunks behind the last
+    byte of the payload, in its dtype: table by table, in the order of the keys.
+    """
+    version: _builtins.int
+    """With rows that were read without a ticket: their version."""
     @_builtins.property
     def chunk(self) -> _model_pb2.Chunk: ...
     @_builtins.property
@@ -523,10 +567,12 @@ class ExchangeReply(_message.Message):
         code: _builtins.int = ...,
         refusal: _builtins.str = ...,
         changes: _builtins.int = ...,
+        row_bytes: _builtins.int = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "chunk", b"chunk", "located", b"located"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "bytes", b"bytes", "changes", b"changes", "chunk", b"chunk", "code", b"code", "events", b"events", "located", b"located", "receipt", b"receipt", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "bytes", b"bytes", "changes", b"changes", "chunk", b"chunk", "code", b"code", "events", b"events", "located", b"located", "receipt", b"receipt", "refusal", b"refusal", "row_bytes", b"row_bytes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -668,6 +714,7 @@ class Configure(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
     DELTAS_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     optimizer: _builtins.str
     """The optimizer's declarative configuration (JSON), never code."""
@@ -684,6 +731,8 @@ class Configure(_message.Message):
     """The job takes checkpoints while it trains: allocate memory for copies early."""
     deltas: _model_pb2.WireDtype.ValueType
     """The codec of changes by which weights travel; unspecified: they travel whole."""
+    tables: _builtins.str
+    """The model's sparse tables: a JSON list of specifications; empty: none."""
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
     def __init__(
@@ -697,10 +746,11 @@ class Configure(_message.Message):
         entries: _builtins.int = ...,
         checkpoints: _builtins.bool = ...,
         deltas: _model_pb2.WireDtype.ValueType = ...,
+        tables: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints", b"checkpoints", "deltas", b"deltas", "entries", b"entries", "optimizer", b"optimizer", "plan", b"plan", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints", b"checkpoints", "deltas", b"deltas", "entries", b"entries", "optimizer", b"optimizer", "plan", b"plan", "tables", b"tables", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

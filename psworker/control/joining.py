@@ -10,6 +10,7 @@ from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.messages import specs_to_wire
 from pswire.model.plan import Plan
+from pswire.model.tables import tables_to_json
 from pswire.transport.connecting import stub_of
 from pswire.transport.wire import Wire, number_of
 from pswire.v1 import coordinator_pb2 as pb
@@ -93,6 +94,7 @@ class Registration:
             after="" if self._job else self._phase.after,
             used=used,
             computes=self._computes,
+            tables=tables_to_json(self._plan.tables),
         )
         reply: pb.JoinReply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
         if self._job and reply.job != self._job and not follows(reply.job, self._job):

@@ -148,6 +148,32 @@ class Exchange:
             self.close()
             raise
 
+    def rows(self, answer: Answer, base: int, expected: int) -> memoryview:
+        """Receive `expected` bytes of rows behind a payload of `base` bytes, which has been received."""
+        try:
+            if answer[0].row_bytes != expected:
+                raise SessionError(f"expected {expected} bytes of rows, got {answer[0].row_bytes}")
+            data, received = bytearray(expected), 0
+            while received < expected:
+                chunk = self._next_chunk()
+                size = 0 if chunk is None else chunk.data.nbytes
+                if not size or chunk is None or chunk.offset != base + received or received + size > expected:
+                    where = f"{size} bytes at {chunk.offset}" if chunk else "none"
+                    raise SessionError(f"expected a chunk of rows at offset {base + received}, got {where}")
+                data[received : received + size] = chunk.data
+                received += size
+            return memoryview(data)
+        except BaseException:
+            self.close()
+            raise
+
+    def _next_chunk(self) -> frames.ChunkView | None:
+        stream = self._stream
+        if stream is None:
+            # Another thread closed it. The server has refused nothing, so this counts as a broken connection.
+            raise CallEnded(grpc.StatusCode.CANCELLED, "the exchange was closed here")
+        return _parsed(stream.receive())[1]
+
     def close(self) -> None:
         """End the stream. Any thread may call this."""
         stream, self._stream = self._stream, None
@@ -174,11 +200,7 @@ class Exchange:
                 raise SessionError(f"a chunk of the payload does not fit: {error}") from error
             received += chunk.data.nbytes
             if received < total:
-                stream = self._stream
-                if stream is None:
-                    # Another thread closed it. The server has refused nothing, so this counts as a broken connection.
-                    raise CallEnded(grpc.StatusCode.CANCELLED, "the exchange was closed here")
-                _, chunk = _parsed(stream.receive())
+                chunk = self._next_chunk()
 
 
 def _parsed(message: Message | None) -> Answer:

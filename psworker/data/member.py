@@ -1,6 +1,6 @@
 """A worker as one server knows it since the newest Join: its proof of membership, its encoder, its requests."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from pswire.messages import REQUESTS
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Encoder
 from pswire.transport.framed_socket import Parts
+from pswire.transport.rows import RowFormat, WantedRows, counts_of
 from pswire.transport.segments import here
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
@@ -50,17 +51,41 @@ class Member:
         return shard_pb2.ExchangeRequest(attach=request).SerializeToString()
 
     def pull(
-        self, ticket: int, version: int, after: int, *, in_place: bool, base: shard_pb2.Base | None = None
-    ) -> bytes:
-        """`base`: the version that this worker has, where weights travel as changes."""
+        self,
+        ticket: int,
+        version: int,
+        after: int,
+        *,
+        in_place: bool,
+        base: shard_pb2.Base | None = None,
+        rows: WantedRows = (),
+        rows_only: bool = False,
+    ) -> list[Parts]:
+        """`base`: the version that this worker has, where weights travel as changes. `rows`: of which rows of tables to
+        read, too, or `rows_only`."""
         request = shard_pb2.PullRequest(
-            **self._proof, ticket=ticket, version=version, dtype=self._weights, after=after, base=base
+            **self._proof,
+            ticket=ticket,
+            version=version,
+            dtype=self._weights,
+            after=after,
+            base=base,
+            rows=counts_of(rows),
+            rows_only=rows_only,
         )
-        return shard_pb2.ExchangeRequest(pull=request, in_place=in_place).SerializeToString()
+        message = shard_pb2.ExchangeRequest(pull=request, in_place=in_place)
+        return list(messages(message, (), RowFormat((), FLOAT32).encode((), rows)))
 
     def optimizer_slots(self, version: int, after: int) -> bytes:
         request = shard_pb2.PullRequest(
             **self._proof, version=version, dtype=FLOAT32.number, after=after, slots=True
+        )
+        return shard_pb2.ExchangeRequest(pull=request).SerializeToString()
+
+    def whole_table(self, number: int, version: int, after: int) -> bytes:
+        """Read all rows of table `number` (from 0)."""
+        request = shard_pb2.PullRequest(
+            **self._proof, version=version, dtype=FLOAT32.number, after=after, table=number + 1
         )
         return shard_pb2.ExchangeRequest(pull=request).SerializeToString()
 
@@ -88,11 +113,17 @@ class Member:
         return request
 
 
-def messages(request: shard_pb2.ExchangeRequest, payload: NDArray[Any]) -> Iterator[Parts]:
-    """Yield the request with the first chunk of `payload` in the same message, then the other chunks."""
+def messages(
+    request: shard_pb2.ExchangeRequest, payload: Sequence[NDArray[Any]], rows: Sequence[NDArray[Any]] = ()
+) -> Iterator[Parts]:
+    """Yield the request with the first chunk of `payload` in the same message, then other chunks, and those of `rows`
+    behind them."""
     head: Parts = (request.SerializeToString(),)
-    for offset, data in frames.chunks(payload):
-        yield *head, *frames.chunk_field(offset, data)
-        head = ()
+    base = 0
+    for array in (*payload, *rows):
+        for offset, data in frames.chunks(array):
+            yield *head, *frames.chunk_field(base + offset, data)
+            head = ()
+        base += array.nbytes
     if head:
         yield head

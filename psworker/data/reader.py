@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire.transport.rows import WantedRows
 from psworker.control.stream import SessionStream
-from psworker.data.payloads import Floats, Received
+from psworker.data.payloads import Floats, Received, ReceivedRows
+from psworker.data.rows import same_keys
 from psworker.data.shard_client import ShardClient
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch
@@ -117,6 +119,10 @@ class WeightReader:
         # Whether the loop last read in the wire dtype or as float32. The loop's thread only.
         self.narrow = False
         self.prefetch = Prefetch(stream.wait_next_grant, self._fetch) if prefetch else None
+        # By server, the rows of tables to read with the next version that is pulled; and those that came with the
+        # newest, and its ticket.
+        self.wanted: Sequence[WantedRows] = ()
+        self._rows: tuple[int, Sequence[ReceivedRows | None]] = (0, ())
 
     def copied(self, grant: Grant) -> list[Floats]:
         """Return float32 arrays that the caller may keep. Raises Voided, Refused, Unreachable."""
@@ -146,6 +152,27 @@ class WeightReader:
         finally:
             self._watch.waited(since)
 
+    def rows(self, grant: Grant, wanted: Sequence[WantedRows]) -> list[ReceivedRows]:
+        """Return rows of tables at the granted version. Asks the servers only for what has not come with it.
+
+        A ticket's rows are kept until it has read some; after an update others may be gone. Raises Voided, Refused,
+        Unreachable.
+        """
+        ticket, came = self._rows
+        since = self._watch.now()
+        try:
+
+            def rows_of(shard: ShardClient) -> ReceivedRows:
+                own = wanted[shard.server]
+                here = came[shard.server] if ticket == grant.ticket and came else None
+                if here is not None and same_keys(here.keys, own):
+                    return here
+                return shard.pull_rows(grant.ticket, grant.version, grant.index, own)
+
+            return self._servers.each(rows_of)
+        finally:
+            self._watch.waited(since)
+
     def final(self, stop: Stop) -> list[Floats]:
         """Return the job's last version, as `copied`, without a ticket."""
         return self._servers.each(lambda shard: shard.pull(0, stop.version, stop.index).copied())
@@ -165,6 +192,11 @@ class WeightReader:
             self.prefetch.close()
 
     def _take(self, grant: Grant) -> list[Received]:
+        received = self._taken(grant)
+        self._rows = grant.ticket, [each.rows for each in received]
+        return received
+
+    def _taken(self, grant: Grant) -> list[Received]:
         fetched = self.prefetch.take(grant.ticket) if self.prefetch is not None else None
         with self._guard:
             ahead = self._ahead.pop(grant.ticket, None)
@@ -175,10 +207,13 @@ class WeightReader:
         return fetched or self._pulled(grant)
 
     def _pulled(self, grant: Grant) -> list[Received]:
-        narrow = self.narrow
-        return self._servers.each(
-            lambda shard: shard.pull(grant.ticket, grant.version, grant.index, narrow=narrow)
-        )
+        narrow, wanted = self.narrow, self.wanted
+
+        def pulled(shard: ShardClient) -> Received:
+            rows = wanted[shard.server] if wanted else ()
+            return shard.pull(grant.ticket, grant.version, grant.index, narrow=narrow, rows=rows)
+
+        return self._servers.each(pulled)
 
     def _fetch(self, grant: Grant, narrow: bool) -> list[Received] | None:
         """As `_pulled`, in the prefetch's thread. None when the version came with the grant."""

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.protocol import received
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import FLOAT32, OCTETS, Encoder, NotFinite
+from pswire.transport.rows import RowFormat, Rows, WantedRows, counts_of, row_codec
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
@@ -26,7 +27,8 @@ from psworker.control.backoff import MEANING, Backoff, Contact, insist, translat
 from psworker.data.changes import KnownVersion
 from psworker.data.exchange import Answer
 from psworker.data.member import Member, messages
-from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
+from psworker.data.payloads import Floats, Payload, Pieces, Received, ReceivedRows, array_of
+from psworker.data.rows import nothing
 from psworker.data.transport import Transport
 from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
@@ -145,18 +147,39 @@ class ShardClient:
 
     # Versions in
 
-    def pull(self, ticket: int, version: int, after: int, *, narrow: bool = False) -> Received:
+    def pull(
+        self, ticket: int, version: int, after: int, *, narrow: bool = False, rows: WantedRows = ()
+    ) -> Received:
         """Return the server's part of `version`: in the wire dtype if `narrow`, else float32.
 
-        `after`: log index of the ticket's grant. Raises Voided when the version is gone, Refused, Unreachable.
+        `after`: log index of the ticket's grant. `rows`: keys of rows of tables to read with it. Raises Voided when the
+        version is gone, Refused, Unreachable.
         """
         member = self._member_with(ticket)
 
         def ask() -> Received:
             # Without a ticket nothing pins the version, and the memory in which it lies may change.
             in_place = self._current_transport().agree(member, after) is not None and ticket != 0
-            request = member.pull(ticket, version, after, in_place=in_place, base=self._base)
-            return self._received(self.transport.exchange.ask([[request]]), ticket, version, narrow)
+            request = member.pull(ticket, version, after, in_place=in_place, base=self._base, rows=rows)
+            return self._received(self.transport.exchange.ask(request), ticket, version, narrow, rows)
+
+        with self.turn:
+            return insist(ask, self._backoff())
+
+    def pull_rows(self, ticket: int, version: int, after: int, rows: WantedRows) -> ReceivedRows:
+        """Return rows of tables at a granted version; with ticket 0 at the server's newest.
+
+        Raises Voided when the version is gone, Refused, Unreachable.
+        """
+        member = self._member_with(ticket) if ticket else self._member
+        if not counts_of(rows):
+            return nothing(self._settings.plan, rows, version)
+
+        def ask() -> ReceivedRows:
+            self._current_transport().agree(member, after)
+            request = member.pull(ticket, version, after, in_place=False, rows=rows, rows_only=True)
+            answer = self.transport.exchange.ask(request)
+            return self._received_rows(answer, 0, rows, version if ticket else answer[0].version)
 
         with self.turn:
             return insist(ask, self._backoff())
@@ -179,11 +202,45 @@ class ShardClient:
         with self.turn:
             return insist(ask, self._backoff())
 
+    def pull_table(self, number: int, version: int, after: int) -> NDArray[np.uint8]:
+        """Return the server's part of table `number` at `version` or a later one, as it travels.
+
+        Raises Refused, Unreachable.
+        """
+        member = self._member
+
+        def ask() -> NDArray[np.uint8]:
+            self._current_transport().agree(member, after)
+            exchange = self.transport.exchange
+            answer = exchange.ask([[member.whole_table(number, version, after)]])
+            octets = np.empty(answer[0].bytes, np.uint8)
+            exchange.payload(answer, OCTETS, octets)
+            return octets
+
+        with self.turn:
+            return insist(ask, self._backoff())
+
     @property
     def _base(self) -> shard_pb2.Base | None:
         return None if self._known is None else self._known.base
 
-    def _received(self, answer: Answer, ticket: int, version: int, narrow: bool) -> Received:
+    def _received_rows(self, answer: Answer, base: int, rows: WantedRows, version: int) -> ReceivedRows:
+        tables = self._settings.plan.tables
+        form = RowFormat(tables, row_codec(self._wire.down), tuple(keys.size for keys in rows))
+        data = self.transport.exchange.rows(answer, base, form.answer_nbytes)
+        return ReceivedRows(rows, form.decode_answer(data), version)
+
+    def _received(
+        self, answer: Answer, ticket: int, version: int, narrow: bool, rows: WantedRows = ()
+    ) -> Received:
+        """Receive a version, and the rows behind it."""
+        found = self._received_version(answer, ticket, version, narrow)
+        if answer[0].row_bytes:
+            base = 0 if answer[0].HasField("located") else answer[0].bytes
+            found.rows = self._received_rows(answer, base, rows, version)
+        return found
+
+    def _received_version(self, answer: Answer, ticket: int, version: int, narrow: bool) -> Received:
         first, known = answer[0], self._known
         if first.HasField("located"):
             attachment = self.transport.attachment
@@ -218,15 +275,17 @@ class ShardClient:
         slot = attachment.slot() if attachment is not None else None
         return np.empty(self.elements, np.float32) if slot is None else slot
 
-    def push(self, ticket: int, payload: Payload, after: int, *, raw: bool = False) -> bytes:
-        """Stage the payload under `ticket` and return the server's receipt.
+    def push(self, ticket: int, payload: Payload, after: int, *, raw: bool = False, rows: Rows = ()) -> bytes:
+        """Stage the payload, and rows of gradients of tables, under `ticket` and return the server's receipt.
 
         `raw`: the payload is no gradient, and a codec with scales must not round it. Raises ValueError,
         PayloadRefused, Voided, Refused, Unreachable.
         """
         values, member = self._checked(payload), self._member_with(ticket)
         with self.turn:
-            reply, _ = insist(lambda: self._send(member, ticket, values, after, raw=raw), self._backoff())
+            reply, _ = insist(
+                lambda: self._send(member, ticket, values, after, raw=raw, rows=rows), self._backoff()
+            )
         return bytes(reply.receipt)
 
     def step(
@@ -238,15 +297,19 @@ class ShardClient:
         hello: pb.Hello,
         *,
         narrow: bool = False,
+        rows: Rows = (),
+        ahead: WantedRows = (),
     ) -> StepResult:
         """Push and commit in one round trip, which may bring the next grant and its version (`narrow` as in `pull`).
+
+        `rows`: of gradients of tables. `ahead`: keys of rows to read with the next grant's version.
 
         Only for a job with one server, and for the holder of `turn`. Tries once: raises grpc.RpcError when the answer
         does not come, and then the session has to find out whether the commit counted. Otherwise raises as `push`.
         """
         values, member = self._checked(payload), self._member_with(ticket)
         try:
-            answer = self._send(member, ticket, values, after, commit, hello)
+            answer = self._send(member, ticket, values, after, commit, hello, rows=rows, ahead=ahead)
         except grpc.RpcError as error:
             if error.code() in MEANING:
                 raise translated(error, f"server {self.server} at {self.address}") from error
@@ -259,16 +322,18 @@ class ShardClient:
                 events.append(received(known, now))
                 if granted is None and type(known) is Grant:
                     granted = known
-        version = None if granted is None else self._version_along(answer, granted, narrow)
+        version = None if granted is None else self._version_along(answer, granted, narrow, ahead)
         return StepResult(events, now, None if granted is None else granted.ticket, version)
 
-    def _version_along(self, answer: Answer, granted: Grant, narrow: bool) -> Received | None:
+    def _version_along(
+        self, answer: Answer, granted: Grant, narrow: bool, ahead: WantedRows
+    ) -> Received | None:
         """The version that came with the answer; None when it did not come whole, and has to be pulled."""
         reply, chunk = answer
         if chunk is None and not reply.HasField("located"):
             return None
         try:
-            return self._received(answer, granted.ticket, granted.version, narrow)
+            return self._received(answer, granted.ticket, granted.version, narrow, ahead)
         except (grpc.RpcError, SessionError) as error:
             log.info(
                 "the version that came with the grant was cut off: %s", error, extra=event("version_cut_off")
@@ -285,6 +350,8 @@ class ShardClient:
         hello: pb.Hello | None = None,
         *,
         raw: bool = False,
+        rows: Rows = (),
+        ahead: WantedRows = (),
     ) -> Answer:
         """Push in a shared slot if one is free, else in chunks, and return the answer's beginning."""
         attachment, exchange = self._current_transport().agree(member, after), self.transport.exchange
@@ -292,13 +359,13 @@ class ShardClient:
             request = member.push(ticket, after)
         else:
             request = member.step(ticket, after, commit, hello, self._base)
-        header = request.push
+        header, behind = request.push, self._behind(request.push, rows, ahead)
         request.in_place = attachment is not None
         slot = attachment.fill(values) if attachment is not None else 0
         request.slot = slot
         if slot:
             header.dtype, header.bytes = FLOAT32.number, values.nbytes
-            answer = exchange.ask([[request.SerializeToString()]])
+            answer = exchange.ask(messages(request, (), behind))
             code = answer[0].code
             if not code:
                 return answer
@@ -317,7 +384,17 @@ class ShardClient:
                 raise PayloadRefused(f"payload of ticket {ticket}: {error}") from error
             header.dtype = self._wire.up.number
         header.bytes = payload.nbytes
-        return exchange.ask(messages(request, payload))
+        return exchange.ask(messages(request, (payload,), behind))
+
+    def _behind(self, header: shard_pb2.PushHeader, rows: Rows, ahead: WantedRows) -> Sequence[NDArray[Any]]:
+        """Return what follows a payload, and announce it in its header."""
+        tables = self._settings.plan.tables
+        if not tables:
+            return ()
+        header.rows[:] = counts = counts_of(keys for keys, _ in rows)
+        header.next_rows[:] = counts_of(ahead)
+        codec = row_codec(self._wire.up)
+        return RowFormat(tables, codec, tuple(counts)).encode(rows, ahead)
 
     def _checked(self, payload: Payload) -> NDArray[Any] | Pieces:
         """The payload's array, of the right shape and dtype; pieces stay apart until their destination is known."""

@@ -152,6 +152,7 @@ class Shard:
             workers=[str(ticket) for ticket in sorted(self.folded)],
             pending=0.0,
             slot_workers=[],
+            row_factors=[],
             left=[],
         )
         return ShardState(facts, arrays)

@@ -24,6 +24,7 @@ from psserver.shard.deltas import stream_bytes
 from pswire.model.plan import Plan, ShardLayout
 from pswire.transport.blocks import BlockCodec
 from pswire.transport.channels import RECEIVED_BYTES
+from pswire.transport.rows import Rows
 
 # Tickets that a worker holds at once: the present one, and one granted ahead.
 TICKETS = 2
@@ -79,7 +80,8 @@ def beyond(shard: Shard) -> int:
     payloads = max(0, shard.staging.own - usual_payloads(shard.optimizer, shard.tensors))
     sets = len(shard.slots) if optimizer.per_worker else 0
     slots = sets * len(optimizer.slots) * 4 * layout.trainable
-    return (payloads + shard.arena.beyond) * layout.nbytes + slots
+    rows = shard.tables.nbytes + shard.staging.row_bytes if shard.tables else 0
+    return (payloads + shard.arena.beyond) * layout.nbytes + slots + rows
 
 
 def held(shard: Shard) -> Iterator[Held]:
@@ -106,6 +108,9 @@ def held(shard: Shard) -> Iterator[Held]:
     if optimizer.per_worker:
         nbytes = len(optimizer.slots) * 4 * layout.trainable
         yield from (Held(worker, "optimizer", nbytes) for worker in shard.slots)
+    if shard.tables:
+        yield Held(MODEL, "rows of tables", shard.tables.nbytes)
+        yield Held(MODEL, "rows of payloads", staging.row_bytes)
 
 
 def usual_payloads(optimizer: Optimizer, tensors: TensorParts) -> int:
@@ -217,6 +222,20 @@ class ShardMemory:
         others -= before - self.ledger.total
         staging.trim()
         return others + (using + 1 - staging.next_is_held()) * nbytes <= self.ledger.limit
+
+    def refuses_rows(self, rows: Rows) -> str | None:
+        """Return why the tables have no room for rows that a payload would make, or None."""
+        shard = self.shard
+        assert shard is not None
+        room = self.ledger.limit - self.ledger.total
+        if shard.tables.growth(rows, exact=False) <= room or shard.tables.growth(rows) <= room:
+            return None
+        return (
+            f"server {self._server} has no memory for new rows of its tables: expected at most "
+            f"{self.ledger.limit / MIB:.1f} MiB in all (--memory-limit), of which {max(room, 0) / MIB:.1f} are free, "
+            f"got rows that would take {shard.tables.growth(rows) / MIB:.1f}; give the tables an admission rule "
+            "(admit) or an eviction rule (evict), or give the job more servers"
+        )
 
     def admit_name(self, kept: int) -> None:
         """Raise Refused if there is no room for one more name. Names are kept because their workers may come back."""

@@ -7,6 +7,7 @@ refuses any other; one that was started with `optimizer = "from-job"` takes that
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,13 +19,15 @@ from psserver.policies import Policy, PolicyError
 from psserver.service.errors import precondition
 from pswire.config.experiment import FROM_JOB
 from pswire.model.plan import Plan, VariableSpec, make_plan
+from pswire.model.tables import TableSpec
 from pswire.transport.blocks import BlockCodec
 from pswire.transport.codecs import Codec
 
 __all__ = [
     "FROM_JOB",
     "Agreement",
-    "Variables",
+    "Model",
+    "Named",
     "agree_on_codec",
     "agreed",
     "explain_difference",
@@ -32,8 +35,17 @@ __all__ = [
     "explain_other_work",
     "planned",
 ]
-Variables = Callable[[], tuple[VariableSpec, ...]]
-"""Reads the variables that a worker names, which takes time; raises PlanError."""
+
+
+class Model(NamedTuple):
+    """The variables and sparse tables of a model."""
+
+    variables: tuple[VariableSpec, ...]
+    tables: tuple[TableSpec, ...] = ()
+
+
+Named = Callable[[], Model]
+"""Reads the model that a worker names, which takes time; raises PlanError."""
 
 
 @dataclass(slots=True)
@@ -57,17 +69,17 @@ class Agreement:
         self.configured = self.optimizer
 
 
-def planned(agreement: Agreement, variables: Variables, fingerprint: str) -> Plan:
-    """Return the plan of a worker's model. Nothing is computed if its fingerprint is the job's and `variables`
-    gives none, because they were found to be the job's.
+def planned(agreement: Agreement, model: Named, fingerprint: str) -> Plan:
+    """Return the plan of a worker's model. Nothing is computed if its fingerprint is the job's and `model`
+    gives no variables, because they were found to be the job's.
 
     Raises Refused if the fingerprint does not fit the variables, PlanError if they cannot be planned.
     """
-    given = variables()
-    if agreement.plan is not None and agreement.plan.fingerprint == fingerprint and not given:
+    given = model()
+    if agreement.plan is not None and agreement.plan.fingerprint == fingerprint and not given.variables:
         return agreement.plan
     servers = agreement.terms.servers
-    proposed = make_plan(given, servers)
+    proposed = make_plan(given.variables, servers, given.tables)
     if fingerprint != proposed.fingerprint:
         raise precondition(
             f"plan fingerprint: expected {proposed.fingerprint} for these variables on {servers} "

@@ -9,14 +9,17 @@ from typing import NoReturn
 import grpc
 
 from psserver.checkpoint import Checkpoint, CheckpointError, coordinator_of, name_of, plan_of, shards_of
+from psserver.codec_rules import check_rows
 from psserver.coordinator import JobOver, JobStopped, JoinDeferred, JoinRefused, Output
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
+from psserver.policies import PolicyError
 from psserver.service.errors import Refused, precondition
 from psserver.service.guard.limits import Capacity
 from psserver.service.job.agreement import (
-    Variables,
+    Model,
+    Named,
     agree_on_codec,
     agreed,
     explain_other_deltas,
@@ -26,7 +29,8 @@ from psserver.service.job.agreement import (
 from psserver.service.job.decider import Decider
 from psserver.service.store.resume_point import ResumePoint
 from pswire.messages import specs_to_wire
-from pswire.model.plan import Plan, VariableSpec, explain_mismatch
+from pswire.model.plan import Plan, explain_mismatch
+from pswire.model.tables import explain_other_tables, tables_to_json
 from pswire.model.variables import check_specs
 from pswire.patience import transfer
 from pswire.records import StateError
@@ -49,6 +53,8 @@ class JobModel:
         try:
             optimizer.check_aggregator(tensors.aggregator)
             optimizer.check_local(policy.local_rule.name)
+            if plan.tables:
+                check_rows(policy, optimizer)
             self._decider.host.configure(plan, optimizer, tensors, agreement.terms.checkpoints, deltas)
         except MemoryError as error:
             raise Refused(
@@ -56,7 +62,7 @@ class JobModel:
                 f"server 0 has no memory for this model: its part has {plan.shards[0].nbytes} bytes, and "
                 f"{optimizer.name} keeps {len(optimizer.slots)} more arrays of that size",
             ) from error
-        except OptimizerError as error:
+        except (OptimizerError, PolicyError) as error:
             raise precondition(f"this model and the job's optimizer do not go together: {error}") from error
         agreement.deltas = deltas
 
@@ -77,6 +83,7 @@ class JobModel:
             entries=entries,
             checkpoints=agreement.terms.checkpoints,
             deltas=number_of(agreement.deltas),
+            tables=tables_to_json(plan.tables),
         )
         for follower in decider.routes.followers:
             follower.configure(message)
@@ -118,7 +125,7 @@ class Joining:
 
     def join(
         self,
-        variables: Variables,
+        model: Named,
         plan: str,
         worker: str,
         session: str,
@@ -137,8 +144,8 @@ class Joining:
         Raises Refused if model, optimizer or work units differ, PlanError if the model cannot be planned.
         """
         agreement, decider = self._agreement, self._decider
-        self._check_known(variables, plan, work)
-        proposed = planned(agreement, variables, plan)
+        self._check_known(model, plan, work)
+        proposed = planned(agreement, model, plan)
         free = self._decider.defers or (agreement.configured is None and self._nothing_trained)
         chosen = agreed(
             *(None if free and optimizer else agreement.optimizer, optimizer),
@@ -163,7 +170,7 @@ class Joining:
         decider.execute()
         return member
 
-    def _check_known(self, variables: Variables, plan: str, work: WorkTerms | None) -> None:
+    def _check_known(self, model: Named, plan: str, work: WorkTerms | None) -> None:
         """Refuse another model without planning it, while the job has one for good. Raises Refused."""
         present, coordinator = self._agreement.plan, self._decider.coordinator
         if present is None or present.fingerprint == plan:
@@ -171,16 +178,20 @@ class Joining:
         replaceable = self._nothing_trained and coordinator.stopped is None
         if not coordinator.roster.here() and (replaceable or not coordinator.initialised):
             return
-        other = variables()
-        check_specs(other)
-        if other != present.variables:
+        other = model()
+        check_specs(other.variables)
+        if other != (present.variables, present.tables):
             self._refuse(present, other, work)
 
-    def _refuse(self, present: Plan, other: tuple[VariableSpec, ...], work: WorkTerms | None) -> NoReturn:
+    def _refuse(self, present: Plan, other: Model, work: WorkTerms | None) -> NoReturn:
         ours = self._decider.coordinator.work_terms
         if work != ours:
             raise precondition(explain_other_work(ours, work))
-        raise precondition(f"this job trains another model: {explain_mismatch(present.variables, other)}")
+        if other.variables == present.variables:
+            found = explain_other_tables(present.tables, other.tables)
+        else:
+            found = explain_mismatch(present.variables, other.variables)
+        raise precondition(f"this job trains another model: {found}")
 
     def _settle(
         self, proposed: Plan, chosen: Optimizer, work: WorkTerms | None, deltas: BlockCodec | None
@@ -236,7 +247,7 @@ class Joining:
                 "the job before has ended, and another one begins: join again in a moment",
             )
         if coordinator.initialised or held:
-            self._refuse(present, proposed.variables, work)
+            self._refuse(present, Model(proposed.variables, proposed.tables), work)
 
     def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
         """Raise Refused unless a new worker has descriptors, and memory of its own under some policies."""

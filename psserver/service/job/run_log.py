@@ -24,6 +24,7 @@ from pswire.decisions import entries
 from pswire.decisions.counting import Pending
 from pswire.decisions.records import line_of, value_text
 from pswire.model.plan import Plan
+from pswire.model.variables import WholeTables
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
 SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
@@ -164,25 +165,25 @@ class RunLog:
             with suppress(OSError):
                 files.aside_of(self._folder / WEIGHTS).unlink()
 
-    def write_weights(self, weights: dict[str, NDArray[np.float32]]) -> None:
+    def write_weights(self, weights: dict[str, NDArray[np.float32]], tables: WholeTables) -> None:
         """Write the weights whole or not at all. Raises LogError, which says where they were rescued to."""
         if self._folder is None:
             return
         self._check()
         path, (room, self._room) = self._folder / WEIGHTS, (self._room, None)
         try:
-            files.write(RealDisk(0o644), path, weights_file.pieces(weights), room)
+            files.write(RealDisk(0o644), path, weights_file.pieces(weights, tables), room)
         except UnwritableError as error:
-            raise LogError(f"{error}; {self._rescued(weights)}") from error
+            raise LogError(f"{error}; {self._rescued(weights, tables)}") from error
 
-    def _rescued(self, weights: dict[str, NDArray[np.float32]]) -> str:
+    def _rescued(self, weights: dict[str, NDArray[np.float32]], tables: WholeTables) -> str:
         """Write the weights to a new file elsewhere; return a sentence that names it."""
         folder = self._rescue or Path(tempfile.gettempdir())
         try:
             folder.mkdir(parents=True, exist_ok=True)
             number, name = tempfile.mkstemp(".safetensors", "weights-", folder)
             with os.fdopen(number, "wb") as file:
-                for piece in weights_file.pieces(weights):
+                for piece in weights_file.pieces(weights, tables):
                     file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import grpc
 import numpy as np
@@ -18,6 +19,8 @@ from psserver.summary import summarise
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan, weights_sha256
+from pswire.model.tables import joined_parts
+from pswire.model.variables import WholeTables
 from pswire.patience import transfer
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, ElementDecoder
@@ -43,6 +46,8 @@ EXIT_CODES = {
 }
 # Seconds that the last entries may take to be executed everywhere.
 PATIENCE = 60.0
+# Seconds that a server's part of a table may take: tables can be far larger than what a link is planned for.
+FINAL_TABLES: Final = 3600.0
 
 
 def exit_code(job: Job) -> ExitCode:
@@ -140,13 +145,41 @@ async def _write_weights(job: Job) -> str | None:
     weights, plan = await _final_weights(job), job.agreement.plan
     if weights is None or plan is None:
         return None
+    tables = await _final_tables(job, plan)
+    if tables is None:
+        return None
     named = dict(zip([variable.name for variable in plan.variables], weights, strict=True))
 
     def write() -> str:
-        job.routes.run_log.write_weights(named)
-        return weights_sha256(plan.variables, weights)
+        job.routes.run_log.write_weights(named, tables)
+        return weights_sha256(plan.variables, weights, tables)
 
-    return await job.host.heavy.run(sum(values.nbytes for values in weights), write)
+    nbytes = sum(values.nbytes for values in weights) + sum(rows.nbytes for _, rows in tables.values())
+    return await job.host.heavy.run(nbytes, write)
+
+
+async def _final_tables(job: Job, plan: Plan) -> WholeTables | None:
+    """Return all rows of the last version by table, or None if a server cannot give them."""
+    shard = job.host.state.shard
+    assert shard is not None
+    found = {}
+    for number, table in enumerate(shard.tables.tables):
+        parts = [table.octets()]
+        for follower in job.routes.followers:
+            limit = FINAL_TABLES
+            job.awaited = (f"the final rows of server {follower.server}", time.monotonic(), limit)
+            try:
+                parts.append(await _read_table(follower, job, plan, number, limit))
+            except (grpc.RpcError, frames.FrameError) as error:
+                why = reason(error) if isinstance(error, grpc.RpcError) else error
+                log.error(
+                    "server %d did not give its final rows: %s",
+                    *(follower.server, why),
+                    extra=event("no_final_weights"),
+                )
+                return None
+        found[table.spec.name] = joined_parts(table.spec, parts)
+    return found
 
 
 def summary(job: Job, sha256: str | None) -> dict[str, Any]:
@@ -211,6 +244,31 @@ async def _read(
     from ending."""
     values = np.empty(plan.shards[follower.server].elements, np.float32)
     decoder = ElementDecoder(FLOAT32, values)
+    async for chunk in _pulled(follower, job_terms, secret, plan, version, limit):
+        decoder.feed(chunk.data)
+    return values
+
+
+async def _read_table(
+    follower: Follower, job: Job, plan: Plan, number: int, limit: float
+) -> NDArray[np.uint8]:
+    """Read a server's part of a table."""
+    found = bytearray()
+    version = job.routes.version
+    async for chunk in _pulled(follower, job.terms, job.host.secret, plan, version, limit, table=number + 1):
+        found += chunk.data
+    return np.frombuffer(found, np.uint8)
+
+
+async def _pulled(
+    follower: Follower,
+    job_terms: JobTerms,
+    secret: bytes,
+    plan: Plan,
+    version: int,
+    limit: float,
+    table: int = 0,
+) -> AsyncIterator[frames.ChunkView]:
     request = shard_pb2.PullRequest(
         job=job_terms.job,
         version=version,
@@ -218,6 +276,7 @@ async def _read(
         dtype=FLOAT32.number,
         ticket=0,
         membership_token=membership_token(secret, job_terms.job, "", 0),
+        table=table,
     )
     call: Any = follower.channel.unary_stream(
         "/pswire.v1.Shard/Pull",
@@ -225,6 +284,4 @@ async def _read(
         response_deserializer=None,
     )
     async for message in call(request, timeout=limit, metadata=follower.metadata):
-        chunk, _ = frames.parse_pull(message)
-        decoder.feed(chunk.data)
-    return values
+        yield frames.parse_pull(message)[0]

@@ -23,7 +23,7 @@ import grpc
 from psserver.checkpoint.rewind import SUMMARY, UNREADABLE
 from psserver.coordinator.work.units import WorkTerms
 from psserver.service.errors import Refused, precondition
-from psserver.service.job.agreement import Variables, agreed, planned
+from psserver.service.job.agreement import Named, agreed, planned
 from psserver.service.job.job import Job
 from psserver.service.job.joining import REPLACED
 from psserver.service.store.resume_point import complete
@@ -112,7 +112,7 @@ class Succession:
 
     def ask(
         self,
-        variables: Variables,
+        model: Named,
         plan: str,
         optimizer: str,
         work: WorkTerms | None,
@@ -125,7 +125,7 @@ class Succession:
         Always raises Refused, so that the worker comes again in a moment; PlanError if its model cannot be planned.
         """
         job, agreement = self._job, self._job.agreement
-        proposed = planned(agreement, variables, plan)
+        proposed = planned(agreement, model, plan)
         chosen = agreed(agreement.configured, optimizer)
         if job.decider.over and self.successor is None:
             same = (

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import math
 import time
-from functools import partial
 
 import grpc
 
@@ -22,7 +21,7 @@ from psserver.service.guard.rates import (
     Arrivals,
     Buckets,
 )
-from psserver.service.job.agreement import FROM_JOB, Variables
+from psserver.service.job.agreement import FROM_JOB, Model, Named
 from psserver.service.job.job import Job
 from psserver.service.job.routes import lines
 from psserver.service.life.moves import Located, Moves
@@ -35,6 +34,7 @@ from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.messages import MessageCodec, specs_from_wire, specs_to_wire
 from pswire.model.plan import Plan, PlanError
+from pswire.model.tables import tables_from_text
 from pswire.model.variables import check_dimensions
 from pswire.transport.codecs import WireDtypeError
 from pswire.transport.wire import codec_numbered, deltas_numbered
@@ -143,11 +143,14 @@ class CoordinatorRpc:
             for used in (codec, deltas):
                 if used is not None and used.scaled:
                     await self._job.host.heavy.on_pool(used.prepare)
-            variables = partial(specs_from_wire, request.variables)
+
+            def model() -> Model:
+                return Model(specs_from_wire(request.variables), tables_from_text(request.tables))
+
             work = work_from_wire(request)
-            self._check_succession(request, variables, work)
+            self._check_succession(request, model, work)
             member = self._job.joining.join(
-                variables,
+                model,
                 request.plan,
                 request.worker,
                 request.session,
@@ -199,9 +202,7 @@ class CoordinatorRpc:
             phase_batch=self._job.coordinator.roster.tally(member.worker).phase_batch,
         )
 
-    def _check_succession(
-        self, request: pb.JoinRequest, variables: Variables, work: WorkTerms | None
-    ) -> None:
+    def _check_succession(self, request: pb.JoinRequest, model: Named, work: WorkTerms | None) -> None:
         """Handle a worker of no job, or of a predecessor, if another job follows or may follow. Raises Refused."""
         succession, job = self._succession, self._job.terms.job
         if succession is None or request.job:
@@ -210,7 +211,7 @@ class CoordinatorRpc:
         if ended:
             succession.leave_for_next_job(request.worker)
         if succession.open:
-            succession.ask(variables, request.plan, request.optimizer, work, anew=ended)
+            succession.ask(model, request.plan, request.optimizer, work, anew=ended)
         if ended:
             raise precondition(
                 f"job {job} is over, and its servers end with it: expected them to be started with --stay, or the "

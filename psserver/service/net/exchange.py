@@ -12,6 +12,7 @@ from psserver.service.guard.calls import Caller
 from psserver.service.job.decider import Decider
 from psserver.service.net.pulls import Wanted, base_of, find_version, message, pulled, reply, send_version
 from psserver.service.net.pushes import Incoming, claim_of, parse_request, stage_slot
+from psserver.service.net.rows import read_rows
 from psserver.service.net.sockets import SocketListener, SocketToken
 from psserver.service.net.streams import Stream
 from psserver.service.store.host import ShardHost
@@ -22,7 +23,9 @@ from pswire import protocol
 from pswire.logs.events import event
 from pswire.messages import REQUESTS
 from pswire.transport import frames, segments
+from pswire.transport.rows import WantedRows, row_codec
 from pswire.transport.segments import SegmentError
+from pswire.transport.wire import codec_numbered
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -79,7 +82,7 @@ class ExchangeRpc:
                     await self._push(request, chunk, stream, resources.attachment)
                 elif request.HasField("pull"):
                     attachment = resources.attachment if request.in_place else None
-                    await pulled(self._host, request.pull, attachment, stream)
+                    await pulled(self._host, request.pull, chunk, attachment, stream)
                 else:
                     raise invalid("expected an ExchangeRequest with push or pull, got one with neither")
         finally:
@@ -99,19 +102,22 @@ class ExchangeRpc:
         if not request.slot:
             incoming = await Incoming.begin(host, request.push, stream.caller)
             slot = await incoming.receive(stream, chunk)
+            ahead = incoming.ahead
         elif attachment is None:
             raise invalid("expected attach before a push of a slot")
         else:
             try:
-                slot = await stage_slot(host, request.push, attachment, request.slot, stream.caller)
+                slot, ahead = await stage_slot(host, request.push, attachment, request.slot, stream, chunk)
             except Refused as refused:
-                if refused.code not in LIGHT or isinstance(refused, MembershipOver):
+                # Rows that were refused half-way leave the stream within a request.
+                behind = request.push.rows or request.push.next_rows
+                if behind or refused.code not in LIGHT or isinstance(refused, MembershipOver):
                     raise
                 # The stream and its attachment survive the refusal of one payload.
                 await stream.send(message(code=refused.code.value[0], refusal=refused.message))
                 return
         if request.HasField("commit"):
-            await self._commit(request, slot, attachment if request.in_place else None, stream)
+            await self._commit(request, slot, ahead, attachment if request.in_place else None, stream)
         else:
             await stream.send(message(receipt=host.receipt(slot)))
 
@@ -119,6 +125,7 @@ class ExchangeRpc:
         self,
         request: shard_pb2.ExchangeRequest,
         slot: Slot,
+        ahead: WantedRows,
         attachment: Attachment | None,
         stream: Stream,
     ) -> None:
@@ -145,7 +152,7 @@ class ExchangeRpc:
                 raise Refused(
                     grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over"
                 )
-            await self._answer(request.push, notices, attachment, stream)
+            await self._answer(request.push, notices, ahead, attachment, stream)
             inline.delivered()
         finally:
             outboxes.end_inline(outbox, inline)
@@ -154,6 +161,7 @@ class ExchangeRpc:
         self,
         push: shard_pb2.PushHeader,
         notices: list[protocol.Event],
+        ahead: WantedRows,
         attachment: Attachment | None,
         stream: Stream,
     ) -> None:
@@ -169,6 +177,10 @@ class ExchangeRpc:
         try:
             shard = await host.claims.admit_member(push.worker, push.incarnation, push.plan, grant.index)
             wanted = Wanted(shard, grant.ticket, grant.version, push.worker, dtype, base_of(push))
+            rows = None
+            if ahead:
+                codec = row_codec(codec_numbered(dtype))
+                rows = await read_rows(host, shard, codec, ahead, grant.ticket, grant.version)
             found = await find_version(host, wanted, attachment, stream.caller)
         except Refused as refused:
             # The commit stands. The worker hears of its grant, and then pulls or is refused.
@@ -176,7 +188,7 @@ class ExchangeRpc:
             log.info("no version with the grant of ticket %d: %s", grant.ticket, refused, extra=ticket)
             await stream.send(reply(notices))
             return
-        await send_version(found, notices, stream)
+        await send_version(found, notices, stream, rows)
 
     # Attaching shared memory, and offering a socket
 

@@ -29,6 +29,7 @@ from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.messages import ORDERS, specs_from_wire
 from pswire.model.plan import Plan, PlanError, make_plan
+from pswire.model.tables import tables_from_text
 from pswire.records import StateError
 from pswire.transport.wire import deltas_numbered
 from pswire.v1 import shard_pb2
@@ -175,7 +176,8 @@ class FollowRpc:
 
     async def _configure(self, message: shard_pb2.Configure) -> None:
         try:
-            plan = make_plan(specs_from_wire(message.variables), self._servers)
+            tables = tables_from_text(message.tables)
+            plan = make_plan(specs_from_wire(message.variables), self._servers, tables)
             optimizer = build_optimizer(json.loads(message.optimizer))
             tensors = from_config(json.loads(message.tensors))
             deltas = deltas_numbered(message.deltas)

@@ -1,7 +1,7 @@
 """Versions on their way to workers: read in place in shared memory, or sent in chunks."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import grpc
@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 from psserver.service.errors import Refused, invalid
 from psserver.service.guard.calls import Caller, SendingPace
 from psserver.service.net.loop import LARGE_PASS
-from psserver.service.net.pushes import claim_of, known_codec
+from psserver.service.net.pushes import chunks_of, claim_of, known_codec
 from psserver.service.net.registration import Call
+from psserver.service.net.rows import RowsAhead, RowsBehind, read_rows
 from psserver.service.net.streams import Stream
 from psserver.service.store.host import ShardHost
-from psserver.service.store.reading import Read
+from psserver.service.store.reading import Read, check_reader
 from psserver.service.store.shared_memory import Attachment, to_wire
 from psserver.shard import Shard
 from pswire import protocol
 from pswire.messages import EVENTS
 from pswire.transport import frames
-from pswire.transport.codecs import BFLOAT16, FLOAT32, Elementwise
+from pswire.transport.codecs import BFLOAT16, FLOAT32, OCTETS, Elementwise
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import shard_pb2
 
@@ -63,11 +64,18 @@ class Outgoing:
     async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: Caller) -> "Outgoing":
         """Start the read of a pull request. `caller` is cut if it holds too much. Raises Refused."""
         shard = await host.claims.admit(claim_of(request), request.plan, request.after, caller)
+        if request.rows or request.rows_only:
+            raise invalid("expected a pull without rows of tables: Exchange reads them")
         if request.slots:
             codec = _weights_codec(request.dtype)
             read = await host.reading.start_slots(shard, request.version, request.worker, caller)
             # A copy of its own: no lease takes it back.
             return cls(host, shard, 0, codec, read, True, _pace(host, caller))
+        if request.table:
+            read = await host.reading.start_table(
+                shard, request.table - 1, request.version, request.worker, caller
+            )
+            return cls(host, shard, 0, OCTETS, read, True, _pace(host, caller))
         # A PullReply cannot say that it holds changes.
         return await cls.of(host, wanted_by(shard, request)._replace(base=None), caller)
 
@@ -189,15 +197,32 @@ def reply(notices: list[protocol.Event], **fields: Any) -> Parts:
 
 
 async def pulled(
-    host: ShardHost, pull: shard_pb2.PullRequest, attachment: Attachment | None, stream: Stream
+    host: ShardHost,
+    pull: shard_pb2.PullRequest,
+    chunk: frames.ChunkView | None,
+    attachment: Attachment | None,
+    stream: Stream,
 ) -> None:
-    """Answer a pull: with a version, or with the optimizer's state. Raises Refused if it is gone."""
-    if pull.slots:
+    """Answer a pull: with a version, with rows of tables, or with the optimizer's state. Raises Refused if it is
+    gone."""
+    if pull.slots or pull.table:
         await send_version(await Outgoing.begin(host, pull, stream.caller), [], stream)
         return
     shard = await host.claims.admit(claim_of(pull), pull.plan, pull.after, stream.caller)
-    wanted = wanted_by(shard, pull)
-    await send_version(await find_version(host, wanted, attachment, stream.caller), [], stream)
+    wanted, rows = wanted_by(shard, pull), None
+    codec = _weights_codec(pull.dtype)
+    behind = RowsBehind.of_pull(host, shard, pull, codec)
+    if behind is not None:
+        _, keys = await behind.receive(stream.caller, chunk, chunks_of(stream))
+        check_reader(shard, pull.ticket, pull.worker)
+        rows = await read_rows(host, shard, codec, keys, pull.ticket, pull.version)
+    if not pull.rows_only:
+        await send_version(await find_version(host, wanted, attachment, stream.caller), [], stream, rows)
+    elif rows is None:
+        raise invalid("expected the numbers of rows to read, got none")
+    else:
+        await stream.send(message(row_bytes=rows.nbytes, version=rows.version))
+        await _send_rows(rows, 0, stream)
 
 
 async def find_version(
@@ -217,14 +242,23 @@ async def find_version(
 
 
 async def send_version(
-    found: "shard_pb2.Located | Outgoing", notices: list[protocol.Event], stream: Stream
+    found: "shard_pb2.Located | Outgoing",
+    notices: list[protocol.Event],
+    stream: Stream,
+    rows: RowsAhead | None = None,
 ) -> None:
-    """Send what `find_version` found, with `notices` in the first message. Raises Refused if it is taken back."""
+    """Send what `find_version` found, with `notices` in the first message, and `rows` behind it.
+
+    Raises Refused if it is taken back.
+    """
+    more = {} if rows is None else {"row_bytes": rows.nbytes}
     if isinstance(found, shard_pb2.Located):
-        await stream.send(reply(notices, located=found))
+        await stream.send(reply(notices, located=found, **more))
+        if rows is not None:
+            await _send_rows(rows, 0, stream)
         return
     try:
-        messages = _messages(found, notices)
+        messages = _messages(found, notices, more)
         if found.large:
             await stream.send_many(messages)
         for parts in messages:
@@ -234,13 +268,20 @@ async def send_version(
                 await stream.send_many(messages)
     finally:
         found.end()
+    if rows is not None:
+        await _send_rows(rows, found.total, stream)
 
 
-def _messages(found: Outgoing, notices: list[protocol.Event]) -> Iterator[Parts]:
+async def _send_rows(rows: RowsAhead, base: int, stream: Stream) -> None:
+    for parts in rows.messages(base):
+        await stream.send(parts)
+
+
+def _messages(found: Outgoing, notices: list[protocol.Event], more: Mapping[str, int]) -> Iterator[Parts]:
     for piece in found.pieces():
         head: Parts = ()
         if piece.offset == 0:
-            head = reply(notices, bytes=piece.total, changes=len(found.changes))
+            head = reply(notices, bytes=piece.total, changes=len(found.changes), **more)
         yield (*head, *frames.chunk_field(piece.offset, piece.data, reply=True))
 
 

@@ -14,6 +14,7 @@ from psserver.service.errors import invalid, precondition
 from psserver.service.guard.calls import Caller
 from psserver.service.net.loop import LARGE_PASS
 from psserver.service.net.registration import Call, bounded
+from psserver.service.net.rows import NextChunk, RowsBehind
 from psserver.service.net.streams import Stream
 from psserver.service.store.host import ShardHost
 from psserver.service.store.shared_memory import Attachment
@@ -23,6 +24,7 @@ from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError
 from pswire.transport.frames import Message
+from pswire.transport.rows import WantedRows
 from pswire.transport.wire import codec_numbered
 from pswire.v1 import shard_pb2
 
@@ -70,9 +72,15 @@ def _decoder(shard: Shard, codec: Codec, slot: Slot) -> _Decoder:
 
 
 class Incoming:
-    """A payload on its way into its staging slot. End it with `finish` or `give_up`."""
+    """A payload on its way into its staging slot. End it with `finish` or `give_up`.
 
-    def __init__(self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, slot: Slot) -> None:
+    `rows`: what follows it. `ahead`: once it has arrived, of which rows the next grant's version is wanted.
+    """
+
+    def __init__(
+        self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, slot: Slot, rows: RowsBehind | None
+    ) -> None:
+        self.rows, self.ahead = rows, WantedRows()
         self._host, self._shard, self._ticket, self._slot = host, shard, ticket, slot
         self._codec = codec
         self._total = codec.size(shard.layout)
@@ -94,11 +102,13 @@ class Incoming:
                 f"payload of ticket {header.ticket}: expected {total} bytes ({elements} {codec.name} "
                 f"elements of server {host.server}'s part), got {header.bytes}"
             )
+        rows = RowsBehind.of_push(host, shard, header, codec, total)
         slot = await host.pushes.begin(shard, header.ticket, header.worker, caller)
-        return cls(host, shard, header.ticket, codec, slot)
+        return cls(host, shard, header.ticket, codec, slot, rows)
 
     @property
-    def _complete(self) -> bool:
+    def complete(self) -> bool:
+        """Whether all of the payload has arrived, but for rows."""
         return self._received == self._total
 
     @property
@@ -112,20 +122,28 @@ class Incoming:
         self._pending, arrived = first, False
         seconds = self._host.options.worker_timeout + CHUNK_SECONDS
         try:
-            while self._pending is not None or not self._complete:
+            while self._pending is not None or not self.complete:
                 with stream.caller.within(seconds):
                     if self._missing >= LARGE_PASS:
                         await stream.receive_many(self._decode_beside)
                     chunk, self._pending = self._pending, None
                     if chunk is not None:
                         await self.take(chunk)
-                    if not self._complete:
+                    if not self.complete:
                         self._pending = _chunk(await stream.receive())
+            if self.rows is not None:
+                await self.receive_rows(stream.caller, chunks_of(stream))
             arrived = True
         finally:
             if not arrived:
                 self.give_up()
         return self.finish()
+
+    async def receive_rows(self, caller: Caller, following: NextChunk) -> None:
+        """Receive what follows the complete payload. Raises Refused."""
+        assert self.rows is not None
+        rows, self.ahead = await self.rows.receive(caller, None, following)
+        self.rows.stage(rows, self._slot)
 
     def _decode_beside(self, received: Message) -> bool:
         """Decode one message on another thread; return True if more are wanted. Raises Refused."""
@@ -133,7 +151,7 @@ class Incoming:
         if chunk is not None:
             self._decode(chunk)
         self._decode(_chunk(received))
-        return not self._complete
+        return not self.complete
 
     async def take(self, chunk: frames.ChunkView) -> None:
         """Decode a chunk, on another thread if it is large. Raises Refused."""
@@ -166,7 +184,7 @@ class Incoming:
 
     def finish(self) -> Slot:
         """Give the complete payload to its ticket. Raises Refused if chunks are missing or the ticket is closed."""
-        if not self._complete:
+        if not self.complete:
             self.give_up()
             raise invalid(
                 f"payload of ticket {self._ticket}: expected {self._total} bytes, "
@@ -181,17 +199,26 @@ class Incoming:
 
 
 async def stage_slot(
-    host: ShardHost, header: shard_pb2.PushHeader, attachment: Attachment, number: int, caller: Caller
-) -> Slot:
-    """Copy and check the payload that the worker wrote into shared slot `number`. Raises Refused.
+    host: ShardHost,
+    header: shard_pb2.PushHeader,
+    attachment: Attachment,
+    number: int,
+    stream: Stream,
+    chunk: frames.ChunkView | None,
+) -> tuple[Slot, WantedRows]:
+    """Copy and check the payload that the worker wrote into shared slot `number`, and receive the rows behind it.
+
+    Returns the slot, and of which rows the next grant's version is wanted. Raises Refused.
 
     The copy matters: the worker can write into its slot at any time, but what is checked must be what is applied.
     """
+    caller, ahead = stream.caller, WantedRows()
     shard = await host.claims.admit(claim_of(header), header.plan, header.after, caller)
     if not attachment.holds(number):
         raise invalid(f"payload of ticket {header.ticket}: expected a lent slot, got number {number}")
     if not attachment.fits(shard.layout.elements):
         raise precondition("the job's model has changed since this memory was lent; join again")
+    behind = RowsBehind.of_push(host, shard, header, known_codec(header.dtype), 0)
     slot = await host.pushes.begin(shard, header.ticket, header.worker, caller)
     finite = False
     try:
@@ -199,12 +226,24 @@ async def stage_slot(
         bad = await host.heavy.run(filled.nbytes, partial(shard.checks.copy_in, slot, filled, 0))
         if bad is not None:
             raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
+        if behind is not None:
+            rows, ahead = await behind.receive(caller, chunk, chunks_of(stream))
+            behind.stage(rows, slot)
         finite = True
     finally:
         if not finite:
             host.pushes.give_up(shard, slot)
     host.pushes.finish(shard, slot)
-    return slot
+    return slot, ahead
+
+
+def chunks_of(stream: Stream) -> NextChunk:
+    """Return what waits for the next chunk of a stream's request."""
+
+    async def following() -> frames.ChunkView:
+        return _chunk(await stream.receive())
+
+    return following
 
 
 class PushRpc:
@@ -218,16 +257,23 @@ class PushRpc:
         incoming = await Incoming.begin(self._host, await _header(call), call.caller)
         finished = False
         try:
-            while (message := await self._next(call)) is not None:
-                part = _parse_push(message)
-                if not isinstance(part, frames.ChunkView):
-                    raise invalid("expected chunks after the header, got another header")
-                await incoming.take(part)
+            while not incoming.complete and (message := await self._next(call)) is not None:
+                await incoming.take(_further(message))
+            if incoming.rows is not None:
+                await incoming.receive_rows(call.caller, partial(self._following, call))
+            if await self._next(call) is not None:
+                raise invalid("expected the end of the payload, got another message")
             finished = True
         finally:
             if not finished:
                 incoming.give_up()
         await call.reply(shard_pb2.PushReply(receipt=self._host.receipt(incoming.finish())))
+
+    async def _following(self, call: Call) -> frames.ChunkView:
+        message = await call.receive()
+        if message is None:
+            raise invalid("expected rows behind the payload, but the stream ended")
+        return _further(message)
 
     async def _next(self, call: Call) -> bytes | None:
         """Receive in time: a peer that stops in the middle of a payload holds memory of this server."""
@@ -251,6 +297,13 @@ def _parse_push(message: bytes) -> shard_pb2.PushHeader | frames.ChunkView:
         return frames.parse_push(message)
     except frames.FrameError as error:
         raise invalid(str(error)) from error
+
+
+def _further(message: bytes) -> frames.ChunkView:
+    part = _parse_push(message)
+    if not isinstance(part, frames.ChunkView):
+        raise invalid("expected chunks after the header, got another header")
+    return part
 
 
 def parse_request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.ChunkView | None]:

@@ -276,7 +276,7 @@ class Executor:
             if opened is not None:
                 times, since = self._unread.get(opened.worker, (0, now))
                 self._unread[opened.worker] = (times + 1, since)
-        shard.arena.evict()
+        shard.evict()
         self._evicted()
 
     def _lease_of_holders(self, shard: Shard) -> float:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
+import numpy as np
+from numpy.typing import NDArray
 
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.calls import Caller
@@ -85,6 +87,8 @@ class Reading:
         # being made.
         self._slots: Version | None = None
         self._copying_slots = False
+        # The copy of a table that is being made or read.
+        self._table: Version | None = None
 
     async def start(
         self, shard: Shard, ticket: int, version: int, worker: str, caller: Caller | None = None
@@ -95,7 +99,7 @@ class Reading:
         `caller` is cut if it holds too much. Raises Refused (ABORTED) if the version is gone, or the ticket is
         another worker's.
         """
-        _check_reader(shard, ticket, worker)
+        check_reader(shard, ticket, worker)
         if ticket == 0 and shard.version < version:
             await self._state.wait_for(lambda: shard.version >= version, self._patience, self._server)
         granted = shard.arena.pinned(ticket, version)
@@ -187,6 +191,50 @@ class Reading:
             raise
         return made[0]
 
+    async def start_table(self, shard: Shard, number: int, version: int, worker: str, caller: Caller) -> Read:
+        """Begin a read of all rows of table `number`, at `version` or later. `end` must follow. Raises Refused.
+
+        There is one copy at a time.
+        """
+        if number >= len(shard.tables.tables):
+            raise invalid(f"expected a table from 1 to {len(shard.tables.tables)}, got {number + 1}")
+        table = shard.tables.tables[number]
+        if not await self._state.wait_for(lambda: shard.version >= version, self._patience, self._server):
+            raise invalid(f"version {version} does not exist yet; the newest is {shard.version}")
+        if not await self._state.wait_for(lambda: self._table is None, self._patience, self._server):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE, f"server {self._server} is giving others a table; try again"
+            )
+        nbytes = table.count * table.row_octets
+        refusal = self._memory.take_copy(nbytes)
+        if refusal is not None:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"server {self._server} has no room for a copy of a table: {refusal}",
+            )
+        self._table = Version(shard.version, np.zeros(0, np.float32), readers=1)
+        octets: list[NDArray[np.uint8]] = []
+
+        def copied(found: NDArray[np.uint8]) -> None:
+            octets.append(found)
+            self._state.changes.notify()
+
+        asked = Question(lambda _: nbytes, lambda shard: shard.tables.tables[number].octets(), copied)
+        self._orders.submit([(self._state.executed, asked)])
+        self._orders.execute_submitted()
+        try:
+            await self._state.wait_for(lambda: bool(octets), float("inf"), self._server)
+        except BaseException:
+            self._leave_table(nbytes)
+            raise
+        self._table = Version(shard.version, octets[0], readers=1)  # type: ignore[arg-type]
+        return self._reads.begin(worker, self._table, caller)
+
+    def _leave_table(self, nbytes: int) -> None:
+        self._table = None
+        self._memory.give_copy(nbytes)
+        self._state.changes.notify()
+
     def _leave_slots(self, slots: Version) -> None:
         slots.readers -= 1
         if not slots.readers:
@@ -199,7 +247,7 @@ class Reading:
     ) -> tuple[Place, list[Place]] | None:
         """Return where the version lies that the ticket has pinned, and where others may lie; None if it must be
         copied."""
-        _check_reader(shard, ticket, worker)
+        check_reader(shard, ticket, worker)
         if reader.has_read(ticket):
             # The control word says that it has been read: the pin has ended or may end at any time.
             return None
@@ -221,6 +269,10 @@ class Reading:
             self._reads.end(read)
             self._leave_slots(read.version)
             return
+        if read.version is self._table:
+            self._reads.end(read)
+            self._leave_table(read.version.values.nbytes)
+            return
         self._ungranted -= not granted
         if complete and granted:
             self._orders.forgive(shard, ticket)
@@ -239,7 +291,7 @@ class Reading:
             self._reads.cut(shard.arena.lent, self._memory.versions_beyond)
 
 
-def _check_reader(shard: Shard, ticket: int, worker: str) -> None:
+def check_reader(shard: Shard, ticket: int, worker: str) -> None:
     """Raise Refused unless the ticket is the reader's own, because a read ends the ticket's pin."""
     opened = shard.staging.tickets.get(ticket)
     if opened is not None and opened.worker != worker:

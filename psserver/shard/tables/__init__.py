@@ -1,5 +1,6 @@
 """Sparse tables of a shard: rows that exist once an update has touched them, and every recent version of each."""
 
+from psserver.shard.tables.group import TABLE_KINDS, Tables
 from psserver.shard.tables.table import Contribution, Table, TableState, Update
 
-__all__ = ["Contribution", "Table", "TableState", "Update"]
+__all__ = ["TABLE_KINDS", "Contribution", "Table", "TableState", "Tables", "Update"]

@@ -86,6 +86,11 @@ class Table:
         return self._count
 
     @property
+    def slot_names(self) -> tuple[str, ...]:
+        """The names of the optimizer's slots."""
+        return tuple(self._slots)
+
+    @property
     def load(self) -> float:
         """The part of the index's places that are taken."""
         return self._index.load
@@ -103,6 +108,15 @@ class Table:
     @property
     def _columns(self) -> list[Chunks]:
         return [self._keys, self._values, *self._slots.values(), self._touched, self._counts]
+
+    @property
+    def row_bytes(self) -> int:
+        """The memory of a row, without its place in the index."""
+        return sum(column.width * np.dtype(column.dtype).itemsize for column in self._columns)
+
+    def missing(self, keys: Keys) -> int:
+        """Return how many of `keys` have no row."""
+        return int(np.count_nonzero(self._index.find(keys) < 0))
 
     # Reading
 
@@ -258,14 +272,15 @@ class Table:
 
         Raises ValueError, with nothing changed.
         """
-        self._check_state(state)
+        self.check_state(state)
         slots = np.arange(state.keys.size, dtype=np.int32)
         wide = TableState(state.keys, state.values, state.slots, state.touched[:, None], state.count[:, None])
         self._write(slots, wide, slots.astype(np.int64))
         self.version = self.oldest = version
         self._undo = ()
 
-    def _check_state(self, state: TableState) -> None:
+    def check_state(self, state: TableState) -> None:
+        """Raise ValueError if `restore` would."""
         if self._count:
             raise ValueError(
                 f"table {self.spec.name!r}: expected no rows before a restore, got {self._count}"
@@ -294,6 +309,20 @@ class Table:
             raise ValueError(f"table {self.spec.name!r}: {wrong}")
         if not all(bool(np.isfinite(each).all()) for each in (state.values, *state.slots.values())):
             raise ValueError(f"table {self.spec.name!r}: expected finite numbers")
+
+    @property
+    def row_octets(self) -> int:
+        """The bytes of a row in `octets`."""
+        return 8 + 4 * self.spec.dim
+
+    def octets(self) -> NDArray[np.uint8]:
+        """Return all keys, sorted, and behind them the rows of the newest version, as they travel."""
+        slots = np.arange(self._count, dtype=np.int32)
+        slots = slots[np.argsort(self._keys.gather(slots)[:, 0])]
+        out = np.empty(self._count * self.row_octets, np.uint8)
+        out[: 8 * self._count].view("<u8")[...] = self._keys.gather(slots)[:, 0]
+        out[8 * self._count :].view("<f4").reshape(-1, self.spec.dim)[...] = self._values.gather(slots)
+        return out
 
     def parts(self) -> Iterator[bytes]:
         """Iterate over keys and values in the order of keys, for a digest; the same for any number of servers."""

@@ -1,0 +1,167 @@
+"""Rows of tables on their way: received behind the payload of a push, read and sent behind a version."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import grpc
+
+from psserver.service.errors import Refused, invalid
+from psserver.service.guard.calls import Caller
+from psserver.service.store.host import ShardHost
+from psserver.shard import Shard
+from psserver.shard.staging import Slot
+from psserver.shard.tables.group import measured
+from pswire.model.tables import Floats
+from pswire.patience import CHUNK_SECONDS
+from pswire.transport import frames
+from pswire.transport.codecs import Codec, Elementwise
+from pswire.transport.framed_socket import Parts
+from pswire.transport.rows import RowFormat, Rows, WantedRows, row_codec
+from pswire.v1 import shard_pb2
+
+NextChunk = Callable[[], Awaitable[frames.ChunkView]]
+"""Waits for the next chunk of a message. Raises Refused."""
+# Numbers of reads without a ticket.
+_LOOKUPS = count(1)
+# Kind of memory of rows that are being received.
+KIND = "rows being received"
+
+
+@dataclass(slots=True)
+class RowsBehind:
+    """Rows that arrive behind a payload of `worker`; `base`: the byte at which they begin."""
+
+    host: ShardHost
+    shard: Shard
+    worker: str
+    format: RowFormat
+    base: int
+
+    @classmethod
+    def of_push(
+        cls, host: ShardHost, shard: Shard, header: shard_pb2.PushHeader, codec: Codec, base: int
+    ) -> "RowsBehind | None":
+        """Return what follows a push, or None. Raises Refused for numbers that fit no table."""
+        return cls._checked(host, shard, header.worker, codec, header.rows, header.next_rows, base)
+
+    @classmethod
+    def of_pull(
+        cls, host: ShardHost, shard: Shard, pull: shard_pb2.PullRequest, codec: Codec
+    ) -> "RowsBehind | None":
+        """Return the keys that follow a pull, or None. Raises Refused for numbers that fit no table."""
+        return cls._checked(host, shard, pull.worker, codec, (), pull.rows, 0)
+
+    @classmethod
+    def _checked(
+        cls,
+        host: ShardHost,
+        shard: Shard,
+        worker: str,
+        codec: Codec,
+        counts: Sequence[int],
+        ahead: Sequence[int],
+        base: int,
+    ) -> "RowsBehind | None":
+        if not counts and not ahead:
+            return None
+        tables = tuple(table.spec for table in shard.tables.tables)
+        format = RowFormat(tables, row_codec(codec), tuple(counts), tuple(ahead))
+        wrong = format.wrong()
+        if wrong is not None:
+            raise invalid(wrong)
+        return cls(host, shard, worker, format, base)
+
+    async def receive(
+        self, caller: Caller, chunk: frames.ChunkView | None, following: NextChunk
+    ) -> tuple[Rows, WantedRows]:
+        """Return rows and wanted keys, checked, from `chunk` and what follows it. Raises Refused."""
+        total, memory = self.format.nbytes, self.host.memory
+        refusal = memory.ledger.take(self.worker, KIND, total, memory.share)
+        if refusal is not None:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for the rows of a message: {refusal}"
+            )
+        try:
+            data, seconds = bytearray(total), self.host.options.worker_timeout + CHUNK_SECONDS
+            received = 0
+            while received < total:
+                if chunk is None:
+                    with caller.within(seconds):
+                        chunk = await following()
+                size = chunk.data.nbytes
+                if chunk.offset != self.base + received or received + size > total or not size:
+                    raise invalid(
+                        f"rows of a message: expected a chunk at offset {self.base + received} of "
+                        f"{self.base + total} bytes, got {size} bytes at offset {chunk.offset}"
+                    )
+                data[received : received + size] = chunk.data
+                received, chunk = received + size, None
+            return await self.host.heavy.run(total, lambda: self._decoded(memoryview(data)))
+        finally:
+            memory.ledger.give(self.worker, KIND, total)
+
+    def _decoded(self, data: memoryview) -> tuple[Rows, WantedRows]:
+        rows, ahead = self.format.decode(data)
+        tables = self.shard.tables
+        wrong = tables.wrong(tuple(keys for keys, _ in rows)) or tables.wrong(ahead)
+        if wrong is not None:
+            raise invalid(f"rows of a message: {wrong}")
+        return rows, ahead
+
+    def stage(self, rows: Rows, slot: Slot) -> None:
+        """Measure rows of gradients, and put them beside the payload in its slot. Raises Refused."""
+        squares, ordinary = measured(rows, float(self.shard.checks.largest_ordinary))
+        if not squares < float("inf"):
+            raise invalid(f"payload of ticket {slot.ticket}: expected finite numbers in rows of gradients")
+        refusal = self.host.memory.refuses_rows(rows)
+        if refusal is not None:
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
+        slot.rows, slot.squares = rows, slot.squares + squares
+        slot.ordinary = slot.ordinary and ordinary
+
+
+@dataclass(slots=True)
+class RowsAhead:
+    """Rows to be sent behind a version. `version`: 0 unless they were read without a ticket."""
+
+    format: RowFormat
+    rows: list[Floats]
+    version: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.format.answer_nbytes
+
+    def messages(self, base: int) -> Iterator[Parts]:
+        """Yield messages with the rows, behind a payload of `base` bytes."""
+        at = base
+        for array in self.format.encode_answer(self.rows):
+            for offset, data in frames.chunks(array):
+                yield tuple(frames.chunk_field(at + offset, data, reply=True))
+            at += array.nbytes
+
+
+async def read_rows(
+    host: ShardHost, shard: Shard, codec: Elementwise, wanted: WantedRows, ticket: int, version: int
+) -> RowsAhead:
+    """Read rows at a version that the ticket holds, which ends its hold on them. Raises Refused (ABORTED) if it is
+    gone.
+
+    Without a ticket: at the newest version.
+    """
+    tables = tuple(table.spec for table in shard.tables.tables)
+    format = RowFormat(tables, codec, tuple(keys.size for keys in wanted))
+    at = version if ticket else max(shard.version, 0)
+    hold = ticket or -next(_LOOKUPS)
+    if not ticket:
+        shard.tables.pin(hold, at)
+    try:
+        rows = await host.heavy.run(format.answer_nbytes, lambda: shard.read_rows(wanted, at))
+    except ValueError as error:
+        raise Refused(
+            grpc.StatusCode.ABORTED, f"rows of version {at} are gone ({error}): ask for a new grant"
+        ) from error
+    finally:
+        shard.tables.unpin(hold)
+    return RowsAhead(format, rows, 0 if ticket else at)

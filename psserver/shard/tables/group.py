@@ -1,0 +1,268 @@
+"""All tables of a server: they move from version to version together, and with the server's arena.
+
+Names of saved arrays, where t is a table's number in the plan, and n its rows here:
+
+    table/<t>/keys            (n,) uint64, sorted
+    table/<t>/values          (n, dim) float32
+    table/<t>/slot/<name>     (n, width) float32  a slot of the table's optimizer
+    table/<t>/touched, count  (n,) uint32  the last version that changed a row; how many did
+    rows/<ticket>/<t>/keys, values   rows of a payload that is staged
+    added/<k>/<t>/keys, values       rows of a contribution to the coming update
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.optimizers import NUMPY, Backend, Optimizer
+from psserver.optimizers.rows import rows_optimizer
+from psserver.shard.tables.table import Table, TableState, Update
+from pswire.model.plan import Plan
+from pswire.model.tables import Floats, Keys, check_keys, split
+from pswire.records import StateError
+from pswire.transport.rows import Rows, WantedRows
+
+Arrays = Mapping[str, NDArray[Any]]
+TABLE_KINDS = ("table", "rows", "added")
+
+
+class Tables:
+    """The tables of one server; falsy if the job has none.
+
+    The owner of the shard calls everything but `compute` and `commit`, which one other thread may call, and `read`,
+    which any thread may.
+    """
+
+    def __init__(self, plan: Plan, server: int, optimizer: Optimizer, backend: Backend = NUMPY) -> None:
+        """Raises OptimizerError for a rule that rows cannot have."""
+        rules = [
+            rows_optimizer(json.loads(spec.optimizer) if spec.optimizer else None, optimizer)
+            for spec in plan.tables
+        ]
+        self.tables = tuple(Table(spec, rule, backend) for spec, rule in zip(plan.tables, rules, strict=True))
+        self.start, self.stop = plan.buckets(server)
+        # Contributions to the coming update, with factors, in the order of the log.
+        self.added: list[tuple[Rows, float]] = []
+        # Ticket -> the version whose rows it may still read.
+        self._readers: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.tables)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of rows, indexes, undo records and contributions."""
+        return sum(table.nbytes + table.undo_bytes for table in self.tables) + sum(
+            nbytes_of(rows) for rows, _ in self.added
+        )
+
+    def growth(self, rows: Rows, *, exact: bool = True) -> int:
+        """Return the bytes that a payload's new rows would take; not `exact`: as if all were new."""
+        total = 0
+        for (keys, _), table in zip(rows, self.tables, strict=bool(rows)):
+            new = table.missing(keys) if exact else keys.size
+            total += new * table.row_bytes
+        return total
+
+    def wrong(self, keys: WantedRows) -> str | None:
+        """Say what is wrong with keys of a message, one array for each table; None if nothing is."""
+        for each, table in zip(keys, self.tables, strict=bool(keys)):
+            found = check_keys(each, self.start, self.stop)
+            if found is not None:
+                return f"table {table.spec.name!r}: {found}"
+        return None
+
+    # Readers
+
+    def pin(self, ticket: int, version: int) -> None:
+        """Keep the rows of `version` readable for a ticket."""
+        if self.tables:
+            self._readers[ticket] = version
+
+    def unpin(self, ticket: int) -> None:
+        """The ticket has read, or will not."""
+        if self._readers.pop(ticket, None) is not None:
+            self._forget()
+
+    def evict(self) -> None:
+        """Drop older versions although tickets may still want to read them."""
+        if self.tables:
+            newest = self.tables[0].version
+            self._readers = {ticket: v for ticket, v in self._readers.items() if v == newest}
+            self._forget()
+
+    def _forget(self) -> None:
+        oldest = min(self._readers.values(), default=self.tables[0].version)
+        for table in self.tables:
+            table.forget(oldest)
+
+    def read(self, keys: WantedRows, version: int) -> list[Floats]:
+        """Return rows at a version. Raises ValueError if it is gone."""
+        return [table.read(each, version) for table, each in zip(self.tables, keys, strict=bool(keys))]
+
+    # Updates
+
+    def add(self, rows: Rows, factor: float) -> None:
+        """Add a contribution to the coming update. A contribution without rows has empty `rows`."""
+        if rows:
+            self.added.append((rows, factor))
+
+    def clear(self) -> None:
+        """Start the coming update anew."""
+        self.added.clear()
+
+    def compute(self, more: Sequence[tuple[Rows, float]], scale: float, lr_scale: float) -> list[Update]:
+        """Compute the coming version of all tables from what was added and `more`; changes nothing."""
+        added = [*self.added, *((rows, factor) for rows, factor in more if rows)]
+        return [
+            table.compute([(*rows[t], factor) for rows, factor in added if rows[t][0].size], scale, lr_scale)
+            for t, table in enumerate(self.tables)
+        ]
+
+    def commit(self, updates: Sequence[Update]) -> None:
+        """Make the version that `compute` returned. Older versions stay readable until `committed`."""
+        for table, update in zip(self.tables, updates, strict=True):
+            table.commit(update, keep=True)
+
+    def committed(self) -> None:
+        """Drop what the new version has made superfluous."""
+        self.added.clear()
+        if self.tables:
+            self._forget()
+
+    # Saved state
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the newest rows and the coming update, in arrays of their own, by name."""
+        found: dict[str, NDArray[Any]] = {}
+        for t, table in enumerate(self.tables):
+            state, at = table.state(), f"table/{t}"
+            found |= {
+                f"{at}/keys": state.keys,
+                f"{at}/values": state.values,
+                f"{at}/touched": state.touched,
+                f"{at}/count": state.count,
+            }
+            found |= {f"{at}/slot/{name}": slot for name, slot in state.slots.items()}
+        for k, (rows, _) in enumerate(self.added):
+            found |= named(f"added/{k}", rows)
+        return found
+
+    @property
+    def factors(self) -> list[float]:
+        """The factors of contributions to the coming update."""
+        return [factor for _, factor in self.added]
+
+    def check(self, arrays: Arrays, factors: Sequence[float]) -> None:
+        """Raise StateError unless `restore` can take these arrays up."""
+        present = {name for name in arrays if name.split("/")[0] in TABLE_KINDS}
+        known = set(self._expected(arrays, factors))
+        if present != known:
+            missing, more = sorted(known - present)[:3], sorted(present - known)[:3]
+            raise StateError(f"shard state: rows: missing {missing or 'none'}; unknown {more or 'none'}")
+        for t, table in enumerate(self.tables):
+            try:
+                table.check_state(self._state(t, arrays))
+            except ValueError as error:
+                raise StateError(f"shard state: {error}") from error
+        for prefix in sorted({name.rsplit("/", 2)[0] for name in present if not name.startswith("table/")}):
+            self._check_rows(self.rows_named(prefix, arrays), prefix)
+
+    def _expected(self, arrays: Arrays, factors: Sequence[float]) -> list[str]:
+        count = len(self.tables)
+        names = []
+        for t, table in enumerate(self.tables):
+            parts = ["keys", "values", "touched", "count", *(f"slot/{name}" for name in table.slot_names)]
+            names += [f"table/{t}/{part}" for part in parts]
+        staged = {name.split("/")[1] for name in arrays if name.startswith("rows/")}
+        prefixes = [f"added/{k}" for k in range(len(factors))] + [f"rows/{ticket}" for ticket in staged]
+        return names + [
+            f"{p}/{t}/{part}" for p in prefixes for t in range(count) for part in ("keys", "values")
+        ]
+
+    def _check_rows(self, rows: Rows, what: str) -> None:
+        for (keys, values), table in zip(rows, self.tables, strict=True):
+            fits = keys.dtype == np.uint64 and keys.ndim == 1
+            fits = fits and values.dtype == np.float32 and values.shape == (keys.size, table.spec.dim)
+            wrong = check_keys(keys, self.start, self.stop) if fits else "expected keys and rows that fit"
+            if wrong:
+                raise StateError(f"shard state: {what}: table {table.spec.name!r}: {wrong}")
+
+    def rows_named(self, prefix: str, arrays: Arrays) -> Rows:
+        """Return rows that `named` has named."""
+        return [
+            (arrays[f"{prefix}/{t}/keys"], arrays[f"{prefix}/{t}/values"]) for t in range(len(self.tables))
+        ]
+
+    def restore(self, arrays: Arrays, factors: Sequence[float], version: int) -> None:
+        """Take up checked arrays, as of `version` (-1: before the first)."""
+        for t, table in enumerate(self.tables):
+            table.restore(self._state(t, arrays), max(version, 0))
+        self.added = [
+            ([(keys.copy(), values.copy()) for keys, values in self.rows_named(f"added/{k}", arrays)], factor)
+            for k, factor in enumerate(factors)
+        ]
+
+    def _state(self, t: int, arrays: Arrays) -> TableState:
+        at = f"table/{t}"
+        slots = {name: arrays[f"{at}/slot/{name}"] for name in self.tables[t].slot_names}
+        return TableState(
+            arrays[f"{at}/keys"],
+            arrays[f"{at}/values"],
+            slots,
+            arrays[f"{at}/touched"],
+            arrays[f"{at}/count"],
+        )
+
+
+def named(prefix: str, rows: Rows) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a payload's rows by name."""
+    found: dict[str, NDArray[Any]] = {}
+    for t, (keys, values) in enumerate(rows):
+        found |= {f"{prefix}/{t}/keys": keys, f"{prefix}/{t}/values": values}
+    return found
+
+
+def nbytes_of(rows: Rows) -> int:
+    """Return the memory of a payload's rows."""
+    return sum(keys.nbytes + values.nbytes for keys, values in rows)
+
+
+def same_rows(one: Rows, other: Rows) -> bool:
+    """Return True if two payloads have the same rows to the bit."""
+    return len(one) == len(other) and all(
+        np.array_equal(keys, others) and np.array_equal(a.view(np.uint32), b.view(np.uint32))
+        for (keys, a), (others, b) in zip(one, other, strict=True)
+    )
+
+
+def measured(rows: Rows, limit: float) -> tuple[float, bool]:
+    """Return the sum of squares of all gradients, and whether each is at most `limit` in magnitude.
+
+    The sum is NaN or infinite if a gradient is.
+    """
+    squares, ordinary = 0.0, True
+    for _, values in rows:
+        if values.size:
+            wide = values.astype(np.float64).reshape(-1)
+            squares += float(np.dot(wide, wide))
+            ordinary = ordinary and bool(np.abs(values).max() <= limit)
+    return squares, ordinary
+
+
+def largest_of(updates: Sequence[Update]) -> tuple[bool, float]:
+    """Return whether all updates are finite, and the largest magnitude in them."""
+    finite = all(update.finite for update in updates)
+    return finite, max((update.largest for update in updates), default=0.0) if finite else math.inf
+
+
+def divided(arrays: Sequence[Arrays], name: str, servers: int) -> list[NDArray[Any]]:
+    """Return a saved array of rows, which all former servers have a part of, divided among `servers`."""
+    keys_name = f"{name.rsplit('/', 2)[0] if '/slot/' in name else name.rsplit('/', 1)[0]}/keys"
+    keys: Keys = np.concatenate([each[keys_name] for each in arrays])
+    whole = np.concatenate([each[name] for each in arrays])
+    return [np.ascontiguousarray(whole[part]) for part in split(keys, servers)]

@@ -1,0 +1,104 @@
+"""Rows of sparse tables on the wire, behind the payload of a push, a pull or a version.
+
+Keys come first, 8 bytes each, so that numbers of 8 bytes lie at multiples of 8; then rows, in the payload's codec if
+that is elementwise, else as float32. Tables are in the order of the plan; a message without rows names no table at all.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pswire.model.tables import Floats, Keys, TableSpec
+from pswire.transport.codecs import FLOAT32, Array, Codec, ElementDecoder, Elementwise
+from pswire.values import value
+
+_KEY = np.dtype("<u8")
+
+Rows = Sequence[tuple[Keys, Floats]]
+"""Of each table: sorted unique keys, and a float32 row for each, [n, dim]."""
+WantedRows = tuple[Keys, ...]
+"""Of each table: sorted unique keys of rows to read."""
+
+
+def row_codec(codec: Codec) -> Elementwise:
+    """Return the codec of rows beside a payload in `codec`: rows share no scales."""
+    return codec if isinstance(codec, Elementwise) else FLOAT32
+
+
+def counts_of(keys: Iterable[Keys]) -> list[int]:
+    """Return the number of rows of each table; empty if there are none."""
+    counts = [each.size for each in keys]
+    return counts if any(counts) else []
+
+
+@value
+class RowFormat:
+    """The bytes of rows behind one payload. `counts`: rows that are there; `ahead`: rows of which only keys are there.
+
+    Both name all tables, or none.
+    """
+
+    tables: Sequence[TableSpec]
+    codec: Elementwise
+    counts: Sequence[int] = ()
+    ahead: Sequence[int] = ()
+
+    def wrong(self) -> str | None:
+        """Say why these numbers do not fit the tables; None if they do."""
+        for counts in (self.counts, self.ahead):
+            if counts and len(counts) != len(self.tables):
+                return f"expected the numbers of rows of {len(self.tables)} tables, got {len(counts)}"
+        return None
+
+    @property
+    def keys(self) -> int:
+        """The number of all keys."""
+        return sum(self.counts) + sum(self.ahead)
+
+    @property
+    def answer_nbytes(self) -> int:
+        """The bytes of rows alone, as they are sent to somebody who knows the keys."""
+        return self.codec.itemsize * sum(
+            n * table.dim for n, table in zip(self.counts, self.tables, strict=bool(self.counts))
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of keys and rows."""
+        return 8 * self.keys + self.answer_nbytes
+
+    def encode(self, rows: Rows, ahead: WantedRows) -> list[Array]:
+        """Return arrays whose memory, one after another, is what travels."""
+        keys = [each for each, _ in rows if each.size] + [each for each in ahead if each.size]
+        return [each.astype(_KEY, copy=False) for each in keys] + self.encode_answer([r for _, r in rows])
+
+    def encode_answer(self, rows: Iterable[Floats]) -> list[Array]:
+        """Return arrays whose memory, one after another, is the rows."""
+        return [
+            self.codec.encode(np.ascontiguousarray(each.reshape(-1), np.float32))
+            for each in rows
+            if each.size
+        ]
+
+    def decode(self, data: memoryview) -> tuple[Rows, WantedRows]:
+        """Read what `encode` returned, `nbytes` long. The keys are not checked; the rows are new arrays."""
+        found: list[Keys] = []
+        at = 0
+        for count in (*self.counts, *self.ahead):
+            found.append(np.frombuffer(data[at : at + 8 * count], _KEY).astype(np.uint64))
+            at += 8 * count
+        rows = self.decode_answer(data[at:])
+        return tuple(zip(found, rows, strict=False)), tuple(found[len(self.counts) :])
+
+    def decode_answer(self, data: memoryview) -> list[Floats]:
+        """Read what `encode_answer` returned."""
+        found: list[NDArray[np.float32]] = []
+        at = 0
+        for count, table in zip(self.counts, self.tables, strict=bool(self.counts)):
+            out = np.empty((count, table.dim), np.float32)
+            size = self.codec.itemsize * out.size
+            ElementDecoder(self.codec, out).feed(data[at : at + size])
+            found.append(out)
+            at += size
+        return found

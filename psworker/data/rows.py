@@ -1,0 +1,117 @@
+"""Rows of a model's tables, by name and key on one side, by server and table on the other."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pswire.model.plan import Plan
+from pswire.model.tables import Floats, Keys, check_keys, split, sums, unique
+from pswire.nearest import did_you_mean
+from pswire.transport.rows import Rows, WantedRows
+from psworker.data.payloads import ReceivedRows
+
+KeysByName = Mapping[str, Keys]
+"""Of some tables, by name: sorted unique keys (`pswire.model.tables.unique`)."""
+RowsByName = Mapping[str, tuple[Keys, Floats]]
+"""Of some tables, by name: sorted unique keys, and a float32 row for each, [n, dim]."""
+
+_NONE: Keys = np.zeros(0, np.uint64)
+
+
+class RowLayout:
+    """Divides rows among the servers of a plan, and joins what they return."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._tables, self._servers = plan.tables, len(plan.shards)
+        self._numbers = {table.name: number for number, table in enumerate(plan.tables)}
+
+    def number(self, name: str) -> int:
+        """Return the number of a table. Raises ValueError unless the plan has one of that name."""
+        if name not in self._numbers:
+            known = list(self._numbers)
+            if not known:
+                raise ValueError(f"no table is named {name!r}: connect(tables=...) names the model's tables")
+            raise ValueError(f"no table is named {name!r}{did_you_mean(name, known)}")
+        return self._numbers[name]
+
+    def wanted(self, keys: KeysByName) -> list[WantedRows]:
+        """Return the keys of each table, for each server. Raises ValueError for unknown names and unsorted keys."""
+        for name, each in keys.items():
+            self.number(name)
+            wrong = check_keys(each, 0, 1 << 12)
+            if wrong is not None:
+                raise ValueError(
+                    f"table {name!r}: {wrong}: pswire.model.tables.unique makes such keys of ids"
+                )
+        whole = [keys.get(table.name, _NONE) for table in self._tables]
+        parts = [split(each, self._servers) for each in whole]
+        return [
+            tuple(each[part[server]] for each, part in zip(whole, parts, strict=True))
+            for server in range(self._servers)
+        ]
+
+    def rows(self, rows: RowsByName) -> list[Rows]:
+        """Return keys and rows of each table, for each server; empty for a server without any.
+
+        Raises ValueError for unknown names, unsorted keys, and rows of another shape or dtype.
+        """
+        keys = self.wanted({name: each for name, (each, _) in rows.items()})
+        for name, (each, values) in rows.items():
+            expected = (each.size, self._tables[self._numbers[name]].dim)
+            if values.shape != expected or values.dtype != np.float32:
+                raise ValueError(
+                    f"table {name!r}: expected float32 of shape {expected}, one row for each key, got "
+                    f"{values.dtype} of shape {values.shape}"
+                )
+        found: list[Rows] = []
+        for server, own in enumerate(keys):
+            if not any(each.size for each in own):
+                found.append(())
+                continue
+            several = []
+            for table, part in zip(self._tables, own, strict=True):
+                if table.name in rows:
+                    each, values = rows[table.name]
+                    several.append((part, values[split(each, self._servers)[server]]))
+                else:
+                    several.append((part, np.zeros((0, table.dim), np.float32)))
+            found.append(several)
+        return found
+
+    def joined(self, keys: KeysByName, received: Sequence[ReceivedRows]) -> dict[str, Floats]:
+        """Return the rows of `keys` in their order, from what each server has returned for `wanted(keys)`."""
+        return {
+            name: np.concatenate([each.rows[self._numbers[name]] for each in received])
+            if len(received) > 1
+            else received[0].rows[self._numbers[name]]
+            for name in keys
+        }
+
+    def summed(self, rows: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> dict[str, tuple[Keys, Floats]]:
+        """Return gradients of ids, of which some may be there several times, as sums by key.
+
+        Raises ValueError for gradients that are not one row for each id, TypeError for ids that are not whole numbers.
+        """
+        found = {}
+        for name, (ids, gradients) in rows.items():
+            dim = self._tables[self.number(name)].dim
+            keys, inverse = unique(ids)
+            values: NDArray[np.float32] = np.asarray(gradients, np.float32)
+            if values.size != inverse.size * dim:
+                raise ValueError(
+                    f"table {name!r}: expected a gradient of {dim} numbers for each of {inverse.size} ids, got shape "
+                    f"{values.shape}"
+                )
+            found[name] = keys, sums(inverse, values.reshape(-1, dim), keys.size)
+        return found
+
+
+def nothing(layout: Plan, keys: WantedRows, version: int) -> ReceivedRows:
+    """Return the answer to no keys at all."""
+    return ReceivedRows(keys, [np.zeros((0, table.dim), np.float32) for table in layout.tables], version)
+
+
+def same_keys(one: WantedRows, other: WantedRows) -> bool:
+    """Return True if both ask for the same rows."""
+    return len(one) == len(other) and all(map(np.array_equal, one, other))

@@ -1,0 +1,221 @@
+"""Tables of real servers, beside their dense twin: a variable with a row for every id. Both have equal bits."""
+
+from contextlib import ExitStack, suppress
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import psworker
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
+from psserver import weights_file
+from psserver.checkpoint import CheckpointError, Store
+from pswire.model.plan import VariableSpec
+from pswire.model.tables import TableSpec, initial_rows, mix, unique
+from psworker.errors import PayloadRefused, Refused, Voided
+from tests.service.serving import Cluster, serving, wait_until
+
+IDS, DIM = 40, 3
+ITEMS = TableSpec("items", DIM, "uniform", (-1.0, 1.0), 7)
+USERS = TableSpec("users", 2, "zeros", ())
+ALL = np.arange(IDS)
+VARIABLES = [
+    (VariableSpec("twin", (IDS, DIM)), initial_rows(ITEMS, mix(ALL))),
+    (VariableSpec("bias", (2,)), np.zeros(2, np.float32)),
+]
+
+
+def connect(cluster: Cluster, name: str = "w0", transport: str = "auto", **more: object) -> psworker.Session:
+    return psworker.connect(
+        cluster.hosts, VARIABLES, name=name, transport=transport, tables=[ITEMS, USERS], **more
+    )  # type: ignore[arg-type]
+
+
+def gradient(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids, some of them twice, and a gradient for each."""
+    dice = np.random.default_rng(seed)
+    ids = dice.integers(0, IDS, size=6)
+    ids[1] = ids[0]
+    return ids, dice.normal(size=(6, DIM)).astype(np.float32)
+
+
+def dense(ids: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+    twin = np.zeros((IDS, DIM), np.float32)
+    np.add.at(twin, ids, gradients)
+    return twin
+
+
+def step(session: psworker.Session, seed: int) -> bool:
+    """Pull both and compare them, push the same gradient to both. False: the job is over."""
+    grant = session.ready()
+    if grant is None:
+        return False
+    try:
+        weights, rows = session.pull(grant, rows={"items": ALL})
+    except Voided as error:
+        # The other worker has made the last version meanwhile.
+        session.abandon(grant, str(error))
+        return True
+    assert np.array_equal(weights["twin"], rows["items"])
+    ids, gradients = gradient(seed)
+    session.push(grant, {"twin": dense(ids, gradients), "bias": np.ones(2)}, rows={"items": (ids, gradients)})
+    session.commit(grant, samples=1)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("servers", "policy", "optimizer", "transport"),
+    [
+        *((n, "async", rule, "auto") for n, rule in product((1, 2, 3), ("sgd", "adagrad"))),
+        *((1, "bounded", "adagrad", transport) for transport in ("grpc", "socket")),
+        (2, "ssp", "sgd", "grpc"),
+    ],
+)
+def test_a_table_has_the_bits_of_its_dense_twin(
+    servers: int, policy: str, optimizer: str, transport: str
+) -> None:
+    overrides = [f"optimizer.name={optimizer}", "optimizer.learning_rate=0.25", "run.versions=12"]
+    with (
+        serving(servers=servers, policy=policy, overrides=overrides) as cluster,
+        connect(cluster, "a", transport) as one,
+        connect(cluster, "b", transport) as other,
+    ):
+        sessions, seed = [one, other], 0
+        while sessions:
+            seed += 1
+            session = sessions[seed % len(sessions)]
+            if not step(session, seed):
+                sessions.remove(session)
+        # Anyone may read the newest rows.
+        rows, version = one.lookup("items", ALL.reshape(4, -1))
+        assert version == 12 and rows.shape == (4, IDS // 4, DIM)
+        flat = one.plan.gather_by_name(one.pull_final())
+        assert np.array_equal(rows.reshape(IDS, DIM), flat["twin"])
+
+
+@pytest.mark.parametrize(
+    ("transport", "dtype"), [("auto", "float32"), ("grpc", "bfloat16"), ("socket", "int8")]
+)
+def test_rows_travel_with_the_step_in_one_round_trip(
+    transport: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    ask = psworker.data.exchange.Exchange.ask
+
+    def counted(self: object, requests: object) -> object:
+        asked.append(1)
+        return ask(self, requests)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("psworker.data.exchange.Exchange.ask", counted)
+    with (
+        serving(overrides=["run.versions=5", "optimizer.learning_rate=0.5"]) as cluster,
+        connect(cluster, "a", transport, wire_dtype=dtype) as session,
+    ):
+        grant = session.ready()
+        assert grant is not None
+        keys, _ = unique([3, 3, -1, 2**63 - 1, -(2**63)])
+        session.want_rows({"items": keys})
+        with session.view_flat(grant):
+            before = session.pull_rows(grant, {"items": keys})["items"]
+        rows = {"items": (keys, np.ones((keys.size, DIM), np.float32))}
+        flats = [np.zeros(layout.elements, np.float32) for layout in session.plan.shards]
+        asked.clear()
+        session.contribute(grant, flats, samples=1, ready=True, rows=rows, ahead={"items": keys})
+        grant = session.ready()
+        assert grant is not None
+        with session.view_flat(grant):
+            after = session.pull_rows(grant, {"items": keys})["items"]
+        assert len(asked) == 1
+        assert np.allclose(after, before - 0.5, atol=0.02 if dtype == "bfloat16" else 1e-6)
+        assert not np.array_equal(after, before)
+
+
+def test_reading_makes_no_rows(tmp_path: Path) -> None:
+    with serving(out=tmp_path) as cluster, connect(cluster) as session:
+        grant = session.ready()
+        assert grant is not None
+        for start in range(0, 1000, 100):
+            session.lookup("items", np.arange(start, start + 100))
+        session.pull(grant, rows={"items": np.arange(5000)})
+        shard = cluster.servers[0].probe.shard
+        assert [table.count for table in shard.tables.tables] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["policy.name=median", "policy.fewest=1"], "median"),
+        (["policy.name=easgd"], "elastic"),
+        (["policy.name=dc-asgd"], "taylor"),
+        (["optimizer.name=dana-zero"], "dana-zero"),
+        (["optimizer.name=lamb"], "lamb"),
+        (["optimizer.weight_decay=0.1"], "weight_decay"),
+    ],
+)
+def test_what_rows_cannot_have_is_refused_when_the_job_begins(settings: list[str], expected: str) -> None:
+    with serving(overrides=settings) as cluster, pytest.raises(Refused, match=expected):
+        connect(cluster).close()
+
+
+def test_workers_of_one_job_have_the_same_tables() -> None:
+    with serving() as cluster, connect(cluster, "a") as first:
+        assert first.ready() is not None
+        for tables in ([], [ITEMS], [USERS, ITEMS], [ITEMS, TableSpec("users", 3)]):
+            with pytest.raises(Refused):
+                psworker.connect(cluster.hosts, VARIABLES, name="b", tables=tables).close()
+
+
+def test_gradients_that_are_not_finite_or_fit_no_key_are_refused_and_change_nothing() -> None:
+    with serving(servers=2) as cluster, connect(cluster) as session, ExitStack() as after:
+        grant = session.ready()
+        assert grant is not None
+        bad = np.ones((2, DIM), np.float32)
+        bad[1, 2] = np.nan
+        for rows, error in (
+            ({"items": ([1, 2], bad)}, PayloadRefused),
+            ({"items": ([1, 2], np.ones((3, DIM)))}, ValueError),
+            ({"things": ([1], np.ones((1, DIM)))}, ValueError),
+            ({"items": ([1.5], np.ones((1, DIM)))}, TypeError),
+        ):
+            with pytest.raises(error):
+                session.push(grant, {}, rows=rows)
+        after.callback(session.abandon, grant, "over")
+        assert not any(table.count for each in cluster.servers for table in each.probe.shard.tables.tables)
+
+
+def stepped(out: Path, seeds: range, servers: int, resume: str | None = None) -> str | None:
+    """Train a step for each seed, with a checkpoint each; return the digest of the last version."""
+    overrides = ["run.checkpoint_every=1v", "optimizer.name=adagrad", "optimizer.learning_rate=0.5"]
+    last = Store(out / "checkpoints")
+    with serving(servers, out=out, shared=True, resume=resume, overrides=overrides) as cluster:
+        with connect(cluster) as session:
+            for seed in seeds:
+                before = session.stop
+                assert before is None and step(session, seed)
+                wait_until(lambda v=seed + 1: saved(last, v), "the version to be saved")
+            session.done()
+            ids, rows = session.pull_table("items")
+        for served in cluster.servers:
+            served.ended()
+    written = weights_file.load(out / "weights.safetensors")
+    assert written.sha256() == Run(out).summary.weights_sha256
+    assert np.array_equal(written.tables["items"][0], ids) and np.array_equal(
+        written.tables["items"][1], rows
+    )
+    assert np.array_equal(rows, written.arrays["twin"][ids])
+    assert check_run(Run(out)).ok
+    return written.sha256()
+
+
+def saved(store: Store, version: int) -> bool:
+    with suppress(CheckpointError):
+        return any(store.manifest(name).version == version for name in store.names())
+    return False
+
+
+def test_a_job_that_resumes_on_other_servers_has_the_bits_of_one_that_did_not_stop(tmp_path: Path) -> None:
+    whole = stepped(tmp_path / "whole", range(6), 1)
+    stepped(tmp_path / "run", range(3), 2)
+    assert stepped(tmp_path / "run", range(3, 6), 3, resume="latest") == whole

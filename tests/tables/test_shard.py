@@ -1,0 +1,180 @@
+"""Tables in shards, beside their dense twin: a variable with a row for every id. Both must have equal bits."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psserver.optimizers import build
+from psserver.shard import Shard
+from psserver.shard.resharding import reshard
+from pswire.decisions.orders import Apply, Discard, Fold, Install, Order, Pin, Release, Seal
+from pswire.model.plan import Plan, VariableSpec, make_plan
+from pswire.model.tables import Floats, TableSpec, initial_rows, mix, split, unique
+from pswire.records import StateError
+
+IDS, DIM = 24, 3
+SPEC = TableSpec("items", DIM, "uniform", (-1.0, 1.0), 3)
+KEYS = mix(np.arange(IDS))
+RULES: list[dict[str, object]] = [
+    {"name": "sgd", "learning_rate": 0.25},
+    {"name": "adagrad", "learning_rate": 0.5},
+]
+
+
+def plan_on(servers: int) -> Plan:
+    return make_plan([VariableSpec("twin", (IDS, DIM)), VariableSpec("bias", (2,))], servers, [SPEC])
+
+
+class Cluster:
+    """Shards of one job, that execute the same orders."""
+
+    def __init__(self, servers: int, rule: dict[str, object]) -> None:
+        self.plan, self.rule = plan_on(servers), rule
+        self.shards = [Shard(self.plan, s, build(rule), versions=8) for s in range(servers)]
+        self.order(Pin(0, 0, initialise=True))
+        # The twin begins as the table's rows do.
+        self.payload(0, initial_rows(SPEC, KEYS), ())
+        self.order(Seal(0), Install(0))
+        self.version = 0
+
+    def order(self, *orders: Order) -> None:
+        for order in orders:
+            for shard in self.shards:
+                shard.execute(order)
+
+    def payload(
+        self, ticket: int, twin: Floats, ids: tuple[int, ...], gradients: Floats | None = None
+    ) -> None:
+        flats = self.plan.scatter([twin, np.full(2, ticket, np.float32)])
+        for shard, flat in zip(self.shards, flats, strict=True):
+            slot = shard.begin(ticket)
+            slot.values[...] = flat
+            if ids and gradients is not None:
+                keys, inverse = unique(np.array(ids))
+                rows = np.zeros((keys.size, DIM), np.float32)
+                rows[inverse] = gradients
+                part = split(keys, len(self.shards))[shard.layout.server]
+                slot.rows = [(keys[part], rows[part])]
+            assert shard.staging.finish(slot)
+
+    def push(self, ticket: int, ids: tuple[int, ...], seed: int) -> None:
+        """Push the same gradient to the rows `ids` of both."""
+        rows = np.random.default_rng(seed).standard_normal((len(ids), DIM)).astype(np.float32)
+        twin = np.zeros((IDS, DIM), np.float32)
+        twin[list(ids)] = rows
+        self.payload(ticket, twin, ids, rows)
+
+    def twin(self, version: int) -> Floats:
+        values = [shard.arena.values(version) for shard in self.shards]
+        return self.plan.gather([each for each in values if each is not None])[0]
+
+    def table(self, version: int) -> Floats:
+        keys, inverse = unique(np.arange(IDS))
+        parts = split(keys, len(self.shards))
+        read = [
+            shard.read_rows([keys[part]], version)[0] for shard, part in zip(self.shards, parts, strict=True)
+        ]
+        return np.concatenate(read)[inverse]
+
+    def restart(self, servers: int) -> None:
+        """Continue on that many servers from what these hold."""
+        new = plan_on(servers)
+        states = reshard([shard.state() for shard in self.shards], self.plan, new)
+        self.plan = new
+        self.shards = [Shard(new, s, build(self.rule), versions=8) for s in range(servers)]
+        for shard, state in zip(self.shards, states, strict=True):
+            shard.restore(state)
+
+
+Step = tuple[str, tuple[int, ...], int]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["async", "sync", "dropped", "folded then dropped", "1", "2", "3"]),
+        st.lists(st.integers(0, IDS - 1), unique=True, max_size=6).map(tuple),
+        st.integers(0, 1000),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
+@settings(max_examples=60, deadline=None)
+@given(servers=st.integers(1, 3), steps=STEPS)
+def test_a_table_has_the_bits_of_its_dense_twin(
+    rule: dict[str, object], servers: int, steps: list[Step]
+) -> None:
+    cluster, ticket = Cluster(servers, rule), 1
+    for kind, ids, seed in steps:
+        if kind.isdecimal():
+            cluster.restart(int(kind))
+            continue
+        count = 3 if kind == "sync" else 1
+        tickets = range(ticket, ticket + count)
+        ticket += count
+        for number in tickets:
+            cluster.order(Pin(number, cluster.version))
+            cluster.push(number, tuple((each + number) % IDS for each in ids), seed + number)
+            cluster.order(Seal(number))
+        if kind == "dropped":
+            cluster.order(*map(Release, tickets))
+        elif kind == "folded then dropped":
+            cluster.order(*(Fold(number, 0.5) for number in tickets), Discard())
+        else:
+            # One is in the sum, when the update is decided; others are folded with it.
+            first, *others = tickets
+            cluster.order(Fold(first, 0.75))
+            if seed % 3 == 0:
+                cluster.restart(1 + seed % 2)
+            apply = Apply(cluster.version + 1, 1 / count, 0.5, tuple(Fold(n, 1.0) for n in others))
+            tried = [shard.try_update(apply) for shard in cluster.shards]
+            assert all(finite for finite, _ in tried)
+            cluster.order(apply)
+            cluster.version += 1
+        assert np.array_equal(cluster.table(cluster.version), cluster.twin(cluster.version))
+
+
+def test_a_ticket_reads_its_version_until_it_has_read_while_updates_run() -> None:
+    cluster = Cluster(2, RULES[0])
+    cluster.order(Pin(1, 0), Pin(2, 0))
+    before = cluster.table(0)
+    for _ in range(3):
+        cluster.order(Pin(cluster.version + 3, cluster.version))
+        cluster.push(cluster.version + 3, (1, 5, 7), cluster.version)
+        cluster.order(Seal(cluster.version + 3))
+        cluster.order(Apply(cluster.version + 1, 1.0, 1.0, (Fold(cluster.version + 3, 1.0),)))
+        cluster.version += 1
+    assert np.array_equal(cluster.table(0), before)
+    assert not np.array_equal(cluster.table(3), before)
+    for shard in cluster.shards:
+        shard.tables.unpin(1)
+        assert any(table.undo_bytes for table in shard.tables.tables)
+        shard.tables.unpin(2)
+        assert not any(table.undo_bytes for table in shard.tables.tables)
+        with pytest.raises(ValueError):
+            shard.read_rows([KEYS[:0]], 0)
+
+
+def test_a_state_with_rows_that_do_not_fit_is_refused() -> None:
+    cluster = Cluster(1, RULES[0])
+    cluster.order(Pin(1, 0))
+    cluster.push(1, (1, 2), 1)
+    cluster.order(Seal(1))
+    state = cluster.shards[0].state()
+    names = [name for name in state.arrays if name.startswith(("rows/", "table/"))]
+    assert len(names) == 6
+    for name in names:
+        for broken in (None, state.arrays[name][::-1][1:], state.arrays[name].astype(np.float64)):
+            arrays = {each: array for each, array in state.arrays.items() if each != name}
+            if broken is not None:
+                arrays[name] = broken
+            if (
+                name.startswith("table/")
+                and broken is not None
+                and not broken.size
+                and broken.dtype != np.float64
+            ):
+                continue
+            fresh = Shard(cluster.plan, 0, build(RULES[0]), versions=8)
+            with pytest.raises(StateError):
+                fresh.restore(type(state)(state.facts, arrays))
