@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from psworker.engine import Grant
 from psworker.errors import SessionError
+from psworker.local import ReadRows, evaluated
 
 # Parts of the names of metrics of which less is better.
 _LESS = ("loss", "error", "mse", "mae", "mape", "msle", "perplexity")
@@ -136,6 +137,8 @@ class Evaluations:
         self.every, self.watched = every, watched
         self._trainer, self._report, self._keep, self._clock = trainer, report, keep, clock
         self._plateau, self._rate, self._lowered = plateau, rate, lowered
+        # Reads rows of tables, at the newest version.
+        self.read: ReadRows = lambda keys: {}
         self._last = self._now(0, None)
         self._due: tuple[int, list[Floats]] | None = None
         #: The learning rate for the next contribution to set; None: no change.
@@ -164,7 +167,7 @@ class Evaluations:
         if self._due is None:
             return
         (version, weights), self._due = self._due, None
-        better = self.judge(version, weights, self._trainer.evaluate(weights))
+        better = self.judge(version, weights, evaluated(self._trainer, weights, self.read))
         present = self._rate() if self._plateau is not None and not self.watched.ends else None
         if self._plateau is None or present is None:
             return

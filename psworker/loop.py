@@ -7,7 +7,7 @@ when the servers went back to a checkpoint.
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,18 @@ from psworker.data.payloads import payloads_of
 from psworker.engine import Disposition, Grant, Stop
 from psworker.errors import Diverged, PayloadRefused, Refused, RolledBack, Voided
 from psworker.evaluating import Evaluations
-from psworker.local import NONFINITE_LIMIT, PLAIN, LocalWork, Result, TicketBatches, Trainer, by_ticket
+from psworker.local import (
+    NONFINITE_LIMIT,
+    PLAIN,
+    LocalWork,
+    Result,
+    RowTrainer,
+    TicketBatches,
+    Trainer,
+    by_ticket,
+    evaluated,
+    gradient_of,
+)
 from psworker.local.rule import Flats
 from psworker.session import Session
 from psworker.work import UnitSource, UnitTrainer
@@ -61,6 +72,8 @@ def train(
     """
     outcome = Outcome()
     session.goes_back()
+    if evaluations is not None:
+        evaluations.read = session.newest_rows
     while True:
         try:
             _pass(session, trainer, epochs, outcome, progress, pause, evaluations)
@@ -73,7 +86,7 @@ def train(
                 evaluations.rolled_back()
     if outcome.stop.evaluate:
         final = session.pull_final()
-        outcome.metrics = trainer.evaluate(final)
+        outcome.metrics = evaluated(trainer, final, session.newest_rows)
         if outcome.metrics:
             if evaluations is not None:
                 evaluations.judge(outcome.stop.version, final, outcome.metrics)
@@ -192,6 +205,7 @@ class TicketLoop:
             result = self._payload(batches, grant)
             pending = evaluations is not None and evaluations.pending
             more = batches.more and not self.work.steps_before_pull
+            more_rows = {} if not session.plan.tables else self._rows_of(result, batches if more else None)
             session.contribute(
                 grant,
                 payloads_of(result),
@@ -202,6 +216,7 @@ class TicketLoop:
                 ready=not pending and (source is not None or more),
                 learning_rate=None if evaluations is None else evaluations.learning_rate,
                 unit_ends=source is not None and source.ends(),
+                **more_rows,
             )
         except Voided as reason:
             log.info("%s", reason, extra=event("contribution_void"))
@@ -222,12 +237,25 @@ class TicketLoop:
                 evaluations.measure()
         return None if cancelled else True
 
+    def _rows_of(self, result: Any, batches: TicketBatches | None) -> dict[str, Any]:
+        """Return the gradients of rows to push, and the keys of the rows that the next batch needs, if it is known."""
+        assert isinstance(self.trainer, RowTrainer)
+        following = None if batches is None else batches.following
+        return {
+            "rows": result.rows,
+            "ahead": {} if following is None else self.trainer.keys(following),
+        }
+
     def _payload(self, batches: TicketBatches, grant: Grant) -> Result:
         """Pull, and compute what to push. Raises Voided, and PayloadRefused when it is not finite."""
         work = self.work
         work.renew(self.session.membership)
         if not work.can_use(batches):
             raise Voided(f"{_named(batches)} used up by a ticket of another incarnation")
+        if self.session.plan.tables:
+            (batch,) = batches
+            assert isinstance(self.trainer, RowTrainer)
+            self.session.want_rows(self.trainer.keys(batch))
         with self._weights(grant) as weights:
             if self.evaluations is not None:
                 self.evaluations.take(grant, weights)
@@ -289,7 +317,12 @@ class Gradients:
         self.taken += 1
         if self.grant is not None and self.batches.followed:
             self.session.prefetch(self.grant)
-        return self.trainer.step(weights, batch)
+        return gradient_of(self.trainer, self._rows)(weights, batch)
+
+    def _rows(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+        # Tables are refused under rules whose steps come before the grant.
+        assert self.grant is not None
+        return self.session.pull_rows(self.grant, keys)
 
 
 def _named(batches: TicketBatches) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, overload
+from typing import Any, ClassVar, Self, overload
 
 import grpc
 import numpy as np
@@ -29,7 +29,7 @@ from psworker.control.joining import FIRST, Facts, Phase, Registration
 from psworker.control.stream import SessionStream
 from psworker.data.payloads import Floats, Payload
 from psworker.data.reader import WeightReader
-from psworker.data.rows import KeysByName, RowLayout, RowsByName
+from psworker.data.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
 from psworker.data.shard_client import Settings, ShardClient, StepResult
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch
@@ -40,8 +40,6 @@ from psworker.local import PLAIN, LocalRuleError, LocalWork, build
 from psworker.work import Unit, WorkUnits
 
 log = logging.getLogger("ps-worker")
-
-NO_ROWS: Final[Mapping[str, Any]] = {}
 
 
 class Session(Facts):
@@ -234,12 +232,18 @@ class Session(Facts):
         Refused, Unreachable.
         """
         keys, inverse = unique(ids)
-        wanted = self._layout.wanted({table: keys})
-        after = self._seen
+        rows, version = self._newest({table: keys})
+        return rows[table][inverse].reshape(*np.shape(ids), -1), version
+
+    def newest_rows(self, keys: KeysByName) -> dict[str, Floats]:
+        """As `lookup`, by sorted unique keys of several tables."""
+        return self._newest(keys)[0]
+
+    def _newest(self, keys: KeysByName) -> tuple[dict[str, Floats], int]:
+        wanted, after = self._layout.wanted(keys), self._seen
         read = self._servers.each(lambda shard: shard.pull_rows(0, 0, after, wanted[shard.server]))
-        rows = self._layout.joined({table: keys}, read)[table]
-        versions = [each.version for each, own in zip(read, wanted, strict=True) if any(k.size for k in own)]
-        return rows[inverse].reshape(*np.shape(ids), -1), min(versions, default=0)
+        asked = [each.version for each, own in zip(read, wanted, strict=True) if any(k.size for k in own)]
+        return self._layout.joined(keys, read), min(asked, default=0)
 
     def pull_flat(self, grant: Grant) -> list[Floats]:
         """As `pull`, but one float32 array per server: its trainable part, then its state part."""

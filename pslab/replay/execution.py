@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,9 @@ from psserver.shard.payload_checks import same_norm
 from pswire.decisions import entries
 from pswire.model.plan import Plan, make_plan
 from pswire.transport.wire import wire_named
+from psworker.data.rows import NO_ROWS, RowsByName
 from psworker.engine import UnitPart
-from psworker.local import LocalRuleError, LocalWork, Result, Trainer
+from psworker.local import LocalRuleError, LocalWork, Result, Trainer, gradient_of, tables_of
 from psworker.local import build as build_local
 
 Floats = NDArray[np.float32]
@@ -100,7 +102,7 @@ class Replay:
     def __post_init__(self) -> None:
         job = job_of(self.steps)
         specs = self.trainer.specs
-        plan = make_plan([spec for spec, _ in specs], job.servers)
+        plan = make_plan([spec for spec, _ in specs], job.servers, tables_of(self.trainer))
         # Before the trainer uses its variables as scratch memory.
         self._initial = plan.scatter([values for _, values in specs])
         self.trainer.attach(plan)
@@ -129,7 +131,11 @@ class Replay:
         """Continue on another number of servers: workers that join from here on have another layout."""
         if servers == len(self._plan.shards):
             return
-        former, folded, plan = self.store, self.store.folded, make_plan(self._plan.variables, servers)
+        former, folded, plan = (
+            self.store,
+            self.store.folded,
+            make_plan(self._plan.variables, servers, self._plan.tables),
+        )
         states = reshard([settled(state) for state in former.states()], self._plan, plan)
         self._plan, self.store = plan, self._store_of(plan)
         self.store.restore(states, sorted(folded))
@@ -237,11 +243,14 @@ class Replay:
         weights = self.store.read(commit.ticket, base)
         assert weights is not None, f"version {base} is gone before the commit of ticket {commit.ticket}"
         result = self._replicas[commit.worker].compute(
-            weights, part or commit.batch, lambda found: _difference(commit, found, None) is None
+            weights,
+            part or commit.batch,
+            lambda found: _difference(commit, found, None) is None,
+            gradient_of(self.trainer, partial(self.store.read_rows, base)),
         )
         self.store.go_on_from(commit)
         if needed:
-            self._push(commit.ticket, result.flats)
+            self._push(commit.ticket, result.flats, getattr(result, "rows", NO_ROWS))
             norm = self.store.norm(commit.ticket)
         else:
             norm = self.store.encode(commit.ticket, result.flats)
@@ -262,8 +271,8 @@ class Replay:
                 commit.ticket, commit.worker, commit.batch, base, version, what, logged, recomputed
             )
 
-    def _push(self, ticket: int, flats: list[Floats]) -> None:
-        problem = self.store.push(ticket, flats)
+    def _push(self, ticket: int, flats: list[Floats], rows: RowsByName = NO_ROWS) -> None:
+        problem = self.store.push(ticket, flats, rows)
         if problem is not None:
             raise DataError(f"the payload of ticket {ticket} was finite, recomputed it holds {problem}")
 

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import FROM_JOB, Experiment
 from pswire.decisions.entries import Job
-from pswire.model.plan import weights_sha256
-from psworker.local import Trainer
+from psworker.local import Trainer, evaluated
 from psworker.trainers import leave_clipping, load_trainer
 
 # The file that `export` writes beside the weights.
@@ -120,7 +120,7 @@ class Proof:
 def prove(run: Run, replay: Replay) -> Proof:
     """Compare the final weights with the fingerprint in summary.json. Raises RunError for a run without summary."""
     recorded, weights = run.summary.weights_sha256, replay.store.weights()
-    sha256 = weights_sha256(replay.store.plan.variables, list(weights.values()))
+    sha256 = replay.store.sha256()
     saved = run.path / WEIGHTS
     differing = {} if sha256 == recorded or not saved.is_file() else _differing(saved, weights)
     return Proof(sha256, recorded, differing, _repeats(run))
@@ -153,11 +153,11 @@ def export(replay: Replay, folder: Path) -> dict[str, object]:
         "version": result.version,
         "loss": loss,
         "weights_sha256": store.sha256(),
-        "metrics": replay.trainer.evaluate(store.flats()),
+        "metrics": evaluated(replay.trainer, store.flats(), partial(store.read_rows, store.version)),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        weights_file.save(folder / WEIGHTS, store.weights())
+        weights_file.save(folder / WEIGHTS, store.weights(), store.tables())
         (folder / VERSION_METRICS).write_text(
             json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8"
         )

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psworker.engine import UnitPart
-from psworker.local import LocalWork, Result, Trainer
+from psworker.local import Gradient, LocalWork, Result, Trainer
 from psworker.work import UnitSource, UnitTrainer
 
 Floats = NDArray[np.float32]
@@ -59,21 +60,27 @@ class WorkerReplica:
     _ahead: tuple[int, Any] | None = None
     _units: UnitSource | None = None
 
-    def compute(self, weights: list[Floats], place: int | UnitPart, fits: Callable[[Result], bool]) -> Result:
+    def compute(
+        self,
+        weights: list[Floats],
+        place: int | UnitPart,
+        fits: Callable[[Result], bool],
+        gradient: Gradient | None = None,
+    ) -> Result:
         """Compute a contribution from `weights`. Raises DataError if there is no such batch.
 
-        `place`: the number of its last batch, or its part of a work unit. A model that draws random numbers depends on
-        how often its worker has drawn before. If that is uncertain, the count whose result `fits` is taken, else the
-        lowest.
+        `gradient`: None for the trainer's step. `place`: the number of its last batch, or its part of a work unit. A
+        model that draws random numbers depends on how often its worker has drawn before. If that is uncertain, the
+        count whose result `fits` is taken, else the lowest.
         """
         batches = self._batches_of(place) if isinstance(place, int) else self._batches_dealt(place)
-        before = self._memory
+        before, step = self._memory, partial(self._step, gradient or self.trainer.step)
         found: tuple[Result, list[NDArray[Any]], LocalWork] | None = None
         for spare in range(self.uncertain * self.work.steps + 1 if before else 1):
             self._memory, work = before, copy(self.work)
             for _ in range(spare):
-                self._step(weights, batches[0])
-            result = work.payload(weights, self._step, batches)
+                step(weights, batches[0])
+            result = work.payload(weights, step, batches)
             if found is None or fits(result):
                 found = result, self._memory, work
             if fits(result):
@@ -84,10 +91,10 @@ class WorkerReplica:
         self.work.keep()
         return result
 
-    def _step(self, weights: list[Floats], batch: Any) -> Result:
+    def _step(self, gradient: Gradient, weights: list[Floats], batch: Any) -> Result:
         if isinstance(self.trainer, Remembering) and self._memory:
             self.trainer.remember(self._memory)
-        result = self.trainer.step(weights, batch)
+        result = gradient(weights, batch)
         if self._memory:
             self._memory = memory_of(self.trainer)
         return result

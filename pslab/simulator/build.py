@@ -14,7 +14,7 @@ from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.store import ShardStore, Store
 from pslab.simulator.worker import Worker
 from pslab.simulator.worker_data import Dealing, dealing
-from psserver.codec_rules import check_codec
+from psserver.codec_rules import check_codec, check_rows
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
@@ -28,7 +28,7 @@ from pswire.config.sections import Fault, Join
 from pswire.config.units import parse_every
 from pswire.model.plan import make_plan
 from pswire.transport.wire import wire_named
-from psworker.local import Trainer
+from psworker.local import Trainer, tables_of
 from psworker.local import build as build_local
 
 TrainerFactory = Callable[[int], Trainer]
@@ -172,7 +172,9 @@ def _store(
     given = [trainer for trainer in trainers.values() if trainer is not None]
     if not given:
         return Store(servers, experiment.simulation.payload_bytes)
-    plan = make_plan([spec for spec, _ in given[0].specs], servers)
+    plan = make_plan([spec for spec, _ in given[0].specs], servers, tables_of(given[0]))
+    if plan.tables:
+        check_rows(policy, optimizer)
     for trainer in {id(trainer): trainer for trainer in given}.values():
         trainer.attach(plan)
     return ShardStore(

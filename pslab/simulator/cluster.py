@@ -23,7 +23,7 @@ from pswire import protocol
 from pswire.config.distributions import Draw
 from pswire.decisions.entries import Apply, Checkpoint, Grant
 from psworker.engine import Commit, Done, Leave, Request
-from psworker.local import LocalWork, Trainer
+from psworker.local import LocalWork, Trainer, evaluated
 from psworker.local import build as build_local
 
 Floats = NDArray[np.float32]
@@ -231,7 +231,8 @@ class Cluster:
         """Have a worker evaluate the newest version."""
         if worker.trainer is None or not isinstance(self.store, ShardStore):
             return
-        self.metrics = worker.trainer.evaluate(self.store.flats())
+        read = partial(self.store.read_rows, self.store.version)
+        self.metrics = evaluated(worker.trainer, self.store.flats(), read)
         if self.metrics:
             self.folder.evaluated(self.queue.now, version, worker.name, self.metrics)
 

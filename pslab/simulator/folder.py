@@ -51,7 +51,7 @@ class Folder:
         sha256 = None
         if isinstance(store, ShardStore) and store.installed:
             sha256 = store.sha256()
-            self._log.write_weights(store.weights())
+            self._log.write_weights(store.weights(), store.tables())
         metrics: dict[str, Any] = _finite(measured)
         if "loss" not in metrics and self._log.last_loss is not None:
             metrics["loss"] = self._log.last_loss

@@ -1,7 +1,7 @@
 """The model on the servers: real shards that execute the real log, or nothing when only time matters."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,17 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.shard import Shard, ShardError, ShardState, arithmetic
 from psserver.shard.payload_checks import norm_of
+from psserver.shard.tables.group import measured
 from pswire.decisions import entries
 from pswire.decisions.entries import Entry
 from pswire.model.plan import Plan, VariableSpec, weights_sha256
-from pswire.transport.codecs import FLOAT32, Codec, ElementDecoder, Encoder, NotFinite
+from pswire.model.tables import Keys, joined_parts
+from pswire.model.variables import WholeTables
+from pswire.transport.codecs import FLOAT32, Codec, ElementDecoder, Elementwise, Encoder, NotFinite
+from pswire.transport.rows import row_codec
 from pswire.transport.wire import wire_named
+from psworker.data.payloads import ReceivedRows
+from psworker.data.rows import NO_ROWS, RowLayout, RowsByName
 
 Floats = NDArray[np.float32]
 
@@ -58,7 +64,11 @@ class Store:
         after it in the log.
         """
 
-    def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
+    def read_rows(self, version: int, keys: Mapping[str, Keys]) -> dict[str, Floats]:
+        """Return rows of tables at a version that an open ticket was granted, or the newest."""
+        return {}
+
+    def push(self, ticket: int, flats: Sequence[Floats], rows: RowsByName = NO_ROWS) -> str | None:
         """Stage the payloads of an open ticket. Return the first NaN or Inf instead, as text, if there is one."""
         return None
 
@@ -150,6 +160,16 @@ class ShardStore(Store):
             shard.arena.unpin(ticket)
         return flats
 
+    def read_rows(self, version: int, keys: Mapping[str, Keys]) -> dict[str, Floats]:
+        """Return rows of tables at a version that an open ticket was granted, or the newest, as workers get them."""
+        layout = RowLayout(self.plan)
+        codec = row_codec(self._wire.down)
+        found = []
+        for shard, own in zip(self._shards, layout.wanted(keys), strict=True):
+            rows = [_decoded(codec, each) for each in shard.read_rows(own, version)]
+            found.append(ReceivedRows(own, rows, version))
+        return layout.joined(keys, found)
+
     def admit(self, ticket: int, then: Callable[[], None]) -> None:
         self._waiting.append((ticket, then))
         self.admit_waiting()
@@ -167,17 +187,22 @@ class ShardStore(Store):
             shard.refusal(ticket) is not None or shard.staging.admits(ticket) for shard in self._shards
         )
 
-    def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
+    def push(self, ticket: int, flats: Sequence[Floats], rows: RowsByName = NO_ROWS) -> str | None:
+        divided = RowLayout(self.plan).rows(rows) if rows else [()] * len(self._shards)
         try:
             payloads = self._arriving(ticket, flats)
         except NotFinite as error:
             return str(error)
-        for shard, payload in zip(self._shards, payloads, strict=True):
+        for shard, payload, several in zip(self._shards, payloads, divided, strict=True):
             problem = shard.checks.nonfinite(payload)
-            if problem is not None:
-                return problem
+            codec = row_codec(self._wire.up)
+            own = tuple((keys, _decoded(codec, each)) for keys, each in several)
+            squares, ordinary = measured(own, float(shard.checks.largest_ordinary))
+            if problem is not None or not math.isfinite(squares):
+                return problem or "a number that is not finite in rows"
             slot = shard.begin(ticket)
             shard.checks.copy_in(slot, payload, 0)
+            slot.rows, slot.squares, slot.ordinary = own, slot.squares + squares, slot.ordinary and ordinary
             shard.staging.finish(slot)
         return None
 
@@ -307,8 +332,29 @@ class ShardStore(Store):
 
     def sha256(self) -> str:
         variables: Sequence[VariableSpec] = self.plan.variables
-        return weights_sha256(variables, list(self.weights().values()))
+        return weights_sha256(variables, list(self.weights().values()), self.tables())
+
+    def tables(self) -> WholeTables:
+        """Return all rows of the newest version, by table."""
+        return {
+            spec.name: joined_parts(spec, [shard.tables.tables[number].octets() for shard in self._shards])
+            for number, spec in enumerate(self.plan.tables)
+        }
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self._shards[0].version
 
     @property
     def installed(self) -> bool:
         return bool(self._shards) and self._shards[0].version >= 0
+
+
+def _decoded(codec: Elementwise, rows: Floats) -> Floats:
+    """Return rows as their receiver has them."""
+    if codec.exact:
+        return rows
+    out = np.empty_like(rows)
+    ElementDecoder(codec, out).feed(codec.encode(rows).data)
+    return out

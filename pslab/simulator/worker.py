@@ -12,8 +12,9 @@ from pslab.simulator.worker_data import Surroundings, TicketWork, WorkerData
 from pswire import protocol
 from pswire.config.distributions import Draw
 from pswire.protocol import received
+from psworker.data.rows import NO_ROWS, RowsByName
 from psworker.engine import Cancel, ClientEngine, Commit, Grant, Refusal, Request, Stop, Times
-from psworker.local import NONFINITE_LIMIT, LocalWork, Result, Trainer
+from psworker.local import NONFINITE_LIMIT, LocalWork, Result, Trainer, gradient_of
 
 Floats = NDArray[np.float32]
 
@@ -183,7 +184,9 @@ class Worker:
         step.computed = self._cluster.queue.now
         if self.trainer is not None:
             assert step.weights is not None
-            step.result = self._work.payload(step.weights, self.trainer.step, self._present.batches)
+            assert self._known is not None
+            gradient = gradient_of(self.trainer, partial(self._cluster.store.read_rows, self._known))
+            step.result = self._work.payload(step.weights, gradient, self._present.batches)
             if not math.isfinite(step.result.norm):
                 self._not_finite(step)
                 return
@@ -212,7 +215,7 @@ class Worker:
         residual = store.residual(self.name, self._engine.pending.dropped)
         if step.ticket in self._engine.void or self._cluster.closed(step.ticket):
             self._abandon(step, "cancelled")
-        elif not store.empty and store.push(step.ticket, self._payload(step)) is not None:
+        elif not store.empty and store.push(step.ticket, self._payload(step), _rows(step)) is not None:
             self._not_finite(step)
         else:
             self._commit(step, residual)
@@ -336,3 +339,8 @@ class Worker:
         if self.alive:
             self._send(self._engine.leave(reason))
             self.die()
+
+
+def _rows(step: Step) -> RowsByName:
+    """Return the gradients of rows of tables in a step's payload."""
+    return getattr(step.result, "rows", NO_ROWS)

@@ -57,7 +57,7 @@ def _problem(text: str) -> str:
 
 
 # What simulated workers compute; "package.module:Class" names a problem of the user's.
-PROBLEMS = ("auto", "none", "job", "quadratic", "logistic", "mlp")
+PROBLEMS = ("auto", "none", "job", "quadratic", "logistic", "mlp", "clicks")
 ProblemName = Annotated[str, AfterValidator(_problem)]
 # A distribution of times, such as "exponential(0.05)", as pswire.config.distributions reads it.
 DelayText = Annotated[str, AfterValidator(_delay)]

@@ -1,6 +1,7 @@
 """Rows of a model's tables, by name and key on one side, by server and table on the other."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +17,7 @@ KeysByName = Mapping[str, Keys]
 RowsByName = Mapping[str, tuple[Keys, Floats]]
 """Of some tables, by name: sorted unique keys, and a float32 row for each, [n, dim]."""
 
+NO_ROWS: Final[Mapping[str, Any]] = {}
 _NONE: Keys = np.zeros(0, np.uint64)
 
 

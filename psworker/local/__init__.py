@@ -10,7 +10,17 @@ they agree to the bit.
     work    one worker's rule with its memory, and the batches of each ticket
 """
 
-from psworker.local.rule import Gradient, Result, Rule, Trainer
+from psworker.local.rule import (
+    Gradient,
+    ReadRows,
+    Result,
+    RowTrainer,
+    Rule,
+    Trainer,
+    evaluated,
+    gradient_of,
+    tables_of,
+)
 from psworker.local.rules import PLAIN, LocalRuleError, build
 from psworker.local.work import NONFINITE_LIMIT, LocalWork, ReadAhead, TicketBatches, by_ticket
 
@@ -21,10 +31,15 @@ __all__ = [
     "LocalRuleError",
     "LocalWork",
     "ReadAhead",
+    "ReadRows",
     "Result",
+    "RowTrainer",
     "Rule",
     "TicketBatches",
     "Trainer",
     "build",
     "by_ticket",
+    "evaluated",
+    "gradient_of",
+    "tables_of",
 ]

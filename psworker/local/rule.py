@@ -3,14 +3,15 @@
 Real workers, simulated ones and replay share them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pswire.model.plan import Plan, VariableSpec
+from pswire.model.tables import Keys, TableSpec
 from psworker.local.inner import InnerSteps
 
 Floats = NDArray[np.float32]
@@ -76,6 +77,60 @@ class Trainer(Protocol):
     def evaluate(self, flats: Flats) -> dict[str, float]:
         """Return metrics at these weights, by name; empty if there is nothing to evaluate."""
         ...
+
+
+class RowResult(Result, Protocol):
+    """The result of a computation with rows of tables."""
+
+    @property
+    def rows(self) -> Mapping[str, tuple[Keys, Floats]]:
+        """By table: sorted unique keys, and the gradient of each row, [n, dim]. `norm` covers them."""
+        ...
+
+
+ReadRows = Callable[[Mapping[str, Keys]], Mapping[str, Floats]]
+"""Returns rows by table in the order of sorted unique keys."""
+
+
+@runtime_checkable
+class RowTrainer(Protocol):
+    """A trainer whose model looks up rows of sparse tables. `tables`: empty if this one has none after all."""
+
+    tables: Sequence[TableSpec]
+
+    def keys(self, batch: Any) -> Mapping[str, Keys]:
+        """Return the sorted unique keys of the rows that a batch needs, by table. Called ahead of `step_rows`."""
+        ...
+
+    def step_rows(self, flats: list[NDArray[Any]], batch: Any, rows: Mapping[str, Floats]) -> RowResult:
+        """As `step`. `rows`: by table, float32 [n, dim] in the order of ``keys(batch)``."""
+        ...
+
+    def evaluate_rows(self, flats: Flats, read: ReadRows) -> dict[str, float]:
+        """As `evaluate`. `read` returns the rows of sorted unique keys by table, and makes none."""
+        ...
+
+
+def tables_of(trainer: Trainer) -> tuple[TableSpec, ...]:
+    """Return the sparse tables of a trainer's model."""
+    return tuple(trainer.tables) if isinstance(trainer, RowTrainer) else ()
+
+
+def gradient_of(trainer: Trainer, read: ReadRows) -> Gradient:
+    """Return the trainer's step at weights whose rows `read` returns."""
+    if not tables_of(trainer):
+        return trainer.step
+    assert isinstance(trainer, RowTrainer)
+    several: RowTrainer = trainer
+    return lambda flats, batch: several.step_rows(flats, batch, read(several.keys(batch)))
+
+
+def evaluated(trainer: Trainer, flats: Flats, read: ReadRows) -> dict[str, float]:
+    """Return the trainer's metrics at weights whose rows `read` returns."""
+    if not tables_of(trainer):
+        return trainer.evaluate(flats)
+    assert isinstance(trainer, RowTrainer)
+    return trainer.evaluate_rows(flats, read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,11 @@ class TicketBatches:
         return self._source.following is not None
 
     @property
+    def following(self) -> Any:
+        """The batch after those that were read; None if there is none."""
+        return None if self._source.following is None else self._source.following[1]
+
+    @property
     def followed(self) -> bool:
         """Whether all its batches are read and data follows, so that another ticket will be needed."""
         return not self._left and self.more

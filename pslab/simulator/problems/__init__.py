@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from pslab.simulator.problems.clicks import Clicks
 from pslab.simulator.problems.digits import Logistic, Mlp
 from pslab.simulator.problems.own import own_problem
 from pslab.simulator.problems.problem import Gradient, NumpyTrainer, Problem, ProblemError
@@ -16,11 +17,20 @@ from pswire.nearest import did_you_mean
 
 __all__ = ["PROBLEMS", "Gradient", "NumpyTrainer", "Problem", "ProblemError", "numpy_problem"]
 
-PROBLEMS: dict[str, Any] = {"quadratic": Quadratic, "logistic": Logistic, "mlp": Mlp}
+PROBLEMS: dict[str, Any] = {"quadratic": Quadratic, "logistic": Logistic, "mlp": Mlp, "clicks": Clicks}
 """Problems by name. Each is a dataclass whose fields are its options."""
 
 # Options that must be above 0; the others may be 0.
-_POSITIVE = ("dimensions", "condition", "batches_per_epoch", "batch_size", "hidden")
+_POSITIVE = (
+    "dimensions",
+    "condition",
+    "batches_per_epoch",
+    "batch_size",
+    "hidden",
+    "features",
+    "vocabulary",
+    "dim",
+)
 
 
 def numpy_problem(name: str, options: Mapping[str, object], units: int = 0) -> NumpyTrainer:

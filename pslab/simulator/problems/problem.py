@@ -1,13 +1,15 @@
 """The interface of problems, and the worker's trainer of one."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pswire.model.plan import Plan, VariableSpec
+from pswire.model.tables import Keys, TableSpec, sums, unique
+from psworker.local import ReadRows
 from psworker.work import Unit, WorkUnits
 
 Floats = NDArray[np.float32]
@@ -47,12 +49,38 @@ class Problem(Protocol):
         ...
 
 
+@runtime_checkable
+class RowProblem(Protocol):
+    """A problem with sparse tables. Rows are given for each id of `ids`, [*ids.shape, dim], and gradients come so."""
+
+    def tables(self) -> Sequence[TableSpec]: ...
+
+    def ids(self, batch: Any) -> Mapping[str, NDArray[np.int64]]:
+        """Return the ids that a batch looks up, by table."""
+        ...
+
+    def gradient_rows(
+        self, parameters: Parameters, batch: Any, rows: Mapping[str, Floats]
+    ) -> tuple[Gradient, Mapping[str, Floats]]:
+        """Return loss and gradient, and the gradient of each looked-up row by table."""
+        ...
+
+    def heldout(self) -> Any:
+        """Return the batch that `evaluate_rows` measures."""
+        ...
+
+    def evaluate_rows(
+        self, parameters: Parameters, batch: Any, rows: Mapping[str, Floats]
+    ) -> dict[str, float]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class NumpyResult:
     flats: list[Floats]
     loss: float
     norm: float
     samples: int
+    rows: Mapping[str, tuple[Keys, Floats]] = field(default_factory=dict)
 
 
 class NumpyTrainer:
@@ -67,6 +95,7 @@ class NumpyTrainer:
         self._initial = dict(problem.initial())
         self._plan: Plan | None = None
         self.work = WorkUnits(units=units) if units else None
+        self.tables = tuple(problem.tables()) if isinstance(problem, RowProblem) else ()
 
     @property
     def specs(self) -> list[tuple[VariableSpec, Floats]]:
@@ -111,3 +140,46 @@ class NumpyTrainer:
         """Return the problem's metrics at these weights; NaN or infinite ones for a model that has diverged."""
         with np.errstate(over="ignore", invalid="ignore"):
             return self.problem.evaluate(self.parameters(flats))
+
+    # Tables
+
+    def keys(self, batch: Any) -> dict[str, Keys]:
+        """Return the keys that a batch needs, by table."""
+        assert isinstance(self.problem, RowProblem)
+        return {name: unique(ids)[0] for name, ids in self.problem.ids(batch).items()}
+
+    def step_rows(self, flats: list[Floats], batch: Any, rows: Mapping[str, Floats]) -> NumpyResult:
+        """As `step`, with the rows of ``keys(batch)``."""
+        problem = self.problem
+        assert isinstance(problem, RowProblem) and self._plan is not None
+        looked, several = self._looked_up(batch, rows)
+        gradient, by_id = problem.gradient_rows(self.parameters(flats), batch, looked)
+        found = {}
+        for name, (keys, inverse) in several.items():
+            values = np.asarray(by_id[name], np.float32)
+            found[name] = keys, sums(inverse, values.reshape(inverse.size, -1), keys.size)
+        arrays = [*gradient.values.values(), *(values for _, values in found.values())]
+        squares = sum(float(np.vdot(values, values)) for values in arrays)
+        payloads = self._plan.scatter([gradient.values[name] for name in self._initial])
+        return NumpyResult(payloads, gradient.loss, float(np.sqrt(squares)), gradient.samples, found)
+
+    def evaluate_rows(self, flats: list[Floats], read: ReadRows) -> dict[str, float]:
+        """As `evaluate`, with rows that `read` returns by key."""
+        problem = self.problem
+        assert isinstance(problem, RowProblem)
+        batch = problem.heldout()
+        looked, _ = self._looked_up(batch, read(self.keys(batch)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return problem.evaluate_rows(self.parameters(flats), batch, looked)
+
+    def _looked_up(
+        self, batch: Any, rows: Mapping[str, Floats]
+    ) -> tuple[dict[str, Floats], dict[str, tuple[Keys, NDArray[np.int32]]]]:
+        """Return a row for each id, and the keys and positions of the ids."""
+        assert isinstance(self.problem, RowProblem)
+        ids = self.problem.ids(batch)
+        several = {name: unique(each) for name, each in ids.items()}
+        looked = {
+            name: rows[name][inverse].reshape(*ids[name].shape, -1) for name, (_, inverse) in several.items()
+        }
+        return looked, several

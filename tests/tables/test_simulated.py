@@ -1,0 +1,103 @@
+"""Jobs with tables, simulated and replayed: the same bits on any number of servers, under every policy."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.replay.run_folder import prove, replay_of
+from pslab.simulator.problems import ProblemError, numpy_problem
+from pslab.simulator.problems.clicks import Clicks, auc
+from psserver import weights_file
+from tests.replay.simulated import simulate
+
+SMALL = {"batches_per_epoch": 30, "vocabulary": 200}
+POLICIES = {
+    "sync": {},
+    "async": {},
+    "bounded": {"max_staleness": 2},
+    "ssp": {"slack": 1},
+    "softsync": {},
+    "deadline-sync": {},
+    "fedbuff": {},
+}
+
+
+@pytest.mark.parametrize(("policy", "knobs"), POLICIES.items(), ids=POLICIES)
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+def test_a_simulated_run_with_tables_and_its_replay(
+    tmp_path: Path, policy: str, knobs: dict[str, object], optimizer: str
+) -> None:
+    run = simulate(
+        tmp_path / "run",
+        policy,
+        knobs,
+        optimizer={"name": optimizer, "learning_rate": 0.1},
+        simulation={"problem": "clicks", "options": SMALL},
+    )
+    replay = replay_of(run)
+    replay.run()
+    assert prove(run, replay).holds and check_run(run).ok
+    written = weights_file.load(run.path / "weights.safetensors")
+    assert sorted(written.tables) == [f"feature{f}" for f in range(4)]
+    assert all(0 < ids.size <= SMALL["vocabulary"] for ids, _ in written.tables.values())
+
+
+def test_the_same_bits_on_any_number_of_servers(tmp_path: Path) -> None:
+    found = {
+        simulate(
+            tmp_path / str(servers),
+            "sync",
+            cluster={"servers": servers, "wire_dtype": "bfloat16"},
+            optimizer={"name": "adagrad", "learning_rate": 0.1},
+            simulation={"problem": "clicks", "options": SMALL},
+        ).summary.weights_sha256
+        for servers in (1, 2, 3)
+    }
+    assert len(found) == 1
+
+
+def test_training_comes_near_the_best_area_that_there_is(tmp_path: Path) -> None:
+    run = simulate(
+        tmp_path,
+        "sync",
+        optimizer={"name": "adagrad", "learning_rate": 0.3},
+        job={"epochs": 5},
+        simulation={"problem": "clicks", "options": {"vocabulary": 50, "strength": 2.0}},
+    )
+    metrics = run.summary.metrics
+    assert metrics["auc"] > 0.95 * metrics["best_auc"] > 0.6
+
+
+def test_gradients_are_those_of_the_loss() -> None:
+    """Against central differences, in random directions of weights and rows together."""
+    problem = Clicks()
+    batch = next(problem.batches(1, 4, 0, 1))
+    dice = np.random.default_rng(1)
+    at = {name: values + dice.normal(size=values.shape) for name, values in problem.initial().items()}
+    rows = {name: dice.normal(size=(64, 4)) for name in problem.ids(batch)}
+    gradient, by_id = problem.gradient_rows(at, batch, rows)
+    for _ in range(5):
+        way = {name: dice.normal(size=values.shape) for name, values in at.items()}
+        way_rows = {name: dice.normal(size=values.shape) for name, values in rows.items()}
+
+        def loss(step: float, way: dict = way, way_rows: dict = way_rows) -> float:
+            moved = {name: at[name] + step * way[name] for name in at}
+            moved_rows = {name: rows[name] + step * way_rows[name] for name in rows}
+            return problem.gradient_rows(moved, batch, moved_rows)[0].loss
+
+        along = sum(float(np.vdot(gradient.values[name], way[name])) for name in at)
+        along += sum(float(np.vdot(by_id[name], way_rows[name])) for name in rows)
+        assert (loss(1e-4) - loss(-1e-4)) / 2e-4 == pytest.approx(along, rel=1e-3, abs=1e-4)
+
+
+def test_the_area_counts_ties_half() -> None:
+    assert auc(np.array([1, 2, 3, 4]), np.array([0, 0, 1, 1])) == 1
+    assert auc(np.array([1, 1, 1, 1]), np.array([0, 1, 0, 1])) == 0.5
+    assert auc(np.array([1, 2, 2, 3]), np.array([0, 1, 0, 1])) == 0.875
+
+
+def test_options_of_clicks_are_checked() -> None:
+    with pytest.raises(ProblemError):
+        numpy_problem("clicks", {"features": 0})
