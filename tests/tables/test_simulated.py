@@ -1,16 +1,23 @@
 """Jobs with tables, simulated and replayed: the same bits on any number of servers, under every policy."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import psworker
 from pslab.check.checker import check_run
+from pslab.replay import Replay
 from pslab.replay.run_folder import prove, replay_of
+from pslab.replay.schedule import read_records
+from pslab.runs.folder import Run
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.problems.clicks import Clicks, auc
 from psserver import weights_file
+from psworker.loop import train
 from tests.replay.simulated import simulate
+from tests.service.serving import serving
 
 SMALL = {"batches_per_epoch": 30, "vocabulary": 200}
 POLICIES = {
@@ -101,3 +108,36 @@ def test_the_area_counts_ties_half() -> None:
 def test_options_of_clicks_are_checked() -> None:
     with pytest.raises(ProblemError):
         numpy_problem("clicks", {"features": 0})
+
+
+@pytest.mark.parametrize(("servers", "policy"), [(1, "async"), (2, "bounded"), (2, "sync")])
+def test_a_real_run_with_tables_replays_to_the_bit(tmp_path: Path, servers: int, policy: str) -> None:
+    """Two workers in threads, by the loop of `ps-worker`."""
+    overrides = ["optimizer.name=adagrad", "optimizer.learning_rate=0.1"]
+    options = {**SMALL, "batches_per_epoch": 20}
+    ends: list[dict[str, float]] = []
+    with serving(servers, workers=2, policy=policy, out=tmp_path, overrides=overrides) as cluster:
+
+        def work(index: int) -> None:
+            trainer = numpy_problem("clicks", options)
+            with psworker.connect(
+                cluster.hosts, trainer.specs, task_index=index, tables=trainer.tables
+            ) as session:
+                trainer.attach(session.plan)
+                outcome = train(session, trainer, 2, lambda *_: None)
+                ends.append(outcome.metrics)
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for served in cluster.servers:
+            served.ended()
+    run = Run(tmp_path)
+    replay = Replay(read_records(run), numpy_problem("clicks", options), epochs=2)
+    replayed = replay.run()
+    assert replayed.finished and replayed.first is None and replayed.computed == 80
+    assert replay.store.sha256() == run.summary.weights_sha256
+    assert check_run(run).ok
+    assert any(metrics.get("auc", 0) > 0.5 for metrics in ends)
