@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import VariableSpec, make_plan
+from pswire.model.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
 from pswire.model.tables import TableSpec, joined_parts, unique
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.wire import wire_named
@@ -29,7 +30,6 @@ from psworker.control.joining import FIRST, Facts, Phase, Registration
 from psworker.control.stream import SessionStream
 from psworker.data.payloads import Floats, Payload
 from psworker.data.reader import WeightReader
-from psworker.data.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
 from psworker.data.shard_client import Settings, ShardClient, StepResult
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch

@@ -100,7 +100,7 @@ RULES = (
             *(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers"),
             *("pswire.model.plan", "pswire.records", "pswire.decisions.orders", "pswire.values"),
             *("pswire.transport.blocks", "pswire.transport.codecs", "pswire.transport.deltas"),
-            "pswire.model.tables",
+            *("pswire.model.tables", "pswire.model.rows"),
         ),
         never=IMPURE,
     ),
@@ -139,7 +139,9 @@ RULES = (
     *(Rule(package, never=("torch", "jax", "jaxlib")) for package in PACKAGES if package != "psworker"),
     Rule("psworker.backends", never=("psworker.torch", "psworker.jax", "psworker.keras", "grpc")),
     Rule(
-        "psworker.local", only=(*STDLIB, "numpy", "pswire.model.plan", "psworker.local", *KNOBS), never=IMPURE
+        "psworker.local",
+        only=(*STDLIB, "numpy", "pswire.model.plan", "pswire.model.tables", "psworker.local", *KNOBS),
+        never=IMPURE,
     ),
     Rule(
         "psworker.engine",

@@ -22,8 +22,8 @@ from psserver.shard import NonfiniteError, ShardError, reshard
 from psserver.shard.payload_checks import same_norm
 from pswire.decisions import entries
 from pswire.model.plan import Plan, make_plan
+from pswire.model.rows import NO_ROWS, RowsByName
 from pswire.transport.wire import wire_named
-from psworker.data.rows import NO_ROWS, RowsByName
 from psworker.engine import UnitPart
 from psworker.local import LocalRuleError, LocalWork, Result, Trainer, gradient_of, tables_of
 from psworker.local import build as build_local

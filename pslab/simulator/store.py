@@ -14,13 +14,12 @@ from psserver.shard.tables.group import measured
 from pswire.decisions import entries
 from pswire.decisions.entries import Entry
 from pswire.model.plan import Plan, VariableSpec, weights_sha256
+from pswire.model.rows import NO_ROWS, ReceivedRows, RowLayout, RowsByName
 from pswire.model.tables import Keys, joined_parts
 from pswire.model.variables import WholeTables
 from pswire.transport.codecs import FLOAT32, Codec, ElementDecoder, Elementwise, Encoder, NotFinite
 from pswire.transport.rows import row_codec
 from pswire.transport.wire import wire_named
-from psworker.data.payloads import ReceivedRows
-from psworker.data.rows import NO_ROWS, RowLayout, RowsByName
 
 Floats = NDArray[np.float32]
 

@@ -11,8 +11,8 @@ from pslab.simulator.network import Channel
 from pslab.simulator.worker_data import Surroundings, TicketWork, WorkerData
 from pswire import protocol
 from pswire.config.distributions import Draw
+from pswire.model.rows import NO_ROWS, RowsByName
 from pswire.protocol import received
-from psworker.data.rows import NO_ROWS, RowsByName
 from psworker.engine import Cancel, ClientEngine, Commit, Grant, Refusal, Request, Stop, Times
 from psworker.local import NONFINITE_LIMIT, LocalWork, Result, Trainer, gradient_of
 

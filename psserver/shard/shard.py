@@ -34,9 +34,9 @@ from pswire.decisions.orders import (
     Seal,
 )
 from pswire.model.plan import Plan
+from pswire.model.rows import WantedRows
 from pswire.model.tables import Floats as Rows
 from pswire.transport.blocks import BlockCodec
-from pswire.transport.rows import WantedRows
 
 Floats = NDArray[np.float32]
 

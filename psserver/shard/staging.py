@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.shard.tables.group import nbytes_of, same_rows
-from pswire.transport.rows import Rows
+from pswire.model.rows import Rows
 
 Floats = NDArray[np.float32]
 

@@ -9,16 +9,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire.model.rows import Rows, WantedRows
 from pswire.model.tables import Floats, Keys, TableSpec
 from pswire.transport.codecs import FLOAT32, Array, Codec, ElementDecoder, Elementwise
 from pswire.values import value
 
 _KEY = np.dtype("<u8")
-
-Rows = Sequence[tuple[Keys, Floats]]
-"""Of each table: sorted unique keys, and a float32 row for each, [n, dim]."""
-WantedRows = tuple[Keys, ...]
-"""Of each table: sorted unique keys of rows to read."""
 
 
 def row_codec(codec: Codec) -> Elementwise:

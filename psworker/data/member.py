@@ -6,10 +6,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pswire.messages import REQUESTS
+from pswire.model.rows import WantedRows
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Encoder
 from pswire.transport.framed_socket import Parts
-from pswire.transport.rows import RowFormat, WantedRows, counts_of
+from pswire.transport.rows import RowFormat, counts_of
 from pswire.transport.segments import here
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pswire.transport.rows import WantedRows
+from pswire.model.rows import ReceivedRows
 
 Floats = NDArray[np.float32]
 
@@ -83,15 +83,6 @@ class Lender(Protocol):
     def mark_read(self, ticket: int) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedRows:
-    """Rows of each table at a version, [n, dim], and the keys by which they were asked for."""
-
-    keys: WantedRows
-    rows: Sequence[Floats]
-    version: int
-
-
 @dataclass(slots=True)
 class Received:
     """One server's part of a version: an array of this process, or the server's memory, to be read in place.
@@ -106,7 +97,7 @@ class Received:
     # Takes an array of this process back after the reading, for the next version.
     spare: list[NDArray[Any]] | None = None
     # The rows of tables that were asked for with it.
-    rows: "ReceivedRows | None" = None
+    rows: ReceivedRows | None = None
 
     def copied(self) -> Floats:
         """Return a float32 array that the caller may keep, and release the rest."""

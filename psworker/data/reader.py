@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.transport.rows import WantedRows
+from pswire.model.rows import ReceivedRows, WantedRows, same_keys
 from psworker.control.stream import SessionStream
-from psworker.data.payloads import Floats, Received, ReceivedRows
-from psworker.data.rows import same_keys
+from psworker.data.payloads import Floats, Received
 from psworker.data.shard_client import ShardClient
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch

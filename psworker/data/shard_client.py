@@ -15,11 +15,12 @@ from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import EVENTS
 from pswire.model.plan import Plan
+from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing
 from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.protocol import received
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import FLOAT32, OCTETS, Encoder, NotFinite
-from pswire.transport.rows import RowFormat, Rows, WantedRows, counts_of, row_codec
+from pswire.transport.rows import RowFormat, counts_of, row_codec
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
@@ -27,8 +28,7 @@ from psworker.control.backoff import MEANING, Backoff, Contact, insist, translat
 from psworker.data.changes import KnownVersion
 from psworker.data.exchange import Answer
 from psworker.data.member import Member, messages
-from psworker.data.payloads import Floats, Payload, Pieces, Received, ReceivedRows, array_of
-from psworker.data.rows import nothing
+from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
 from psworker.data.transport import Transport
 from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided

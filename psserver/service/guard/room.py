@@ -22,9 +22,9 @@ from psserver.shard import Shard
 from psserver.shard.compensators import build_compensator
 from psserver.shard.deltas import stream_bytes
 from pswire.model.plan import Plan, ShardLayout
+from pswire.model.rows import Rows
 from pswire.transport.blocks import BlockCodec
 from pswire.transport.channels import RECEIVED_BYTES
-from pswire.transport.rows import Rows
 
 # Tickets that a worker holds at once: the present one, and one granted ahead.
 TICKETS = 2

@@ -22,8 +22,9 @@ from psserver.shard.staging import Slot
 from pswire import protocol
 from pswire.logs.events import event
 from pswire.messages import REQUESTS
+from pswire.model.rows import WantedRows
 from pswire.transport import frames, segments
-from pswire.transport.rows import WantedRows, row_codec
+from pswire.transport.rows import row_codec
 from pswire.transport.segments import SegmentError
 from pswire.transport.wire import codec_numbered
 from pswire.v1 import shard_pb2

@@ -20,11 +20,11 @@ from psserver.service.store.host import ShardHost
 from psserver.service.store.shared_memory import Attachment
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
+from pswire.model.rows import WantedRows
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError
 from pswire.transport.frames import Message
-from pswire.transport.rows import WantedRows
 from pswire.transport.wire import codec_numbered
 from pswire.v1 import shard_pb2
 

@@ -12,12 +12,13 @@ from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
 from psserver.shard.tables.group import measured
+from pswire.model.rows import Rows, WantedRows
 from pswire.model.tables import Floats
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.transport.codecs import Codec, Elementwise
 from pswire.transport.framed_socket import Parts
-from pswire.transport.rows import RowFormat, Rows, WantedRows, row_codec
+from pswire.transport.rows import RowFormat, row_codec
 from pswire.v1 import shard_pb2
 
 NextChunk = Callable[[], Awaitable[frames.ChunkView]]

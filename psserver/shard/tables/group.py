@@ -22,9 +22,9 @@ from psserver.optimizers import NUMPY, Backend, Optimizer
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard.tables.table import Table, TableState, Update
 from pswire.model.plan import Plan
+from pswire.model.rows import Rows, WantedRows
 from pswire.model.tables import Floats, Keys, check_keys, split
 from pswire.records import StateError
-from pswire.transport.rows import Rows, WantedRows
 
 Arrays = Mapping[str, NDArray[Any]]
 TABLE_KINDS = ("table", "rows", "added")

@@ -9,9 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 from pswire.model.plan import Plan
 from pswire.model.tables import Floats, Keys, check_keys, split, sums, unique
 from pswire.nearest import did_you_mean
-from pswire.transport.rows import Rows, WantedRows
-from psworker.data.payloads import ReceivedRows
+from pswire.values import value
 
+Rows = Sequence[tuple[Keys, Floats]]
+"""Of each table, in the order of the plan: sorted unique keys, and a float32 row for each, [n, dim]."""
+WantedRows = tuple[Keys, ...]
+"""Of each table, in the order of the plan: sorted unique keys of rows to read."""
 KeysByName = Mapping[str, Keys]
 """Of some tables, by name: sorted unique keys (`pswire.model.tables.unique`)."""
 RowsByName = Mapping[str, tuple[Keys, Floats]]
@@ -19,6 +22,15 @@ RowsByName = Mapping[str, tuple[Keys, Floats]]
 
 NO_ROWS: Final[Mapping[str, Any]] = {}
 _NONE: Keys = np.zeros(0, np.uint64)
+
+
+@value
+class ReceivedRows:
+    """One server's rows of each table at a version, [n, dim], and the keys by which they were asked for."""
+
+    keys: WantedRows
+    rows: Sequence[Floats]
+    version: int
 
 
 class RowLayout:
