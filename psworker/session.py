@@ -123,7 +123,7 @@ class Session(Facts):
         self._reader = WeightReader(servers, stream, self._watch, prefetch)
         # The servers' receipts for the payload that is not committed yet, by ticket.
         self._receipts: dict[int, tuple[bytes, ...]] = {}
-        # Log index of the newest grant: the servers know this member by then.
+        # Log index of the newest grant.
         self._seen = 0
         self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
 
@@ -240,7 +240,9 @@ class Session(Facts):
         return self._newest(keys)[0]
 
     def _newest(self, keys: KeysByName) -> tuple[dict[str, Floats], int]:
-        wanted, after = self._layout.wanted(keys), self._seen
+        wanted = self._layout.wanted(keys)
+        # The servers know this member by then, and after the stop they have the last version.
+        after = self._seen if self.stop is None else self.stop.index
         read = self._servers.each(lambda shard: shard.pull_rows(0, 0, after, wanted[shard.server]))
         asked = [each.version for each, own in zip(read, wanted, strict=True) if any(k.size for k in own)]
         return self._layout.joined(keys, read), min(asked, default=0)

@@ -10,7 +10,6 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.shard import Shard, ShardError, ShardState, arithmetic
 from psserver.shard.payload_checks import norm_of
-from psserver.shard.tables.group import measured
 from pswire.decisions import entries
 from pswire.decisions.entries import Entry
 from pswire.model.plan import Plan, VariableSpec, weights_sha256
@@ -196,7 +195,7 @@ class ShardStore(Store):
             problem = shard.checks.nonfinite(payload)
             codec = row_codec(self._wire.up)
             own = tuple((keys, _decoded(codec, each)) for keys, each in several)
-            squares, ordinary = measured(own, float(shard.checks.largest_ordinary))
+            squares, ordinary = shard.checks.measure_rows(own)
             if problem is not None or not math.isfinite(squares):
                 return problem or "a number that is not finite in rows"
             slot = shard.begin(ticket)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from psserver.optimizers import AnyArray, Fallback, Loop, Summing
+from psserver.optimizers.row_kernels import NUMPY_ROWS, RowKernels
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -98,6 +99,8 @@ class FastBackend:
         self._compiled: dict[Variant, Callable[..., Any]] = {}
         self._loader: threading.Thread | None = None
         self._closing = False
+        # The kernels of sparse tables; replaced once they are compiled.
+        self.rows: RowKernels = NUMPY_ROWS
         # Why numpy runs instead of compiled code; None if nothing is wrong.
         self.reason: str | None = None
 
@@ -151,15 +154,15 @@ class FastBackend:
         sums = [found[start] for start in sorted(found)]
         return None if min(sums) < 0 else sum(sums)
 
-    def prepare(self, variants: Iterable[Variant]) -> None:
-        """Compile in the background, or load what an earlier process compiled.
+    def prepare(self, variants: Iterable[Variant], *, rows: bool = False) -> None:
+        """Compile in the background, or load what an earlier process compiled. `rows`: also the kernels of tables.
 
         A later call waits for the one before it, and adds its loops.
         """
         wanted = list(variants)
         if self._loader is not None:
             self._loader.join()
-        self._loader = threading.Thread(target=self._load_all, args=(wanted,), name="compiler")
+        self._loader = threading.Thread(target=self._load_all, args=(wanted, rows), name="compiler")
         self._loader.start()
 
     def wait_ready(self, seconds: float | None = None) -> bool:
@@ -182,13 +185,14 @@ class FastBackend:
     def __exit__(self, *ignored: object) -> None:
         self.close()
 
-    def _load_all(self, wanted: list[Variant]) -> None:
-        self._load(wanted)
+    def _load_all(self, wanted: list[Variant], rows: bool) -> None:
+        self._load(wanted, rows)
         self._loaded()
 
-    def _load(self, wanted: list[Variant]) -> None:
+    def _load(self, wanted: list[Variant], rows: bool) -> None:
         try:
             from psserver.fast.compiler import compile_loop
+            from psserver.fast.row_kernels import CompiledRowKernels
         except ImportError as error:
             self.reason = f"numba is not installed ({error})"
             log.info(
@@ -205,3 +209,5 @@ class FastBackend:
                 self.reason = f"{loop.function.__name__} does not compile: {error}"
                 extra = event("updates_in_numpy", reason=self.reason)
                 log.warning("an update runs in numpy: %s", self.reason, extra=extra)
+        if rows:
+            self.rows = CompiledRowKernels()

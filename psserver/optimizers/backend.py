@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from psserver.optimizers.row_kernels import NUMPY_ROWS, RowKernels
+
 AnyArray = npt.NDArray[Any]
 """An array of any dtype."""
 
@@ -69,6 +71,10 @@ def loop(letters: str, *, sums: bool = False) -> Callable[[Callable[..., bool | 
 class Backend(Protocol):
     """An executor of passes. Results depend neither on the backend nor on its threads."""
 
+    @property
+    def rows(self) -> RowKernels:
+        """The kernels of sparse tables to use now."""
+
     def run(
         self,
         loop: Loop,
@@ -90,6 +96,8 @@ class Backend(Protocol):
 
 class NumpyBackend:
     """The fallback, in the calling thread. Needs numpy only."""
+
+    rows = NUMPY_ROWS
 
     def run(
         self,

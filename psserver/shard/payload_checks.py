@@ -11,7 +11,9 @@ from psserver.optimizers import Backend
 from psserver.policies import TensorParts
 from psserver.shard import arithmetic
 from psserver.shard.staging import Slot
+from psserver.shard.tables.group import measured
 from pswire.model.plan import Plan
+from pswire.model.rows import Rows
 
 Floats = NDArray[np.float32]
 
@@ -22,7 +24,7 @@ class PayloadChecks:
     def __init__(self, plan: Plan, server: int, ordinary: float, backend: Backend) -> None:
         self._plan = plan
         self._layout = plan.shards[server]
-        self.largest_ordinary = np.float32(ordinary)
+        self._ordinary = np.float32(ordinary)
         self._backend = backend
 
     def nonfinite(self, values: Floats, start: int = 0) -> str | None:
@@ -33,6 +35,10 @@ class PayloadChecks:
     def measure(self, slot: Slot, start: int, stop: int) -> str | None:
         """Check and measure a piece of a payload that already lies in `slot`, as `copy_in` does."""
         return self._measured(slot, start, stop, None)
+
+    def measure_rows(self, rows: Rows) -> tuple[float, bool]:
+        """Return the sum of squares of gradients of rows, and whether they are ordinary; NaN or infinity if one is."""
+        return measured(rows, float(self._ordinary), self._backend)
 
     def copy_in(self, slot: Slot, source: NDArray[Any], start: int) -> str | None:
         """Copy a piece of a payload from `source` into `slot`, at element `start`, and add it to the payload's norm.
@@ -55,7 +61,7 @@ class PayloadChecks:
         return None
 
     def _piece(self, slot: Slot, start: int, stop: int, source: NDArray[Any] | None) -> str | None:
-        target, limit, backend = slot.values[start:stop], self.largest_ordinary, self._backend
+        target, limit, backend = slot.values[start:stop], self._ordinary, self._backend
         if source is None:
             squares = arithmetic.squares(target, limit, backend)
         else:

@@ -104,7 +104,7 @@ def _moved(folder: Path) -> None:
         (_changed, "server-1.safetensors: expected the SHA-256 digest .* damaged or edited"),
         (_edited, "manifest.json: its own digest does not fit"),
         (_half, "manifest.json: is no manifest of a checkpoint"),
-        (_other_release, "expected format 1, got 99: another release wrote it"),
+        (_other_release, "expected format 2, got 99: another release wrote it"),
         (_deep, "manifest.json: is no manifest of a checkpoint"),
         (_moved, "is of entry 10 of job 0a1b2c3d, expected that of its folder"),
     ],

@@ -11,7 +11,6 @@ from psserver.service.guard.calls import Caller
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
-from psserver.shard.tables.group import measured
 from pswire.model.rows import Rows, WantedRows
 from pswire.model.tables import Floats
 from pswire.patience import CHUNK_SECONDS
@@ -112,7 +111,7 @@ class RowsBehind:
 
     def stage(self, rows: Rows, slot: Slot) -> None:
         """Measure rows of gradients, and put them beside the payload in its slot. Raises Refused."""
-        squares, ordinary = measured(rows, float(self.shard.checks.largest_ordinary))
+        squares, ordinary = self.shard.checks.measure_rows(rows)
         if not squares < float("inf"):
             raise invalid(f"payload of ticket {slot.ticket}: expected finite numbers in rows of gradients")
         refusal = self.host.memory.refuses_rows(rows)

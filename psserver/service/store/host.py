@@ -116,7 +116,7 @@ class ShardHost:
             backend=self._backend,
             allocate=self.sharing.allocate,
         )
-        self._backend.prepare(shard.variants)
+        self._backend.prepare(shard.variants, rows=bool(shard.tables))
 
     def _saved(self) -> None:
         """A part of a checkpoint is written or failed, and its copy is freed."""

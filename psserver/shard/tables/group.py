@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from psserver.optimizers import NUMPY, Backend, Optimizer
 from psserver.optimizers.rows import rows_optimizer
+from psserver.shard import arithmetic
 from psserver.shard.tables.table import Table, TableState, Update
 from pswire.model.plan import Plan
 from pswire.model.rows import Rows, WantedRows
@@ -240,18 +241,20 @@ def same_rows(one: Rows, other: Rows) -> bool:
     )
 
 
-def measured(rows: Rows, limit: float) -> tuple[float, bool]:
+def measured(rows: Rows, limit: float, backend: Backend = NUMPY) -> tuple[float, bool]:
     """Return the sum of squares of all gradients, and whether each is at most `limit` in magnitude.
 
     The sum is NaN or infinite if a gradient is.
     """
-    squares, ordinary = 0.0, True
+    total, ordinary = 0.0, True
     for _, values in rows:
         if values.size:
-            wide = values.astype(np.float64).reshape(-1)
-            squares += float(np.dot(wide, wide))
-            ordinary = ordinary and bool(np.abs(values).max() <= limit)
-    return squares, ordinary
+            squares = arithmetic.squares(values.reshape(-1), np.float32(limit), backend)
+            if squares is None:
+                wide = values.astype(np.float64).reshape(-1)
+                squares, ordinary = float(np.dot(wide, wide)), False
+            total += squares
+    return total, ordinary
 
 
 def largest_of(updates: Sequence[Update]) -> tuple[bool, float]:

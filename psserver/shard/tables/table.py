@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.optimizers import NUMPY, AnyArray, Backend
+from psserver.optimizers.row_kernels import RowKernels, Slots
 from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard import arithmetic
 from psserver.shard.accumulator import RunningSum
@@ -31,12 +32,15 @@ Counts = NDArray[np.uint32]
 class Update:
     """The coming version of the rows that its contributions touch, computed and not yet there.
 
-    `before`, `after`: rows [n, dim] of `keys`. `state`: the optimizer's slots afterwards. `largest`: the largest
+    `slots`: of `keys`, -1 for rows that do not exist yet. `counts`: the updates of each row so far. `before`, `after`:
+    rows [n, dim] of `keys`. `state`: the optimizer's slots afterwards. `largest`: the largest
     magnitude in rows and slots; infinite unless `finite`.
     """
 
     version: int
     keys: Keys
+    slots: Slots
+    counts: Counts
     before: Floats
     after: Floats
     state: dict[str, Floats]
@@ -72,11 +76,16 @@ class Table:
     ) -> None:
         self.spec, self.version, self.oldest = spec, version, version
         self._optimizer, self._backend = optimizer, backend
-        self._index, self._undo = Index(), tuple[_Undo, ...]()
+
+        def kernels() -> RowKernels:
+            return backend.rows
+
+        self._index, self._undo = Index(kernels), tuple[_Undo, ...]()
         self._count = 0
-        self._keys, self._values = Chunks(1, np.uint64), Chunks(spec.dim)
-        self._slots = {name: Chunks(width or spec.dim) for name, width in optimizer.widths.items()}
-        self._touched, self._counts = Chunks(1, np.uint32), Chunks(1, np.uint32)
+        self._keys, self._values = Chunks(1, kernels, np.uint64), Chunks(spec.dim, kernels)
+        self._slots = {name: Chunks(width or spec.dim, kernels) for name, width in optimizer.widths.items()}
+        # Of each row the last version that changed it, and how many did.
+        self._ages = Chunks(2, kernels, np.uint32)
 
     # Sizes
 
@@ -98,7 +107,7 @@ class Table:
     @property
     def nbytes(self) -> int:
         """The memory of rows and index, in bytes; undo records are extra."""
-        return self._index.nbytes + sum(column.nbytes for column in self._columns)
+        return self._index.nbytes + self._count * self.row_bytes
 
     @property
     def undo_bytes(self) -> int:
@@ -107,12 +116,12 @@ class Table:
 
     @property
     def _columns(self) -> list[Chunks]:
-        return [self._keys, self._values, *self._slots.values(), self._touched, self._counts]
+        return [self._keys, self._values, *self._slots.values(), self._ages]
 
     @property
     def row_bytes(self) -> int:
         """The memory of a row, without its place in the index."""
-        return sum(column.width * np.dtype(column.dtype).itemsize for column in self._columns)
+        return sum(column.row_bytes for column in self._columns)
 
     def missing(self, keys: Keys) -> int:
         """Return how many of `keys` have no row."""
@@ -149,25 +158,19 @@ class Table:
             )
 
     def _gathered(self, keys: Keys, slots: NDArray[np.int32]) -> Floats:
-        rows = np.empty((keys.size, self.spec.dim), np.float32)
-        here, absent = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
-        if here.size:
-            rows[here] = self._values.gather(slots[here])
+        rows: Floats = self._values.gather(slots)
+        absent = np.flatnonzero(slots < 0)
         if absent.size:
             rows[absent] = initial_rows(self.spec, keys[absent])
         return rows
 
     def touched(self, keys: Keys) -> Counts:
         """Return the last version that changed each row; 0 for a row that does not exist."""
-        return self._kept(self._touched, self._index.find(keys), 0)[:, 0]
+        return self._kept(self._ages, self._index.find(keys), 0)[:, 0]
 
     def _kept(self, column: Chunks, slots: NDArray[np.int32], absent: float) -> AnyArray:
         """Return a column of rows, `absent` where there is no row."""
-        found = np.full((slots.size, column.width), absent, column.dtype)
-        here = np.flatnonzero(slots >= 0)
-        if here.size:
-            found[here] = column.gather(slots[here])
-        return found
+        return column.gather(slots, np.full((slots.size, column.width), absent, column.dtype))
 
     # Updates
 
@@ -184,15 +187,14 @@ class Table:
             name: self._kept(column, slots, self._optimizer.initial[name])
             for name, column in self._slots.items()
         }
-        after, counts = before, self._kept(self._counts, slots, 0)[:, 0]
+        after, counts = before, self._kept(self._ages, slots, 0)[:, 1]
         if keys.size:
             numbers = RowStep(self.version, lr_scale, factor, scale)
             after = self._optimizer.step(before, total, state, counts, numbers, self._backend)
         largest = max(arithmetic.largest(each.reshape(-1)) for each in (after, *state.values()))
         finite = bool(np.isfinite(largest))
-        return Update(
-            self.version + 1, keys, before, after, state, finite, largest if finite else float("inf")
-        )
+        largest = largest if finite else float("inf")
+        return Update(self.version + 1, keys, slots, counts, before, after, state, finite, largest)
 
     def _merged(self, contributions: Sequence[Contribution]) -> tuple[Keys, Floats, float]:
         """Return all keys, the sum of their gradients, and the factor that is still to be multiplied."""
@@ -201,6 +203,9 @@ class Table:
         keys = contributions[0][0]
         if len(contributions) > 1:
             keys = np.unique(np.concatenate([each for each, _, _ in contributions]))
+        if len(contributions) == 1:
+            # The step may overwrite it.
+            return keys, contributions[0][1].copy(), contributions[0][2]
         added = RunningSum()
         for own, rows, factor in contributions:
             wide = np.zeros((keys.size, self.spec.dim), np.float32)
@@ -219,15 +224,12 @@ class Table:
             raise ValueError(f"expected an update to version {self.version + 1}, got one to {update.version}")
         if keep:
             self._undo = (*self._undo, _Undo(update.version, update.keys, update.before))
-        slots = self._index.find(update.keys)
+        slots = update.slots.copy()
         fresh = np.flatnonzero(slots < 0)
         slots[fresh] = np.arange(self._count, self._count + fresh.size)
-        counts = np.ones((slots.size, 1), np.uint32)
-        old = np.flatnonzero(slots < self._count)
-        if old.size:
-            counts[old] += self._counts.gather(slots[old])
-        touched = np.full((slots.size, 1), update.version, np.uint32)
-        self._write(slots, TableState(update.keys, update.after, update.state, touched, counts), fresh)
+        touched = np.full(slots.size, update.version, np.uint32)
+        rows = TableState(update.keys, update.after, update.state, touched, update.counts + np.uint32(1))
+        self._write(slots, rows, fresh)
         self.version = update.version
         if not keep:
             self.forget(self.version)
@@ -238,12 +240,11 @@ class Table:
             return
         for column in self._columns:
             column.grow(self._count + fresh.size)
-        self._keys.scatter(slots, rows.keys[:, None])
+        self._keys.scatter(slots[fresh], rows.keys[fresh, None])
         self._values.scatter(slots, rows.values)
         for name, column in self._slots.items():
             column.scatter(slots, rows.slots[name])
-        self._touched.scatter(slots, rows.touched)
-        self._counts.scatter(slots, rows.count)
+        self._ages.scatter(slots, np.stack([rows.touched, rows.count], axis=1))
         index = self._index.with_room(fresh.size)
         index.insert(rows.keys[fresh], slots[fresh])
         self._index, self._count = index, self._count + fresh.size
@@ -263,8 +264,7 @@ class Table:
             self._keys.gather(slots)[:, 0],
             self._values.gather(slots),
             {name: column.gather(slots) for name, column in self._slots.items()},
-            self._touched.gather(slots)[:, 0],
-            self._counts.gather(slots)[:, 0],
+            *self._ages.gather(slots).T.copy(),
         )
 
     def restore(self, state: TableState, version: int) -> None:
@@ -274,8 +274,7 @@ class Table:
         """
         self.check_state(state)
         slots = np.arange(state.keys.size, dtype=np.int32)
-        wide = TableState(state.keys, state.values, state.slots, state.touched[:, None], state.count[:, None])
-        self._write(slots, wide, slots.astype(np.int64))
+        self._write(slots, state, slots.astype(np.int64))
         self.version = self.oldest = version
         self._undo = ()
 
