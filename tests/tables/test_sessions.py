@@ -54,13 +54,14 @@ def step(session: psworker.Session, seed: int) -> bool:
         return False
     try:
         weights, rows = session.pull(grant, rows={"items": ALL})
+        assert np.array_equal(weights["twin"], rows["items"])
+        ids, gradients = gradient(seed)
+        twin = {"twin": dense(ids, gradients), "bias": np.ones(2)}
+        session.push(grant, twin, rows={"items": (ids, gradients)})
     except Voided as error:
         # The other worker has made the last version meanwhile.
         session.abandon(grant, str(error))
         return True
-    assert np.array_equal(weights["twin"], rows["items"])
-    ids, gradients = gradient(seed)
-    session.push(grant, {"twin": dense(ids, gradients), "bias": np.ones(2)}, rows={"items": (ids, gradients)})
     session.commit(grant, samples=1)
     return True
 
