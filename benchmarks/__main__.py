@@ -6,6 +6,7 @@ from benchmarks import checkpoints, cli, recovery
 from benchmarks.advisor import cli as advisor
 from benchmarks.links import cli as links
 from benchmarks.swarm import cli as swarm
+from benchmarks.tables import cli as tables
 
 if sys.argv[1:2] == ["swarm"]:
     swarm.main(sys.argv[2:], prog_name="bench swarm")
@@ -15,6 +16,8 @@ elif sys.argv[1:2] == ["recovery"]:
     recovery.main(sys.argv[2:], prog_name="bench recovery")
 elif sys.argv[1:2] == ["links"]:
     links.main(sys.argv[2:], prog_name="bench links")
+elif sys.argv[1:2] == ["tables"]:
+    tables.main(sys.argv[2:], prog_name="bench tables")
 elif sys.argv[1:2] == ["advisor"]:
     advisor.main(sys.argv[2:], prog_name="bench advisor")
 elif sys.argv[1:2] == ["fit"]:

@@ -243,6 +243,8 @@ def bucket_range(server: int, servers: int) -> tuple[int, int]:
 
 def split(keys: Keys, servers: int) -> tuple[slice, ...]:
     """Return each server's slice of sorted keys."""
+    if servers == 1:
+        return (slice(0, keys.size),)
     starts = [bucket_range(server, servers)[0] for server in range(servers)]
     at = np.searchsorted(keys, np.array(starts, np.uint64) << _SHIFT)
     return tuple(slice(int(start), int(stop)) for start, stop in zip(at, [*at[1:], keys.size], strict=True))

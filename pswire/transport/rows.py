@@ -65,17 +65,16 @@ class RowFormat:
         return 8 * self.keys + self.answer_nbytes
 
     def encode(self, rows: Rows, ahead: WantedRows) -> list[Array]:
-        """Return arrays whose memory, one after another, is what travels."""
+        """Return arrays whose memory, one after another, is what travels: few, for each is a message."""
         keys = [each for each, _ in rows if each.size] + [each for each in ahead if each.size]
-        return [each.astype(_KEY, copy=False) for each in keys] + self.encode_answer([r for _, r in rows])
+        if not keys:
+            return []
+        return [np.concatenate(keys).astype(_KEY, copy=False), *self.encode_answer([r for _, r in rows])]
 
     def encode_answer(self, rows: Iterable[Floats]) -> list[Array]:
         """Return arrays whose memory, one after another, is the rows."""
-        return [
-            self.codec.encode(np.ascontiguousarray(each.reshape(-1), np.float32))
-            for each in rows
-            if each.size
-        ]
+        flats = [each.reshape(-1) for each in rows if each.size]
+        return [self.codec.encode(np.concatenate(flats))] if flats else []
 
     def decode(self, data: memoryview) -> tuple[Rows, WantedRows]:
         """Read what `encode` returned, `nbytes` long. The keys are not checked; the rows are new arrays."""
