@@ -229,8 +229,8 @@ class Updates:
         return True, max(*found, largest)
 
     def _unfit_rows(self, version: int, updates: list[Update], workers: list[str]) -> str:
-        names = [t.spec.name for t, u in zip(self._tables.tables, updates, strict=True) if not u.finite]
-        return _unfit_because(version, f"rows of table {names[0]!r}", workers)
+        names = [part.table.spec.name for each in updates if not each.finite for part in each.parts]
+        return _unfit_because(version, f"rows of {', '.join(names[:3])}", workers)
 
     def _unfit(self, version: int, values: Floats, workers: list[str]) -> str:
         """Say why a version is not published."""

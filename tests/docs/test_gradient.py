@@ -110,7 +110,7 @@ def renewed(page: str, steps: Sequence[Sequence[Call]]) -> str:
 def test_the_page_names_the_way_of_a_gradient(regenerate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In some step all rows are called in their order; a step may be disturbed, by a lease or a flush of the log."""
     # Whether compiled loops are ready must not decide which files are passed.
-    monkeypatch.setattr(FastBackend, "prepare", lambda *_: None)
+    monkeypatch.setattr(FastBackend, "prepare", lambda *_, **__: None)
     steps = traced()
     page = PAGE.read_text(encoding="utf-8")
     if regenerate:

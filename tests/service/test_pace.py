@@ -16,6 +16,7 @@ from psserver.service.guard.rates import Arrivals, Buckets, TokenBucket
 from psserver.service.job import agreement
 from psserver.service.net import coordinator, sessions
 from pswire.model.plan import Plan, VariableSpec, make_plan
+from pswire.model.tables import TableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer, Stream, join_request
 from tests.service.serving import PATIENCE, refused, serving
@@ -196,8 +197,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that the server makes."""
     made: list[Plan] = []
 
-    def plan(variables: Sequence[VariableSpec], servers: int) -> Plan:
-        made.append(make_plan(variables, servers))
+    def plan(variables: Sequence[VariableSpec], servers: int, tables: Sequence[TableSpec]) -> Plan:
+        made.append(make_plan(variables, servers, tables))
         return made[-1]
 
     monkeypatch.setattr(agreement, "make_plan", plan)

@@ -165,7 +165,9 @@ class RunLog:
             with suppress(OSError):
                 files.aside_of(self._folder / WEIGHTS).unlink()
 
-    def write_weights(self, weights: dict[str, NDArray[np.float32]], tables: WholeTables) -> None:
+    def write_weights(
+        self, weights: dict[str, NDArray[np.float32]], tables: WholeTables | None = None
+    ) -> None:
         """Write the weights whole or not at all. Raises LogError, which says where they were rescued to."""
         if self._folder is None:
             return
@@ -176,7 +178,7 @@ class RunLog:
         except UnwritableError as error:
             raise LogError(f"{error}; {self._rescued(weights, tables)}") from error
 
-    def _rescued(self, weights: dict[str, NDArray[np.float32]], tables: WholeTables) -> str:
+    def _rescued(self, weights: dict[str, NDArray[np.float32]], tables: WholeTables | None) -> str:
         """Write the weights to a new file elsewhere; return a sentence that names it."""
         folder = self._rescue or Path(tempfile.gettempdir())
         try:

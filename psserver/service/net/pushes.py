@@ -261,8 +261,9 @@ class PushRpc:
                 await incoming.take(_further(message))
             if incoming.rows is not None:
                 await incoming.receive_rows(call.caller, partial(self._following, call))
-            if await self._next(call) is not None:
-                raise invalid("expected the end of the payload, got another message")
+            if (more := await self._next(call)) is not None:
+                # Says how long the payload is.
+                await incoming.take(_further(more))
             finished = True
         finally:
             if not finished:

@@ -21,14 +21,17 @@ from numpy.typing import NDArray
 from psserver.optimizers import NUMPY, Backend, Optimizer
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard import arithmetic
-from psserver.shard.tables.table import Table, TableState, Update
+from psserver.shard.tables.store import RowStore
+from psserver.shard.tables.table import Table, TableState, Update, commit, compute, read
 from pswire.model.plan import Plan
 from pswire.model.rows import Rows, WantedRows
-from pswire.model.tables import Floats, Keys, check_keys, split
+from pswire.model.tables import Floats, Keys, canonical, check_keys, split
 from pswire.records import StateError
 
 Arrays = Mapping[str, NDArray[Any]]
 TABLE_KINDS = ("table", "rows", "added")
+"""The first parts of the names of these arrays."""
+_NO_ROWS: Floats = np.zeros((0, 0), np.float32)
 
 
 class Tables:
@@ -44,7 +47,17 @@ class Tables:
             rows_optimizer(json.loads(spec.optimizer) if spec.optimizer else None, optimizer)
             for spec in plan.tables
         ]
-        self.tables = tuple(Table(spec, rule, backend) for spec, rule in zip(plan.tables, rules, strict=True))
+        # Tables of one width and one rule share a store: an update passes over it once.
+        stores: dict[str, RowStore] = {}
+        made = []
+        for spec, rule in zip(plan.tables, rules, strict=True):
+            alike = canonical({"dim": spec.dim, **rule.config})
+            store = stores.setdefault(alike, RowStore(spec.dim, rule, backend))
+            made.append(Table(spec, rule, backend, store=store))
+        self.tables = tuple(made)
+        self._families = [
+            [t for t, table in enumerate(made) if table.store is store] for store in stores.values()
+        ]
         self.start, self.stop = plan.buckets(server)
         # Contributions to the coming update, with factors, in the order of the log.
         self.added: list[tuple[Rows, float]] = []
@@ -103,7 +116,19 @@ class Tables:
 
     def read(self, keys: WantedRows, version: int) -> list[Floats]:
         """Return rows at a version. Raises ValueError if it is gone."""
-        return [table.read(each, version) for table, each in zip(self.tables, keys, strict=bool(keys))]
+        found: list[Floats] = [_NO_ROWS] * (len(self.tables) if keys else 0)
+        for table in self.tables if keys else ():
+            table.check_readable(version)
+        for family in self._families if keys else ():
+            asked = [t for t in family if keys[t].size]
+            if asked:
+                rows = read([self.tables[t] for t in asked], [keys[t] for t in asked], version)
+                for t, own in zip(asked, rows, strict=True):
+                    found[t] = own
+        return [
+            rows if rows is not _NO_ROWS else np.zeros((0, table.spec.dim), np.float32)
+            for rows, table in zip(found, self.tables, strict=bool(keys))
+        ]
 
     # Updates
 
@@ -117,17 +142,24 @@ class Tables:
         self.added.clear()
 
     def compute(self, more: Sequence[tuple[Rows, float]], scale: float, lr_scale: float) -> list[Update]:
-        """Compute the coming version of all tables from what was added and `more`; changes nothing."""
+        """Compute the coming version of all tables, store by store, from what was added and `more`; changes nothing."""
         added = [*self.added, *((rows, factor) for rows, factor in more if rows)]
         return [
-            table.compute([(*rows[t], factor) for rows, factor in added if rows[t][0].size], scale, lr_scale)
-            for t, table in enumerate(self.tables)
+            compute(
+                [
+                    (self.tables[t], [(*rows[t], factor) for rows, factor in added if rows[t][0].size])
+                    for t in family
+                ],
+                scale,
+                lr_scale,
+            )
+            for family in self._families
         ]
 
     def commit(self, updates: Sequence[Update]) -> None:
         """Make the version that `compute` returned. Older versions stay readable until `committed`."""
-        for table, update in zip(self.tables, updates, strict=True):
-            table.commit(update, keep=True)
+        for update in updates:
+            commit(update, keep=True)
 
     def committed(self) -> None:
         """Drop what the new version has made superfluous."""

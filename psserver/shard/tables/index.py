@@ -29,6 +29,11 @@ class Index:
         self._count = 0
 
     @property
+    def count(self) -> int:
+        """The number of keys."""
+        return self._count
+
+    @property
     def load(self) -> float:
         """The part of places that are taken."""
         return self._count / self._slots.size
@@ -42,6 +47,13 @@ class Index:
         found = np.empty(keys.size, np.int32)
         self._kernels().find(self._keys, self._slots, keys, found)
         return found
+
+    def sorted(self) -> tuple[Keys, Slots]:
+        """Return all keys, sorted, and their slots."""
+        taken = np.flatnonzero(self._slots >= 0)
+        keys = self._keys[taken]
+        order = np.argsort(keys)
+        return keys[order], self._slots[taken[order]]
 
     def with_room(self, more: int) -> "Index":
         """Return this index if `more` keys fit, else a larger one with the same entries."""

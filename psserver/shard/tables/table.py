@@ -13,32 +13,41 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, AnyArray, Backend
-from psserver.optimizers.row_kernels import RowKernels, Slots
+from psserver.optimizers import NUMPY, Backend
+from psserver.optimizers.row_kernels import Slots
 from psserver.optimizers.rows import RowOptimizer, RowStep
-from psserver.shard import arithmetic
 from psserver.shard.accumulator import RunningSum
-from psserver.shard.tables.chunks import ROWS, Chunks
+from psserver.shard.tables.chunks import ROWS
 from psserver.shard.tables.index import Index
+from psserver.shard.tables.store import Counts, RowStore, joined
 from pswire.model.tables import Floats, Keys, TableSpec, check_keys, initial_rows
 from pswire.values import value
 
 Contribution = tuple[Keys, Floats, float]
 """Sorted unique keys, their gradients ([n, dim]), and a factor."""
-Counts = NDArray[np.uint32]
+
+
+@value
+class Part:
+    """The rows of one table in an update: elements [start, stop) of its arrays."""
+
+    table: "Table"
+    keys: Keys
+    start: int
+    stop: int
 
 
 @value
 class Update:
-    """The coming version of the rows that its contributions touch, computed and not yet there.
+    """The coming version of rows of several tables of one store, computed and not yet there.
 
-    `slots`: of `keys`, -1 for rows that do not exist yet. `counts`: the updates of each row so far. `before`, `after`:
-    rows [n, dim] of `keys`. `state`: the optimizer's slots afterwards. `largest`: the largest
-    magnitude in rows and slots; infinite unless `finite`.
+    `slots`: -1 for rows that do not exist yet. `counts`: the updates of each row so far. `before`, `after`: rows,
+    [n, dim]. `state`: the optimizer's slots afterwards. `largest`: the largest magnitude in rows and slots; infinite
+    unless `finite`.
     """
 
     version: int
-    keys: Keys
+    parts: tuple[Part, ...]
     slots: Slots
     counts: Counts
     before: Floats
@@ -69,35 +78,35 @@ class _Undo:
 
 
 class Table:
-    """One table's rows on one server. `version`: the newest. `oldest`: the oldest that can be read."""
+    """One table's rows on one server. `version`: the newest. `oldest`: the oldest that can be read.
+
+    Its rows lie in `store`, perhaps beside those of others.
+    """
 
     def __init__(
-        self, spec: TableSpec, optimizer: RowOptimizer, backend: Backend = NUMPY, version: int = 0
+        self,
+        spec: TableSpec,
+        optimizer: RowOptimizer,
+        backend: Backend = NUMPY,
+        version: int = 0,
+        store: RowStore | None = None,
     ) -> None:
+        """`store`: one with rows of this width and this optimizer; None for one of its own."""
         self.spec, self.version, self.oldest = spec, version, version
-        self._optimizer, self._backend = optimizer, backend
-
-        def kernels() -> RowKernels:
-            return backend.rows
-
-        self._index, self._undo = Index(kernels), tuple[_Undo, ...]()
-        self._count = 0
-        self._keys, self._values = Chunks(1, kernels, np.uint64), Chunks(spec.dim, kernels)
-        self._slots = {name: Chunks(width or spec.dim, kernels) for name, width in optimizer.widths.items()}
-        # Of each row the last version that changed it, and how many did.
-        self._ages = Chunks(2, kernels, np.uint32)
+        self.store = RowStore(spec.dim, optimizer, backend) if store is None else store
+        self._index, self._undo = Index(lambda: backend.rows), tuple[_Undo, ...]()
 
     # Sizes
 
     @property
     def count(self) -> int:
         """The number of rows."""
-        return self._count
+        return self._index.count
 
     @property
     def slot_names(self) -> tuple[str, ...]:
         """The names of the optimizer's slots."""
-        return tuple(self._slots)
+        return tuple(self.store.optimizer.widths)
 
     @property
     def load(self) -> float:
@@ -107,7 +116,7 @@ class Table:
     @property
     def nbytes(self) -> int:
         """The memory of rows and index, in bytes; undo records are extra."""
-        return self._index.nbytes + self._count * self.row_bytes
+        return self._index.nbytes + self.count * self.row_bytes
 
     @property
     def undo_bytes(self) -> int:
@@ -115,13 +124,9 @@ class Table:
         return sum(record.keys.nbytes + record.rows.nbytes for record in self._undo)
 
     @property
-    def _columns(self) -> list[Chunks]:
-        return [self._keys, self._values, *self._slots.values(), self._ages]
-
-    @property
     def row_bytes(self) -> int:
         """The memory of a row, without its place in the index."""
-        return sum(column.row_bytes for column in self._columns)
+        return self.store.row_bytes
 
     def missing(self, keys: Keys) -> int:
         """Return how many of `keys` have no row."""
@@ -134,12 +139,21 @@ class Table:
 
         Raises ValueError for a version that cannot be read.
         """
-        if version is None:
-            version = self.version
-        self._check_readable(version)
-        slots = self._index.find(keys)
-        rows = self._gathered(keys, slots)
-        # After the rows, for an update may begin at any moment.
+        return read([self], [keys], self.version if version is None else version)[0]
+
+    def check_readable(self, version: int) -> None:
+        """Raise ValueError for a version that cannot be read."""
+        if not self.oldest <= version <= self.version:
+            raise ValueError(
+                f"table {self.spec.name!r}: expected a version from {self.oldest} to {self.version}, got {version}"
+            )
+
+    def find(self, keys: Keys) -> Slots:
+        """Return the slot of each key, -1 where there is no row."""
+        return self._index.find(keys)
+
+    def overlay(self, keys: Keys, rows: Floats, version: int) -> None:
+        """Lay the rows of a version over newer ones."""
         for record in reversed(self._undo):
             if record.version <= version:
                 break
@@ -147,107 +161,48 @@ class Table:
             if record.keys.size:
                 hit = record.keys[at] == keys
                 rows[hit] = record.rows[at[hit]]
-        # The records may have ended meanwhile, and with them what was torn.
-        self._check_readable(version)
-        return rows
-
-    def _check_readable(self, version: int) -> None:
-        if not self.oldest <= version <= self.version:
-            raise ValueError(
-                f"table {self.spec.name!r}: expected a version from {self.oldest} to {self.version}, got {version}"
-            )
-
-    def _gathered(self, keys: Keys, slots: NDArray[np.int32]) -> Floats:
-        rows: Floats = self._values.gather(slots)
-        absent = np.flatnonzero(slots < 0)
-        if absent.size:
-            rows[absent] = initial_rows(self.spec, keys[absent])
-        return rows
 
     def touched(self, keys: Keys) -> Counts:
         """Return the last version that changed each row; 0 for a row that does not exist."""
-        return self._kept(self._ages, self._index.find(keys), 0)[:, 0]
-
-    def _kept(self, column: Chunks, slots: NDArray[np.int32], absent: float) -> AnyArray:
-        """Return a column of rows, `absent` where there is no row."""
-        return column.gather(slots, np.full((slots.size, column.width), absent, column.dtype))
+        return self.store.ages(self.find(keys))[:, 0]
 
     # Updates
 
     def compute(self, contributions: Sequence[Contribution], scale: float, lr_scale: float) -> Update:
-        """Compute the coming version from contributions in the order of the log; changes nothing.
+        """As `compute` of several tables, for this one."""
+        return compute([(self, contributions)], scale, lr_scale)
 
-        A row's gradient is the sum of factor * gradient over the contributions that have it, times `scale`: the bits
-        of a dense variable whose other gradients are zero.
-        """
-        keys, total, factor = self._merged(contributions)
-        slots = self._index.find(keys)
-        before = self._gathered(keys, slots)
-        state = {
-            name: self._kept(column, slots, self._optimizer.initial[name])
-            for name, column in self._slots.items()
-        }
-        after, counts = before, self._kept(self._ages, slots, 0)[:, 1]
-        if keys.size:
-            numbers = RowStep(self.version, lr_scale, factor, scale)
-            after = self._optimizer.step(before, total, state, counts, numbers, self._backend)
-        largest = max(arithmetic.largest(each.reshape(-1)) for each in (after, *state.values()))
-        finite = bool(np.isfinite(largest))
-        largest = largest if finite else float("inf")
-        return Update(self.version + 1, keys, slots, counts, before, after, state, finite, largest)
+    def commit(self, update: Update, *, keep: bool) -> None:
+        """As `commit` of several tables, for this one."""
+        commit(update, keep=keep)
 
-    def _merged(self, contributions: Sequence[Contribution]) -> tuple[Keys, Floats, float]:
+    def merged(self, contributions: Sequence[Contribution]) -> tuple[Keys, Floats, float]:
         """Return all keys, the sum of their gradients, and the factor that is still to be multiplied."""
         if not contributions:
             return np.zeros(0, np.uint64), np.zeros((0, self.spec.dim), np.float32), 1.0
-        keys = contributions[0][0]
-        if len(contributions) > 1:
-            keys = np.unique(np.concatenate([each for each, _, _ in contributions]))
         if len(contributions) == 1:
             # The step may overwrite it.
-            return keys, contributions[0][1].copy(), contributions[0][2]
+            return contributions[0][0], contributions[0][1].copy(), contributions[0][2]
+        keys = np.unique(np.concatenate([each for each, _, _ in contributions]))
         added = RunningSum()
         for own, rows, factor in contributions:
             wide = np.zeros((keys.size, self.spec.dim), np.float32)
             wide[np.searchsorted(keys, own)] = rows
-            added.add(wide.reshape(-1), factor, "", self._backend)
+            added.add(wide.reshape(-1), factor, "", self.store.backend)
         total = added.total()
         return keys, total.values.reshape(keys.size, self.spec.dim), total.pending
 
-    def commit(self, update: Update, *, keep: bool) -> None:
-        """Make the version that `compute` returned. Raises ValueError, with nothing changed, for another.
+    def publish(self, update: Update, part: Part) -> None:
+        """Keep the rows that an update is about to change readable."""
+        self._undo = (*self._undo, _Undo(update.version, part.keys, update.before[part.start : part.stop]))
 
-        `keep`: older versions stay readable, and others may read meanwhile. Without it nobody else may read during the
-        call, and afterwards this version is the oldest.
-        """
-        if update.version != self.version + 1:
-            raise ValueError(f"expected an update to version {self.version + 1}, got one to {update.version}")
-        if keep:
-            self._undo = (*self._undo, _Undo(update.version, update.keys, update.before))
-        slots = update.slots.copy()
-        fresh = np.flatnonzero(slots < 0)
-        slots[fresh] = np.arange(self._count, self._count + fresh.size)
-        touched = np.full(slots.size, update.version, np.uint32)
-        rows = TableState(update.keys, update.after, update.state, touched, update.counts + np.uint32(1))
-        self._write(slots, rows, fresh)
-        self.version = update.version
-        if not keep:
-            self.forget(self.version)
-
-    def _write(self, slots: NDArray[np.int32], rows: TableState, fresh: NDArray[np.int64]) -> None:
-        """Write rows at slots, of which those at `fresh` are new, and make the new ones known."""
-        if not slots.size:
-            return
-        for column in self._columns:
-            column.grow(self._count + fresh.size)
-        self._keys.scatter(slots[fresh], rows.keys[fresh, None])
-        self._values.scatter(slots, rows.values)
-        for name, column in self._slots.items():
-            column.scatter(slots, rows.slots[name])
-        self._ages.scatter(slots, np.stack([rows.touched, rows.count], axis=1))
-        index = self._index.with_room(fresh.size)
-        index.insert(rows.keys[fresh], slots[fresh])
-        self._index, self._count = index, self._count + fresh.size
+    def take_up(self, version: int, keys: Keys, slots: Slots) -> None:
+        """Make new rows known, which are written, and move on to `version`."""
+        if keys.size:
+            index = self._index.with_room(keys.size)
+            index.insert(keys, slots)
+            self._index = index
+        self.version = version
 
     def forget(self, oldest: int) -> None:
         """Drop what only readers of versions before `oldest` need."""
@@ -258,14 +213,9 @@ class Table:
 
     def state(self) -> TableState:
         """Return the newest version, in arrays of its own."""
-        slots = np.arange(self._count, dtype=np.int32)
-        slots = slots[np.argsort(self._keys.gather(slots)[:, 0])]
-        return TableState(
-            self._keys.gather(slots)[:, 0],
-            self._values.gather(slots),
-            {name: column.gather(slots) for name, column in self._slots.items()},
-            *self._ages.gather(slots).T.copy(),
-        )
+        keys, slots = self._index.sorted()
+        touched, counts = self.store.ages(slots).T.copy()
+        return TableState(keys, self.store.values(slots), self.store.state(slots), touched, counts)
 
     def restore(self, state: TableState, version: int) -> None:
         """Restore what `state` returned, or the rows of other buckets, into a table without rows, as `version`.
@@ -273,17 +223,16 @@ class Table:
         Raises ValueError, with nothing changed.
         """
         self.check_state(state)
-        slots = np.arange(state.keys.size, dtype=np.int32)
-        self._write(slots, state, slots.astype(np.int64))
-        self.version = self.oldest = version
+        slots = np.arange(self.store.count, self.store.count + state.keys.size, dtype=np.int32)
+        self.store.write(slots, state.values, state.slots, state.touched, state.count)
+        self.take_up(version, state.keys, slots)
+        self.oldest = version
         self._undo = ()
 
     def check_state(self, state: TableState) -> None:
         """Raise ValueError if `restore` would."""
-        if self._count:
-            raise ValueError(
-                f"table {self.spec.name!r}: expected no rows before a restore, got {self._count}"
-            )
+        if self.count:
+            raise ValueError(f"table {self.spec.name!r}: expected no rows before a restore, got {self.count}")
         rows = state.keys.size
         shapes: Mapping[str, tuple[NDArray[np.generic], tuple[int, ...], type[np.generic]]] = {
             "keys": (state.keys, (rows,), np.uint64),
@@ -292,7 +241,7 @@ class Table:
             "count": (state.count, (rows,), np.uint32),
             **{
                 name: (state.slots.get(name, np.zeros(0)), (rows, width or self.spec.dim), np.float32)
-                for name, width in self._optimizer.widths.items()
+                for name, width in self.store.optimizer.widths.items()
             },
         }
         for name, (array, shape, dtype) in shapes.items():
@@ -301,8 +250,10 @@ class Table:
                     f"table {self.spec.name!r}: expected {name} of {dtype.__name__}{list(shape)}, "
                     f"got {array.dtype}{list(array.shape)}"
                 )
-        if set(state.slots) != set(self._optimizer.widths):
-            raise ValueError(f"expected slots {sorted(self._optimizer.widths)}, got {sorted(state.slots)}")
+        if set(state.slots) != set(self.store.optimizer.widths):
+            raise ValueError(
+                f"expected slots {sorted(self.store.optimizer.widths)}, got {sorted(state.slots)}"
+            )
         wrong = check_keys(state.keys, 0, self.spec.buckets)
         if wrong:
             raise ValueError(f"table {self.spec.name!r}: {wrong}")
@@ -316,20 +267,111 @@ class Table:
 
     def octets(self) -> NDArray[np.uint8]:
         """Return all keys, sorted, and behind them the rows of the newest version, as they travel."""
-        slots = np.arange(self._count, dtype=np.int32)
-        slots = slots[np.argsort(self._keys.gather(slots)[:, 0])]
-        out = np.empty(self._count * self.row_octets, np.uint8)
-        out[: 8 * self._count].view("<u8")[...] = self._keys.gather(slots)[:, 0]
-        out[8 * self._count :].view("<f4").reshape(-1, self.spec.dim)[...] = self._values.gather(slots)
+        keys, slots = self._index.sorted()
+        out = np.empty(keys.size * self.row_octets, np.uint8)
+        out[: 8 * keys.size].view("<u8")[...] = keys
+        out[8 * keys.size :].view("<f4").reshape(-1, self.spec.dim)[...] = self.store.values(slots)
         return out
 
     def parts(self) -> Iterator[bytes]:
         """Iterate over keys and values in the order of keys, for a digest; the same for any number of servers."""
-        slots = np.arange(self._count, dtype=np.int32)
-        slots = slots[np.argsort(self._keys.gather(slots)[:, 0])]
+        keys, slots = self._index.sorted()
         kind = np.dtype([("key", "<u8"), ("row", "<f4", (self.spec.dim,))])
         for start in range(0, slots.size, ROWS):
-            here = slots[start : start + ROWS]
-            both = np.empty(here.size, kind)
-            both["key"], both["row"] = self._keys.gather(here)[:, 0], self._values.gather(here)
+            here = slice(start, start + ROWS)
+            both = np.empty(slots[here].size, kind)
+            both["key"], both["row"] = keys[here], self.store.values(slots[here])
             yield both.tobytes()
+
+
+def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> list[Floats]:
+    """Return rows of keys (any order) of tables of one store at a version: [n, dim] for each table. Makes no row.
+
+    Raises ValueError for a version that cannot be read.
+    """
+    for table in tables:
+        table.check_readable(version)
+    found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
+    rows = split_rows(_present(tables, keys, joined(found)), found)
+    for table, each, own in zip(tables, keys, rows, strict=True):
+        # After the rows, for an update may begin at any moment.
+        table.overlay(each, own, version)
+        # The records may have ended meanwhile, and with them what was torn.
+        table.check_readable(version)
+    return rows
+
+
+def split_rows(rows: Floats, like: Sequence[Slots]) -> list[Floats]:
+    """Return the rows of each table."""
+    ends = np.cumsum([each.size for each in like])
+    return [rows[end - each.size : end] for end, each in zip(ends, like, strict=True)]
+
+
+def _present(tables: Sequence[Table], keys: Sequence[Keys], slots: Slots) -> Floats:
+    """Return the newest rows, initial ones where there is none."""
+    rows = tables[0].store.values(slots)
+    absent = slots < 0
+    if absent.any():
+        start = 0
+        for table, each in zip(tables, keys, strict=True):
+            at = np.flatnonzero(absent[start : start + each.size])
+            if at.size:
+                rows[start + at] = initial_rows(table.spec, each[at])
+            start += each.size
+    return rows
+
+
+def compute(
+    contributions: Sequence[tuple[Table, Sequence[Contribution]]], scale: float, lr_scale: float
+) -> Update:
+    """Compute the coming version of tables of one store, from contributions in the order of the log; changes nothing.
+
+    A row's gradient is the sum of factor * gradient over the contributions that have it, times `scale`: the bits of a
+    dense variable whose other gradients are zero.
+    """
+    tables = [table for table, _ in contributions]
+    merged = [table.merged(own) for table, own in contributions]
+    factors = {factor for keys, _, factor in merged if keys.size} or {1.0}
+    factor = factors.pop() if len(factors) == 1 else 1.0
+    if factors:
+        # Tables in contributions of their own: multiplied here as the step would.
+        for _, total, own in merged:
+            np.multiply(total, np.float32(own), out=total)
+    keys = [each for each, _, _ in merged]
+    found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
+    slots, store, version = joined(found), tables[0].store, tables[0].version
+    before, state, counts = _present(tables, keys, slots), store.state(slots), store.ages(slots)[:, 1]
+    numbers = RowStep(version, lr_scale, factor, scale)
+    after, largest = store.step(before, joined([total for _, total, _ in merged]), state, counts, numbers)
+    finite = bool(np.isfinite(largest))
+    ends = np.cumsum([each.size for each in keys]).tolist()
+    parts = tuple(
+        Part(table, each, end - each.size, end) for table, each, end in zip(tables, keys, ends, strict=True)
+    )
+    largest = largest if finite else float("inf")
+    return Update(version + 1, parts, slots, counts, before, after, state, finite, largest)
+
+
+def commit(update: Update, *, keep: bool) -> None:
+    """Make the version that `compute` returned. Raises ValueError, with nothing changed, for another.
+
+    `keep`: older versions stay readable, and others may read meanwhile. Without it nobody else may read during the
+    call, and afterwards this version is the oldest.
+    """
+    for part in update.parts:
+        if update.version != part.table.version + 1:
+            expected = part.table.version + 1
+            raise ValueError(f"expected an update to version {expected}, got one to {update.version}")
+    store, slots = update.parts[0].table.store, update.slots.copy()
+    if keep:
+        for part in update.parts:
+            part.table.publish(update, part)
+    fresh = np.flatnonzero(slots < 0)
+    slots[fresh] = np.arange(store.count, store.count + fresh.size)
+    touched = np.full(slots.size, update.version, np.uint32)
+    store.write(slots, update.after, update.state, touched, update.counts + np.uint32(1))
+    for part in update.parts:
+        new = fresh[np.searchsorted(fresh, part.start) : np.searchsorted(fresh, part.stop)]
+        part.table.take_up(update.version, part.keys[new - part.start], slots[new])
+        if not keep:
+            part.table.forget(update.version)
