@@ -6,6 +6,7 @@ import click
 
 from pslab.commands.advise import advise
 from pslab.commands.certs import certs
+from pslab.commands.change import policy
 from pslab.commands.chaos import chaos
 from pslab.commands.compare import compare
 from pslab.commands.dashboard import dashboard
@@ -24,7 +25,7 @@ from pswire.exits import ExitCode, exit_codes_text
 
 SECTIONS = {
     "Run experiments": (run, sweep_command, quickstart),
-    "Watch a running job": (status, watch, dashboard, note),
+    "Watch a running job": (status, watch, dashboard, note, policy),
     "Read a run folder": (report, compare, check, replay, checkpoints, export, trace, tensorboard),
     "Choose a policy and an optimizer": (advise, policies, optimizers, explain_command, verify_policy),
     "Set up and test clusters": (certs, manifest, chaos),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from psserver.coordinator import Coordinator
+from psserver.policies.policy import config_of
 
 
 def summarise(
@@ -17,7 +18,9 @@ def summarise(
         "job": terms.job,
         "success": stopped.success,
         "reason": stopped.reason,
-        "policy": {"name": policy.name, **policy.knobs},
+        "policy": config_of(policy),
+        # Only if another policy has taken over while the job ran.
+        **({"began_with": coordinator.began_with} if coordinator.began_with else {}),
         "optimizer": terms.optimizer,
         "servers": terms.servers,
         "workers": len(tallies),

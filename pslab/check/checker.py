@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from pslab.check.changes import Changes
 from pslab.check.conservation import Conservation, ConservationCounter
 from pslab.check.known import PolicyGuarantee
 from pslab.check.log_check import LogCheck, Violation
@@ -59,6 +60,7 @@ def log_checks() -> list[LogCheck]:
         Turns(),
         Refusals(),
         Resumptions(),
+        Changes(),
         PolicyGuarantee(),
     ]
 

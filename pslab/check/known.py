@@ -9,13 +9,13 @@ ArithmeticError for knobs that no policy accepts.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pslab.check.deadlines import Limits
 from pslab.check.log_check import LogCheck
-from pslab.check.terms import Terms, constant
+from pslab.check.terms import AT_ONCE, Start, Terms, constant
 from pslab.runs.fold import Fold
 from pslab.runs.log import Line
 from pswire.decisions import entries as e
@@ -204,41 +204,64 @@ KNOWN: dict[str, Callable[[Knobs, int], Terms]] = {
 
 
 class PolicyGuarantee(LogCheck):
-    """The guarantee of the job's policy holds. Nothing is checked for a policy that is not known here."""
+    """The guarantee of the policy that decides holds. Nothing is checked for a policy that is not known here.
+
+    The guarantee of one that takes over holds in full once it has settled. What it decides alone, such as weights,
+    holds at once.
+    """
 
     name = "policy guarantee"
 
     def __init__(self) -> None:
         self._checks: list[LogCheck] = []
-        self._known = False
+        self._unknown: set[str] = set()
+        # A policy has taken over and has not settled.
+        self._unsettled = False
+        # The factor of the newest rate that a worker has set, which a change of the policy leaves as it is.
+        self._set_scale = 1.0
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
-        if isinstance(entry.fact, e.Job) and entry.fact.policy.get("name") in KNOWN:
-            yield from self._choose(entry.fact)
         for check in self._checks:
-            yield from check.see(entry, state)
+            found = list(check.see(entry, state))
+            if not self._unsettled or isinstance(check, AT_ONCE):
+                yield from found
+        match entry.fact:
+            case e.Job() as job:
+                yield from self._choose(job, job.policy)
+            case e.Rate(_, _, scale):
+                self._set_scale = scale
+            case e.Policy() as change if state.job is not None:
+                held = frozenset(ticket.number for ticket in state.reading())
+                self._unsettled = True
+                yield from self._choose(state.job, change.policy, held, [m.worker for m in state.playing()])
+            case e.Settled():
+                self._unsettled = False
 
-    def _choose(self, job: e.Job) -> Iterator[str]:
-        self._known = True
-        try:
-            terms = KNOWN[str(job.policy.get("name"))](job.policy, job.workers)
-        except (ValueError, TypeError, ArithmeticError) as error:
-            yield f"the policy {job.policy} has an invalid knob: {error}"
+    def _choose(
+        self, job: e.Job, policy: Knobs, former: frozenset[int] = frozenset(), workers: Sequence[str] = ()
+    ) -> Iterator[str]:
+        """Check the guarantee of `policy` from here on. `former`: tickets from before; `workers`: those that play."""
+        name, self._checks = str(policy.get("name")), []
+        if name not in KNOWN:
+            self._unknown.add(name)
             return
-        self._checks = terms.checks()
-        yield from misdeclared(job, terms)
+        try:
+            terms = KNOWN[name](policy, job.workers)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            yield f"the policy {policy} has an invalid knob: {error}"
+            return
+        self._checks = terms.checks(Start(former, tuple(workers), self._set_scale))
+        yield from misdeclared(job, name, terms)
 
     def remarks(self, state: Fold) -> Iterator[str]:
-        if not self._known and state.job is not None:
-            name = state.job.policy.get("name")
+        for name in sorted(self._unknown):
             yield f"no guarantee is known for policy {name}; only the properties of all policies were checked"
 
 
-def misdeclared(job: e.Job, terms: Terms) -> Iterator[str]:
+def misdeclared(job: e.Job, name: str, terms: Terms) -> Iterator[str]:
     """Yield a sentence for each tensor part of the job entry that its policy does not use. Old logs have no parts."""
     if job.tensors is None:
         return
-    name = str(job.policy.get("name"))
     declared = (job.tensors.get("compensator"), job.tensors.get("aggregator"), job.tensors.get("knobs"))
     expected = (terms.compensator, terms.aggregator, dict(terms.numbers))
     if declared != expected:

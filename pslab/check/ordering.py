@@ -68,6 +68,8 @@ class Frame(LogCheck):
                     | e.Refuse()
                     | e.Drop()
                     | e.Timer()
+                    | e.Policy()
+                    | e.Settled()
                     | e.Note()
                 ):
                     yield f"{entry.kind} after the job stopped"

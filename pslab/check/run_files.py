@@ -52,8 +52,8 @@ class SummaryAgrees(LogCheck):
             pairs.append(("servers", summary.servers, job.servers))
             if summary.job != job.job:
                 yield f"summary.json is of job {summary.job}, the log of job {job.job}"
-            if summary.policy.get("name") != job.policy.get("name"):
-                yield f"summary.json names policy {summary.policy.get('name')}, not {job.policy.get('name')}"
+            if summary.policy.get("name") != state.policy.get("name"):
+                yield f"summary.json names policy {summary.policy.get('name')}, not {state.policy.get('name')}"
         for name, said, found in pairs:
             if said != found:
                 yield f"summary.json says {said} {name}, the log {found}"

@@ -17,6 +17,19 @@ def constant(staleness: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """Where a policy begins to decide: at the start, or when it takes over from another one.
+
+    `former`: tickets from before, whose staleness it did not bound. `workers`: those that take part, whose clocks it
+    starts anew. `set_scale`: the factor of the newest rate that a worker has set.
+    """
+
+    former: frozenset[int] = frozenset()
+    workers: tuple[str, ...] = ()
+    set_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """A policy's guarantee.
 
@@ -59,9 +72,10 @@ class Terms:
     every: bool = True
     deadline: Limits | None = None
 
-    def checks(self) -> list[LogCheck]:
-        """Return the checks that these terms need."""
-        found: list[LogCheck] = [Sizes(self), Weighing(self), Cancelling(self)]
+    def checks(self, start: Start) -> list[LogCheck]:
+        """Return the checks that these terms need from there on."""
+        weighing = Weighing(self, start.former, start.set_scale)
+        found: list[LogCheck] = [Sizes(self), weighing, Cancelling(self)]
         if self.size is None and self.every and self.deadline is None:
             found.append(Barrier(self.backup))
         found.append(Deadlines(self.deadline, self.size))
@@ -72,7 +86,7 @@ class Terms:
         if not self.ahead:
             found.append(NoneAhead())
         if self.lead < math.inf:
-            found.append(Lead(self.lead))
+            found.append(Lead(self.lead, start.workers))
         return found
 
 
@@ -109,8 +123,9 @@ class Weighing(LogCheck):
     """Contributions have the staleness, weight and compensation of the policy, and updates have its scales."""
 
     terms: Terms
+    former: frozenset[int]
     # The factor of the newest rate that a worker has set.
-    set_scale: float = 1.0
+    set_scale: float
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
@@ -125,7 +140,7 @@ class Weighing(LogCheck):
                 unit = next(count for count in counts if count)
                 for part, count in zip(update.parts, counts, strict=True):
                     yield from self._part(update, part, count / unit)
-            case e.Drop(worker, ticket, staleness, "stale") if reason := self._undroppable(staleness):
+            case e.Drop(worker, ticket, staleness, "stale") if reason := self._undroppable(ticket, staleness):
                 yield f"ticket {ticket} of {worker} is dropped as stale at staleness {staleness}: {reason}"
 
             case e.Drop(worker, ticket, _, "no samples"):
@@ -136,9 +151,10 @@ class Weighing(LogCheck):
                         "does not count them"
                     )
 
-    def _undroppable(self, staleness: int) -> str:
+    def _undroppable(self, ticket: int, staleness: int) -> str:
         bound = self.terms.bound
-        if bound is None or not self.terms.drops:
+        # A barrier has none of its own that are stale, but drops those of the policy before it.
+        if bound is None or not (self.terms.drops or ticket in self.former):
             return "this policy drops nothing"
         return f"the policy's bound is {bound}" if staleness <= bound else ""
 
@@ -151,7 +167,7 @@ class Weighing(LogCheck):
 
     def _part(self, update: e.Apply, part: e.Part, count: float) -> Iterator[str]:
         terms, which = self.terms, f"ticket {part.ticket} with staleness {part.staleness}"
-        if terms.bound is not None and part.staleness > terms.bound:
+        if terms.bound is not None and part.staleness > terms.bound and part.ticket not in self.former:
             yield f"version {update.version} applies {which}, the policy's bound is {terms.bound}"
         weight = terms.weight(part.staleness) * count
         if not math.isclose(part.factor, weight, rel_tol=1e-12):
@@ -255,10 +271,10 @@ class NoneAhead(LogCheck):
 class Lead(LogCheck):
     """A worker starts at most `slack` clocks ahead of the slowest worker that has data."""
 
-    def __init__(self, slack: float) -> None:
+    def __init__(self, slack: float, workers: tuple[str, ...]) -> None:
         self._slack = slack
         # Worker -> its commits. A newcomer starts with its first grant, at the clock of the slowest.
-        self._clocks: dict[str, int] = {}
+        self._clocks = dict.fromkeys(workers, 0)
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
@@ -313,3 +329,7 @@ class Cancelling(LogCheck):
                 f"ticket {number} of {worker} is cancelled {state.age(ticket)} versions after its base; "
                 f"the policy cancels at {self._age}"
             )
+
+
+# Checks of what a policy decides alone, which hold as soon as it has taken over.
+AT_ONCE = (Weighing, Cancelling, Lead)

@@ -139,6 +139,8 @@ class Turns(LogCheck):
     def __init__(self) -> None:
         # A newcomer joined the round: its turn may lie before one that is already folded.
         self._newcomer = False
+        # A policy that sums in the order of arrival may have taken over tickets with turns.
+        self._unsettled = False
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
@@ -151,9 +153,11 @@ class Turns(LogCheck):
                 tickets = [state.tickets.get(part.ticket) for part in parts]
                 turns = [t.turn for t in tickets if t is not None and t.turn is not None]
                 falls = any(later <= earlier for earlier, later in zip(turns, turns[1:], strict=False))
-                if falls and not self._newcomer:
+                if falls and not (self._newcomer or self._unsettled):
                     yield f"version {version} sums turns {turns}, which should only rise"
                 self._newcomer = False
+            case e.Policy() | e.Settled():
+                self._unsettled = isinstance(entry.fact, e.Policy)
 
 
 class Refusals(LogCheck):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pslab.runs.folder import Run, RunError, Summary
-from pslab.runs.report import policy_label
+from pslab.runs.report import run_label
 
 # The losses of this many versions are averaged and compared with a threshold: single batches are noisy.
 WINDOW = 10
@@ -198,7 +198,7 @@ def _label(run: Measured, runs: Sequence[Measured], varied: Sequence[str]) -> st
     same = [other for other in runs if other.settings.get("policy.name") == policy]
     knobs = [key for key in _varied(same) if key.startswith("policy.")]
     # The usual label, unless runs of this policy differ in their knobs: then those are spelled out.
-    head = str(policy) if knobs else policy_label(run.run.summary.policy)
+    head = str(policy) if knobs else run_label(run.run.summary)
     others = [key for key in varied if not key.startswith("policy.") and key in run.settings]
     if knobs:
         head += f" ({', '.join(f'{_last(key)}={run.settings.get(key)}' for key in knobs)})"

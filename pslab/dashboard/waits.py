@@ -4,16 +4,19 @@ The log does not contain this. So the run's own policy is asked again on the sch
 `pslab.replay.whatif`), or during a simulation.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pslab.replay import schedule
 from pslab.replay.schedule import fold_of, job_of
 from pslab.replay.whatif import Counterfactual
 from psserver.coordinator import Coordinator, JobTerms, Record
 from psserver.coordinator.status import waited_for
+from psserver.policies import Policy, check_trusted
 from psserver.policies import build as build_policy
-from psserver.policies import check_trusted
+from pswire.decisions import entries
 
 # [worker, begin, end, event, releasers]; the event completes the phrase "waits for ...".
 Wait = list[object]
@@ -65,18 +68,28 @@ def waits_of(steps: Sequence[Record], *, trusted: bool) -> list[Wait]:
     Raises PolicyError when the policy is not available or not trusted.
     """
     job = job_of(steps)
-    check_trusted(str(job.policy["name"]), trusted)
-    knobs = {key: value for key, value in job.policy.items() if key != "name"}
-    policy = build_policy(str(job.policy["name"]), knobs, job.workers, job.servers)
+    policy = _policy_of(job.policy, job, trusted)
     terms = JobTerms(
         job.job, job.optimizer, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0
     )
     again, found = Counterfactual(terms, policy), WaitLog()
+    changes = deque((step.t, step.entry) for step in steps if isinstance(step.entry, entries.Policy))
     for move in _with_last_requests(schedule.schedule(steps)):
+        while changes and changes[0][0] < move.t:
+            t, change = changes.popleft()
+            again.change(_policy_of(change.policy, job, trusted), change, t)
+            found.look(again.coordinator, t)
         again.receive(move)
         found.look(again.coordinator, move.t)
     found.end(fold_of(steps).seconds)
     return found.waits
+
+
+def _policy_of(config: Mapping[str, Any], job: entries.Job, trusted: bool) -> Policy:
+    """Build a policy that the log names. Raises PolicyError, also for code that is not trusted."""
+    check_trusted(str(config["name"]), trusted)
+    knobs = {key: value for key, value in config.items() if key != "name"}
+    return build_policy(str(config["name"]), knobs, job.workers, job.servers)
 
 
 def _with_last_requests(moves: list[schedule.Move]) -> list[schedule.Move]:

@@ -158,7 +158,7 @@ def status_view(status: pb.StatusReply, rate: float | None = None) -> Renderable
 
 def remarks(status: pb.StatusReply, least: float, most: int | None = None) -> list[Text]:
     """Return the coordinator's note, and up to `most` sentences about workers that have waited `least` seconds."""
-    note = [Text(status.note, style="yellow")] if status.note else []
+    note = [Text(said, style="yellow") for said in (status.change, status.note) if said]
     return note + [Text(sentence) for sentence in waiting_sentences(status, least)[:most]]
 
 

@@ -1,6 +1,8 @@
 """Clients of the coordinator's status: for one question, and for repeated ones in a thread."""
 
+import json
 import threading
+from collections.abc import Mapping
 
 import grpc
 
@@ -32,6 +34,12 @@ class StatusUntrusted(StatusError):
     """One end does not trust the other, or does not use TLS."""
 
     code = ExitCode.UNTRUSTED
+
+
+class ChangeRefused(StatusError):
+    """The job refused a change of its policy, for the reason in the text."""
+
+    code = ExitCode.USAGE
 
 
 _DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
@@ -66,6 +74,17 @@ class StatusClient:
         except grpc.RpcError as error:
             raise self._explained(error) from error
 
+    def change_policy(self, name: str, knobs: Mapping[str, object], why: str) -> str:
+        """Have another policy take over; return when it does, as a sentence. Raises StatusError; ChangeRefused."""
+        request = pb.ChangePolicyRequest(name=name, knobs=json.dumps(knobs), why=why)
+        try:
+            reply = self._stub.ChangePolicy(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+                raise ChangeRefused(escaped(str(error.details()), SENTENCE)) from error
+            raise self._explained(error) from error
+        return escaped(reply.effect, SENTENCE)
+
     def _explained(self, error: grpc.RpcError) -> StatusError:
         if error.code() in _DENIED:
             return StatusUntrusted(f"{self._address}: {reason(error)}")
@@ -91,6 +110,7 @@ def printable(reply: pb.StatusReply) -> pb.StatusReply:
     """Escape the sentences of a reply in place. Raises BoundError for a field beyond its bound."""
     check(reply)
     reply.note = escaped(reply.note, SENTENCE)
+    reply.change = escaped(reply.change, SENTENCE)
     reply.folder = escaped(reply.folder, SENTENCE)
     for worker in reply.workers:
         worker.waiting_for = escaped(worker.waiting_for, SENTENCE)

@@ -100,7 +100,7 @@ def _fates_json(log: Fold) -> dict[str, Any]:
 
 
 def _policy(log: Fold) -> Mapping[str, Any]:
-    return {} if log.job is None else log.job.policy
+    return log.policy
 
 
 def alternative_json(folder: str, found: Alternative) -> dict[str, Any]:

@@ -114,6 +114,12 @@ class Counterfactual:
             while self._unblocked:
                 self._advance(self._unblocked.popleft(), due)
 
+    def change(self, policy: Policy, change: entries.Policy, t: float) -> None:
+        """Have another policy take over, as the log has it. Raises PolicyError if it cannot."""
+        self._take(self.coordinator.change_policy(policy, t, by=change.by, why=change.why))
+        while self._unblocked:
+            self._advance(self._unblocked.popleft(), t)
+
     def end(self, t: float) -> str:
         """End the schedule. Return why the policy ended the job before that, or an empty string."""
         stopped = self.coordinator.stopped

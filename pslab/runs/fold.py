@@ -63,7 +63,8 @@ def mean_of(histogram: Mapping[int, int]) -> float:
 class Fold:
     """The state after the entries so far.
 
-    `job`: with the name and servers of the newest restore. `version`: the newest one; None before the initial values.
+    `job`: with the name and servers of the newest restore. `policy`: name and knobs of the one that decides; `changes`:
+    the times at which it changed, with their entries. `version`: the newest one; None before the initial values.
     `began`: seconds at the first grant; `seconds`: at the last entry up to the stop.
     `members`: by worker, in the order of their first joins.
     `held`: tickets without a fate, in the order of their grants; `held_of`: the same by worker. `tickets`: with
@@ -76,6 +77,8 @@ class Fold:
     def __init__(self, *, remember: bool = False) -> None:
         self.entries = 0
         self.job: e.Job | None = None
+        self.policy: Mapping[str, Any] = {}
+        self.changes: list[tuple[float, e.Policy]] = []
         self.stop: e.Stop | None = None
         self.version: int | None = None
         self.began: float | None = None
@@ -145,6 +148,11 @@ class Fold:
 
     def _job(self, fact: e.Job, t: float) -> None:
         self.job = fact
+        self.policy = fact.policy
+
+    def _policy(self, fact: e.Policy, t: float) -> None:
+        self.policy = fact.policy
+        self.changes.append((t, fact))
 
     def _restore(self, fact: e.Restore, t: float) -> None:
         self.stop, self.seconds = None, t
@@ -234,6 +242,7 @@ class Fold:
 # The other kinds change nothing here. A refused update takes effect through the drops that follow it.
 _TAKE: Mapping[type[e.Entry], Callable[[Fold, Any, float], None]] = {
     e.Job: Fold._job,
+    e.Policy: Fold._policy,
     e.Restore: Fold._restore,
     e.Stop: Fold._stop,
     e.Join: Fold._join,

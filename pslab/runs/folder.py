@@ -84,6 +84,8 @@ class Summary:
     success: bool
     reason: str
     missing: Mapping[str, Any] = field(default_factory=dict)
+    # Name and knobs of the policy before the first change while the job ran; empty if there was none.
+    began_with: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def missing_text(self) -> str:
@@ -144,6 +146,7 @@ class Summary:
                 success=bool(record["success"]),
                 reason=str(record["reason"]),
                 missing=dict(record.get("missing", {})),
+                began_with=dict(record.get("began_with", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{file}: is no summary: {_short(error)}") from error
@@ -257,7 +260,7 @@ class Run:
         joined = sorted(found.members)
         return Summary(
             job=found.job.job,
-            policy=found.job.policy,
+            policy=found.policy,
             optimizer=found.job.optimizer,
             servers=found.job.servers,
             workers=len(joined),
@@ -268,6 +271,7 @@ class Run:
             contributions={worker: _contribution(found, worker) for worker in joined},
             staleness={worker: found.staleness[worker] for worker in joined},
             weights_sha256=None,
+            began_with=found.job.policy if found.changes else {},
             success=False,
             reason="cut off, or still running: there is no summary.json",
         )
@@ -281,6 +285,10 @@ class Run:
         for section, knobs in (("policy", summary.policy), ("optimizer", summary.optimizer)):
             found = {key: value for key, value in found.items() if not key.startswith(f"{section}.")}
             found |= _dotted(section, knobs)
+        if summary.began_with:
+            found |= {f"policy.began_with.{key}": value for key, value in summary.began_with.items()}
+            planned = self.experiment.policy.then if (self.path / EXPERIMENT).is_file() else []
+            found["policy.then"] = [change.model_dump() for change in planned]
         found.pop("run.name", None)
         return found
 

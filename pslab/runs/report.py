@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pslab.display.status import number
-from pslab.runs.folder import Run, RunError
+from pslab.runs.folder import Run, RunError, Summary
 from psserver.policies.builtin import BUILTIN
-from pswire.decisions.entries import Note
+from pswire.decisions.entries import Note, Policy
 from pswire.knobs import knobs_of
 
 # Okabe and Ito's palette, which any kind of colour vision can distinguish.
@@ -123,18 +123,15 @@ def _loss(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> None:
 
 
 def _draw_notes(axes: Any, run: Run, colour: str) -> None:
-    """Mark each note of an operator by a line with its text."""
+    """Mark each note of an operator, and each change of the policy, by a line with its text."""
     began = run.began or 0.0
     for entry in run.decisions():
-        if isinstance(entry.fact, Note):
+        if isinstance(entry.fact, Note | Policy):
             at = entry.t - began
             axes.axvline(at, color=colour, linestyle=":", linewidth=1)
             place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "xytext": (3, 0)}
-            text = (
-                entry.fact.text
-                if len(entry.fact.text) <= LONGEST_NOTE
-                else f"{entry.fact.text[:LONGEST_NOTE]}..."
-            )
+            said = entry.fact.text if isinstance(entry.fact, Note) else policy_label(entry.fact.policy)
+            text = said if len(said) <= LONGEST_NOTE else f"{said[:LONGEST_NOTE]}..."
             axes.annotate(text, (at, 0.02), rotation=90, fontsize=7, color=colour, **place)
 
 
@@ -232,9 +229,15 @@ def policy_label(policy: Any) -> str:
     return f"{name} ({', '.join(changed)})" if changed else name
 
 
+def run_label(summary: Summary) -> str:
+    """Return the run's policy; if another has taken over meanwhile, the first and the last."""
+    last = policy_label(summary.policy)
+    return f"{policy_label(summary.began_with)}, at last {last}" if summary.began_with else last
+
+
 def labels(runs: Sequence[Run]) -> list[str]:
     """Return each run's policy, with the folder's name if two runs have the same one."""
-    plain = [policy_label(run.summary.policy) for run in runs]
+    plain = [run_label(run.summary) for run in runs]
     counts = Counter(plain)
     return [
         label if counts[label] == 1 else f"{label}, {run.name}"

@@ -21,6 +21,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.optimizers.schedules import Schedule
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
+from psserver.policy_plan import plan_of
 from psserver.shard_bounds import ShardBounds
 from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
@@ -61,7 +62,7 @@ def build(
     queue = EventQueue()
     link_faults = LinkFaults(links.latency, faults.loss, faults.duplicate, faults.resend)
     cluster = Cluster(
-        _terms(experiment, optimizer),
+        replace(_terms(experiment, optimizer), plan=plan_of(experiment, policy, optimizer)),
         policy,
         _store(experiment, policy, replace(optimizer, schedule=reschedule(optimizer.schedule)), made),
         batches=partial(_batches, experiment),
@@ -81,7 +82,8 @@ def build(
     for number in numbers:
         if not link_faults.perfect:
             chance = stream(experiment.run.seed, number, "messages")
-        cluster.add_worker(number, step_times(experiment, number), chance, made[number])
+        worker = cluster.add_worker(number, step_times(experiment, number), chance, made[number])
+        worker.own_batches = simulation.batches * experiment.job.epochs
     schedule_faults(cluster, faults)
     if simulation.seconds:
         queue.at(simulation.seconds, _time_is_up, cluster, simulation.seconds)

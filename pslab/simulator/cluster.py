@@ -17,6 +17,7 @@ from pslab.simulator.worker import Worker
 from pslab.simulator.worker_data import Dealing
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, Trial
 from psserver.coordinator.assurance import Assurance
+from psserver.coordinator.progress import Extent
 from psserver.policies import Policy
 from psserver.shard import NonfiniteError
 from pswire import protocol
@@ -140,9 +141,8 @@ class Cluster:
         self._route(self.coordinator.stop(reason, self.queue.now, success=success, cause=cause))
 
     def change_policy(self, policy: Policy) -> None:
-        """Let another policy decide from now on. Raises PolicyError if it cannot take over."""
-        self._route(self.coordinator.change_policy(policy, self.queue.now))
-        self.policy = policy
+        """Let another policy take over, as by an operator. Raises PolicyError if it cannot."""
+        self._route(self.coordinator.change_policy(policy, self.queue.now, by="you"))
 
     # Requests of workers. One of a former incarnation is refused.
 
@@ -172,6 +172,9 @@ class Cluster:
         ordinary, norm = True, math.nan
         if isinstance(request, Commit):
             ordinary, norm = self._ordinary(request.ticket), self.store.norm(request.ticket)
+            total = worker.own_batches or getattr(worker.trainer, "total_batches", 0)
+            if self.terms.plan and total:
+                self.coordinator.set_extent(worker.name, Extent(1, total))
         name, now = worker.name, self.queue.now
         self._route(self.coordinator.handle(name, incarnation, request, now, ordinary=ordinary, norm=norm))
         if type(request) in _LAST:

@@ -58,6 +58,8 @@ class Worker:
         self.life = 0
         self.alive = False
         self.trainer = trainer
+        # Batches of its own data where only time is simulated; 0: none, or unknown.
+        self.own_batches = 0
         self.up, self.down = up, down
         # The number of steps begun, and why the worker left early; empty if it did not.
         self.steps = 0

@@ -165,7 +165,8 @@ class Claim:
 def claims(run: Run) -> list[Claim]:
     """Return the laws that hold for a run; empty if none is known. Raises RunError if the run cannot be read."""
     found = steady(run)
-    if not found.versions:
+    # The formulas are of one policy for the whole run.
+    if not found.versions or run.summary.began_with:
         return []
     return [*_staleness(run, found), *_times(run, found), *_rate(run, found)]
 

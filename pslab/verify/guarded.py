@@ -12,7 +12,7 @@ from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy
 from pslab.verify.trace_format import act
 from psserver.coordinator import Coordinator, Output, Record
 from psserver.optimizers import build as build_optimizer
-from psserver.policies import TensorParts, build
+from psserver.policies import Policy, TensorParts, build
 from psserver.shard import Shard
 from pswire.decisions.entries import Apply, Cancel, Drop, Entry, Fold, Grant
 from pswire.model.plan import VariableSpec, make_plan
@@ -86,9 +86,8 @@ class Case:
     @property
     def head(self) -> list[str]:
         """The head of a trace."""
-        knobs = [f"{name}={_toml(value)}" for name, value in self.knobs.items()]
         return [
-            f"policy: {' '.join([self.policy, *knobs])}",
+            f"policy: {named(self.policy, self.knobs)}",
             f"workers: {self.workers}",
             f"worker_timeout: {TIMEOUT:g}",
         ]
@@ -115,6 +114,9 @@ class GuardedHarness(CoordinatorHarness):
         self.guard.compare(self.coordinator)
         self.servers.somebody_can_move(self.coordinator)
         return outputs
+
+    def built(self, name: str, knobs: Mapping[str, object]) -> Policy:
+        return TimeLimitedPolicy(super().built(name, knobs))
 
     def commits(self, worker: str, ticket: int | None = None, **facts: Any) -> list[Output]:
         held = self.holds(worker) if ticket is None else ticket
@@ -161,7 +163,7 @@ def possible(harness: GuardedHarness, line: str) -> bool:
     """Return True if an honest worker can do that now. A commit's payload is staged first, as by a real worker."""
     who, verb, *rest = line.split()
     member = harness.coordinator.roster.present.get(who)
-    if verb in ("seconds", "joins"):
+    if verb in ("seconds", "joins", "becomes"):
         return True
     if member is None:
         return False
@@ -182,6 +184,11 @@ def decisions(log: Iterable[Record]) -> list[Entry]:
     """Return the policy's decisions."""
     kinds = Grant | Fold | Apply | Drop | Cancel
     return [record.entry for record in log if isinstance(record.entry, kinds)]
+
+
+def named(name: str, knobs: Mapping[str, object]) -> str:
+    """Return a policy as a trace has it."""
+    return " ".join([name, *(f"{knob}={_toml(value)}" for knob, value in knobs.items())])
 
 
 def _toml(value: object) -> str:

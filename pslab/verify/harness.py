@@ -51,7 +51,7 @@ class CoordinatorHarness:
             self.take(self.coordinator.declare_work(self.work, self.now))
 
     def _policy(self) -> Policy:
-        return build(self.policy, self.knobs, self.workers) if isinstance(self.policy, str) else self.policy
+        return self.built(self.policy, self.knobs) if isinstance(self.policy, str) else self.policy
 
     def _new(self) -> Coordinator:
         settings: dict[str, Any] = {
@@ -146,6 +146,14 @@ class CoordinatorHarness:
         return self.take(
             self.coordinator.handle(worker, self.incarnation(worker), protocol.Done(ends), self.now)
         )
+
+    def changes_policy(self, name: str, knobs: Mapping[str, object], why: str = "") -> list[Output]:
+        """Have an operator change the policy. Raises PolicyError."""
+        policy = self.built(name, knobs)
+        return self.take(self.coordinator.change_policy(policy, self.now, by="operator", why=why))
+
+    def built(self, name: str, knobs: Mapping[str, object]) -> Policy:
+        return build(name, knobs, self.workers)
 
     def passes(self, seconds: float) -> list[Output]:
         self.now += seconds

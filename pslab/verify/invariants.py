@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pslab.runs.fold import COMMITTED, OPEN, Fold, Ticket
 from psserver.coordinator import Coordinator, Record
@@ -23,10 +24,14 @@ def expect(holds: bool, sentence: str) -> None:
 class FactsCheck:
     """The facts of policy `name` with these knobs, in a job of `workers`. A policy that is not built in has none.
 
-    Methods raise InvariantViolation.
+    `former`: tickets that are left from before it took over, for which it answers only in part. Methods raise
+    InvariantViolation.
     """
 
-    def __init__(self, name: str, knobs: Mapping[str, object], workers: int) -> None:
+    def __init__(
+        self, name: str, knobs: Mapping[str, object], workers: int, former: frozenset[int] = frozenset()
+    ) -> None:
+        self.former = former
         self._name = name
         self._facts = facts(name, knobs, workers)
 
@@ -40,20 +45,21 @@ class FactsCheck:
         if self._facts is None:
             return
         name, known = self._name, self._facts
-        staleness, workers = [p.staleness for p in parts], [p.worker for p in parts]
-        if known.size is not None:
+        workers = [p.worker for p in parts]
+        staleness = [p.staleness for p in parts if p.ticket not in self.former]
+        if known.size is not None and not self.former:
             expect(
                 len(workers) <= known.size,
                 f"{name} applies at most {known.size} gradients at a time, here {len(workers)}",
             )
-        if known.distinct:
+        if known.distinct and not self.former:
             expect(len(set(workers)) == len(workers), f"{name} takes one gradient per worker: {workers}")
         expect(len(workers) >= known.fewest, f"{name} needs {known.fewest} gradients, got {workers}")
         bound = known.max_staleness
         if bound is not None:
-            expect(max(staleness) <= bound, f"{name} applies staleness {staleness}, bound {bound}")
+            expect(max(staleness, default=0) <= bound, f"{name} applies staleness {staleness}, bound {bound}")
 
-    def dropped(self, staleness: int, reason: str, pending: int) -> None:
+    def dropped(self, ticket: int, staleness: int, reason: str, pending: int) -> None:
         """Check a drop. `pending`: committed contributions without a fate, not counting this one."""
         if self._facts is None or reason in ("stopped", NONFINITE):
             return
@@ -70,7 +76,10 @@ class FactsCheck:
             return
         bound = known.max_staleness
         expect(
-            reason == "stale" and known.drops and bound is not None and staleness > bound,
+            reason == "stale"
+            and (known.drops or ticket in self.former)
+            and bound is not None
+            and staleness > bound,
             f"{name} drops a gradient of staleness {staleness}: {reason}",
         )
 
@@ -92,6 +101,7 @@ class Guard:
     def __init__(self, policy: str, knobs: Mapping[str, object], workers: int) -> None:
         self.log = Fold(remember=True)
         self.facts_check = FactsCheck(policy, knobs, workers)
+        self._workers = workers
         # The number of tickets that were granted ahead.
         self.ahead = 0
         # Commits of each worker that takes part, as the policy counts them.
@@ -141,7 +151,7 @@ class Guard:
             case entries.Drop(worker, ticket, staleness, reason):
                 self._check_pending(worker, ticket, current - staleness)
                 others = sum(held.state == COMMITTED for held in log.held.values()) - 1
-                self.facts_check.dropped(staleness, reason, others)
+                self.facts_check.dropped(ticket, staleness, reason, others)
             case entries.Cancel(worker, ticket, _):
                 self._check_open(worker, ticket)
                 self._cancelled(worker)
@@ -149,12 +159,30 @@ class Guard:
                 held = [ticket.number for ticket in log.open_of(worker)]
                 expect(not held, f"{worker} is gone or done, and holds ticket {held}")
                 self.clocks.pop(worker, None)
+            case entries.Policy(policy):
+                self._changed(dict(policy))
+            case entries.Settled():
+                left = self.facts_check.former & log.held.keys()
+                expect(
+                    not left,
+                    f"the policy settles, and tickets {sorted(left)} are left from before its change",
+                )
+                self.facts_check.former = frozenset()
             case entries.Timer(tag, at):
                 expect(not stopped, f"timer {tag} fires after the stop")
                 expect(round(self._time * 1e6) >= at, f"timer {tag} fires before {at} us")
             case entries.Stop(_, version, _):
                 expect(not stopped and version == current, f"a second stop, or one at {version}")
                 expect(not log.held, f"left undecided: {list(log.held)}")
+
+    def _changed(self, policy: dict[str, Any]) -> None:
+        """Check a change of the policy, and hold the new one to its facts."""
+        log = self.log
+        waiting = [ticket.number for ticket in log.held.values() if ticket.state == COMMITTED]
+        expect(not waiting, f"the policy changes while tickets {waiting} wait for an update")
+        name, former = policy.pop("name"), frozenset(log.held)
+        self.facts_check = FactsCheck(name, policy, self._workers, former)
+        self.clocks = dict.fromkeys(self.clocks, 0)
 
     def _check_grant(self, worker: str, ticket: int, *, ahead: bool) -> None:
         expect(ticket not in self.log.tickets, f"ticket {ticket} is granted a second time")

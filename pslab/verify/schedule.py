@@ -7,20 +7,25 @@ play the same scenes.
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from pslab.verify.clients import Adversary, Client
-from pslab.verify.guarded import TIMEOUT, StagedShard
+from pslab.verify.guarded import TIMEOUT, StagedShard, named
 from pslab.verify.invariants import Guard, InvariantViolation, expect
 from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.status import report
-from psserver.policies import build
+from psserver.policies import PolicyError, build
 from pswire import protocol
 from pswire.protocol import received
 from psworker.engine import Abandon, Commit, Done, Ready, Request
+
+# A policy's name and knobs.
+Named = tuple[str, Mapping[str, object]]
+# One of so many scenes begins with a change of the policy, where there are others.
+CHANGE = 24
 
 
 class ChoiceSource(Protocol):
@@ -69,10 +74,12 @@ class Schedule:
         servers: bool = False,
         eager: bool = False,
         phases: int = 1,
+        others: Sequence[Named] = (),
     ) -> None:
-        """`eager`: workers ask ahead. `phases`: of each worker's process, which stays if there are several."""
+        """`eager`: workers ask ahead. `phases`: of each worker's process, which stays if there are several. `others`:
+        policies to which an operator may change it."""
         self.choices = choices
-        self.eager = eager
+        self.eager, self.others, self.size = eager, others, workers
         self.now = 0.0
         terms = JobTerms(job="j", optimizer={"name": "sgd"}, workers=workers, worker_timeout=TIMEOUT)
         self.policy = TimeLimitedPolicy(build(policy, knobs, workers))
@@ -113,6 +120,8 @@ class Schedule:
         """Play `steps` random scenes, then no more faults: the job must come to its end."""
         pick = self.choices.pick
         for _ in range(steps):
+            if self.others and not pick(CHANGE):
+                self.change_policy(*self.others[pick(len(self.others))])
             self.scene(self.clients[self.names[pick(len(self.names))]], pick(64))
             if self.coordinator.stopped is not None:
                 break
@@ -285,6 +294,16 @@ class Schedule:
             self._act(client, "leaves")
             who, leave = (client.worker, client.incarnation), protocol.Leave("had enough")
             self.take(self.coordinator.handle(*who, leave, self.now))
+
+    def change_policy(self, name: str, knobs: Mapping[str, object]) -> None:
+        """Have an operator change the policy, who may be refused."""
+        self.acts.append(f"policy becomes {named(name, knobs)}")
+        policy = TimeLimitedPolicy(build(name, knobs, self.size))
+        try:
+            outputs = self.coordinator.change_policy(policy, self.now, by="operator")
+        except PolicyError:
+            return
+        self.take(outputs)
 
     def wait(self, seconds: float) -> None:
         """Let time pass; where a timer is set, perhaps just until it is due."""

@@ -40,6 +40,16 @@ class TimeLimitedPolicy(Policy):
     def explain(self, worker: str) -> Waiting | None:
         return self._within(lambda: self.policy.explain(worker), "explain")
 
+    @property
+    def rests(self) -> bool:
+        return self.policy.rests
+
+    def check_succession(self, former: Policy) -> None:
+        self.policy.check_succession(former.policy if isinstance(former, TimeLimitedPolicy) else former)
+
+    def succeed(self, former: Policy, t: float) -> None:
+        self.policy.succeed(former.policy if isinstance(former, TimeLimitedPolicy) else former, t)
+
     def state(self) -> Mapping[str, object]:
         return self.policy.state()
 

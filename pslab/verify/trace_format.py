@@ -10,6 +10,7 @@ comment. A replay reads only the head and the acts:
     shards answer finite    or nonfinite: the answer to that
     w0 commits ends         and "w0 abandons ends": the work unit has no more parts; the head then has
                             "work: units=3 epochs=2 batches=4"
+    policy becomes async    or "policy becomes bounded max_staleness=2": an operator changes it while the job runs
     servers crash           all restart from the newest checkpoint; the log after it is void, and workers join again
 """
 
@@ -22,6 +23,7 @@ from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import JoinRefused, Output, Record, Send, Trial
 from psserver.coordinator.status import explain
 from psserver.coordinator.work.units import WorkTerms
+from psserver.policies import PolicyError
 from pswire import protocol
 from pswire.config.toml import read_toml
 from pswire.decisions.entries import Entry, Part
@@ -54,14 +56,17 @@ def replay(path: Path) -> tuple[str, CoordinatorHarness]:
 def _harness(head: list[str]) -> CoordinatorHarness:
     terms: dict[str, Any] = dict(line.split(": ", 1) for line in head)
     name, *knobs = terms.pop("policy").split()
-    values: dict[str, Any] = {key: _value(text) for key, text in (knob.split("=") for knob in knobs)}
     workers = int(terms.pop("workers"))
     numbers: dict[str, Any] = {
         key: int(number) for key, number in (pair.split("=") for pair in terms.pop("work", "").split())
     }
     work = WorkTerms(**numbers) if numbers else None
     settings = {key: _value(text) for key, text in terms.items()}
-    return CoordinatorHarness(name, values, workers, settings, now=0.0, work=work)
+    return CoordinatorHarness(name, _knobs(knobs), workers, settings, now=0.0, work=work)
+
+
+def _knobs(words: Iterable[str]) -> dict[str, Any]:
+    return {key: _value(text) for key, text in (word.split("=") for word in words)}
 
 
 def _value(text: str) -> Any:
@@ -109,6 +114,11 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
             harness.connects(who, harness.member(who).session)
         case "seconds", ["pass"]:
             harness.passes(float(who))
+        case "becomes", [name, *knobs]:
+            try:
+                harness.changes_policy(name, _knobs(knobs))
+            except PolicyError as refusal:
+                yield f"refused: {refusal}"
         case "crash", []:
             harness.servers_crash()
         case "waits", ["why?"]:

@@ -12,6 +12,7 @@ from psserver.checkpoint.store import Store
 from psserver.coordinator import CoordinatorState, JobTerms, Record
 from psserver.coordinator.state import agreement
 from psserver.policies import Policy
+from psserver.policies.policy import config_of
 from psserver.shard import ShardState
 from pswire.decisions import entries
 from pswire.model.plan import Plan, PlanError
@@ -57,7 +58,7 @@ def describe(
         plan.fingerprint,
         tuple(plan.variables),
         [table.to_json() for table in plan.tables],
-        to_plain({"name": policy.name, **policy.knobs}),
+        to_plain(config_of(policy)),
         to_plain(dict(terms.optimizer)),
         to_plain(policy.tensors.config),
         dict(files),

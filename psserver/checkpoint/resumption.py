@@ -13,6 +13,7 @@ from psserver.coordinator import Coordinator, JobTerms
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.state import reopened
 from psserver.policies import Policy
+from psserver.policies.policy import config_of
 from psserver.shard import ShardState, reshard
 from pswire.decisions.counting import Pending
 from pswire.model.plan import Plan, PlanError
@@ -51,7 +52,7 @@ def check_same_job(
 ) -> None:
     """Check that the job continues as it was saved; only the number of servers may differ. Raises CheckpointError."""
     for what, saved, now in (
-        ("policy", about.policy, to_plain({"name": policy.name, **policy.knobs})),
+        ("policy", about.policy, to_plain(config_of(policy))),
         ("policy's parts that see tensors", about.tensors, to_plain(policy.tensors.config)),
         ("optimizer", about.optimizer, to_plain(dict(optimizer))),
         ("number of workers", about.workers, workers),

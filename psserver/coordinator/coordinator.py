@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import ParamSpec, assert_never
 
 from psserver.coordinator.assurance import Assurance, Certain
+from psserver.coordinator.changes import Change
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.membership import Membership
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import JoinDeferred, Output
 from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.progress import Extent
 from psserver.coordinator.state import CoordinatorState, restore, save
 from psserver.coordinator.terms import JobTerms
 from psserver.coordinator.tickets.contributions import Contributions
@@ -22,6 +24,7 @@ from psserver.coordinator.view import CoordinatorView
 from psserver.coordinator.work.dealer import Dealer
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Policy
+from psserver.policies.policy import config_of
 from pswire import protocol
 from pswire.decisions import entries
 from pswire.records import StateError
@@ -76,7 +79,6 @@ class Coordinator(CoordinatorView):
         self, terms: JobTerms, policy: Policy, now: float, assurance: Assurance | None = None
     ) -> None:
         self.terms = terms
-        self.policy = policy
         self._assurance = assurance or Certain()
         ledger = Ledger(terms, now)
         driver = PolicyDriver(policy, ledger, self._assurance)
@@ -102,7 +104,7 @@ class Coordinator(CoordinatorView):
         ledger.record(
             entries.Job(
                 terms.job,
-                {"name": policy.name, **policy.knobs},
+                config_of(policy),
                 terms.optimizer,
                 terms.servers,
                 terms.workers,
@@ -166,18 +168,25 @@ class Coordinator(CoordinatorView):
 
     # Another policy
 
-    def check_succession(self, policy: Policy) -> None:
-        """Raises PolicyError when `policy` cannot take over from the present one while the job runs."""
-        self._driver.check_succession(policy)
+    def change_policy(self, policy: Policy, now: float, *, by: str, why: str = "") -> list[Output]:
+        """Let another policy decide as soon as no contribution waits for an update; see `changes`.
 
-    def change_policy(self, policy: Policy, now: float) -> list[Output]:
-        """Let another policy decide from now on, from the present one's state; for "what if" simulations.
-
-        The decision log does not record it, so it cannot be replayed. Raises PolicyError, with nothing changed.
+        Raises PolicyError, with nothing changed, while the job does not train, while another change waits, and for a
+        policy that cannot take over.
         """
-        self._driver.succeed(policy, now)
-        self.policy = policy
-        return self._ledger.emit()
+        self._driver.check_change(policy)
+        if self._driver.timers.pending:
+            self._driver.fire(now)
+        self._driver.changes.waiting = Change(policy, by, why)
+        return self._emit(now)
+
+    def check_change(self, policy: Policy) -> None:
+        """Raise PolicyError if `change_policy` would."""
+        self._driver.check_change(policy)
+
+    def set_extent(self, worker: str, extent: Extent) -> None:
+        """Learn how much data a worker has. Only the place of planned changes depends on it."""
+        self._ledger.extents[worker] = extent
 
     # Work units
 
@@ -200,6 +209,7 @@ class Coordinator(CoordinatorView):
         """End an input that may have returned a work unit to the queue."""
         if not self.trying:
             self._dealer.resume_standby(now)
+            self._driver.step_over(now)
         timers = self._driver.timers
         if timers.pending or timers.paused_since is not None:
             self._driver.pause_timers(now)

@@ -2,6 +2,7 @@
 
 from psserver.coordinator.members.roster import Member, Roster
 from psserver.coordinator.outputs import Output, Record, Send, Trial
+from psserver.coordinator.progress import Extent
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.table import Ticket, TicketEvent, TicketTable
 from psserver.coordinator.work.queue import WorkQueue
@@ -38,6 +39,8 @@ class Ledger:
         self.stopped: Stopped | None = None
         # Smoothed loss of recent commits; None before the first.
         self.loss: float | None = None
+        # How much data each worker has, if it says so.
+        self.extents: dict[str, Extent] = {}
         # Factor of the initial learning rate.
         self.lr_scale = 1.0
         # Smoothed seconds from grant to commit; None before the first.
@@ -139,6 +142,10 @@ class Ledger:
         enough = 0 < terms.checkpoint_versions <= version - self.saved_version
         if enough or 0 < terms.checkpoint_seconds <= now - self.saved_at:
             self._due = True
+
+    def save_soon(self) -> None:
+        """Have a checkpoint at the end of this input, if the job takes any."""
+        self._due = self._due or self.terms.checkpoints
 
     def checkpoint(self, now: float) -> None:
         """Order a checkpoint of the state after this input."""

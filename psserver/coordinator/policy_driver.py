@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from psserver.coordinator import outputs
 from psserver.coordinator.assurance import Assurance
+from psserver.coordinator.changes import PLAN, Change, Changes
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member, named
@@ -16,7 +17,6 @@ from psserver.policies import (
     Apply,
     Cancel,
     ClearTimer,
-    ComposedPolicy,
     Decision,
     Drop,
     Event,
@@ -33,6 +33,8 @@ from psserver.policies import (
     Timer,
     microseconds,
 )
+from psserver.policies.policy import config_of
+from psserver.policies.succession import successor
 from pswire import protocol
 from pswire.decisions import entries
 
@@ -92,6 +94,7 @@ class PolicyDriver:
         # The parts in the shards' open sum, in order.
         self.folded: dict[int, Part] = {}
         self.timers = Timers()
+        self.changes = Changes(ledger.terms.plan)
         # The time of the newest event, from which the policy counts.
         self._now = 0.0
         # The last time that was rounded for the log, and the result.
@@ -145,6 +148,7 @@ class PolicyDriver:
         except (Exception, SystemExit) as error:  # a policy must not end the server silently
             # PolicyError and TicketError explain a broken contract; any other is the policy's own.
             self._failed(f"on {event}", error, now)
+        self.step_over(now)
 
     def _failed(self, where: str, error: BaseException, now: float) -> None:
         kind = "" if isinstance(error, PolicyError | TicketError) else f"{type(error).__name__}: "
@@ -173,6 +177,7 @@ class PolicyDriver:
                 self._carry_out(trial.remaining, now)
             except (Exception, SystemExit) as error:
                 self._failed(f"after version {trial.update.version}", error, now)
+            self.step_over(now)
         else:
             self._refuse(trial, now)
         for number, event in enumerate(trial.held):
@@ -267,31 +272,88 @@ class PolicyDriver:
         paused = not ledger.started or self.trial is not None or not ledger.roster.present
         self.timers.pause(paused, microseconds(self.time(now)))
 
-    def check_succession(self, policy: Policy) -> None:
-        """Raise PolicyError if `policy` cannot continue from the present one's state."""
-        former = self.policy
-        if not (isinstance(former, ComposedPolicy) and isinstance(policy, ComposedPolicy)):
-            raise PolicyError("a policy can take over from another only if both are compositions of parts")
-        for what, has, wants in (
-            ("parts that see tensors", former.tensors, policy.tensors),
-            ("local rule", former.local_rule, policy.local_rule),
-            ("weight of a contribution", former.by_samples, policy.by_samples),
-        ):
-            if has != wants:
-                raise PolicyError(
-                    f"policy {policy.name} cannot take over from {former.name} while the job runs: "
-                    f"its {what} is another one, and shards and workers have theirs from the start"
-                )
+    # Changes of the policy
 
-    def succeed(self, policy: Policy, now: float) -> None:
-        """Let `policy` decide from now on, at once for waiting workers. Raises PolicyError, with nothing changed."""
-        self.check_succession(policy)
-        assert isinstance(policy, ComposedPolicy) and isinstance(self.policy, ComposedPolicy)
-        policy.succeed(self.policy, now)
+    def check_change(self, policy: Policy) -> None:
+        """Raise PolicyError if `policy` cannot be the next one now."""
+        ledger, waiting = self._ledger, self.changes.waiting
+        if ledger.stopped is not None or not ledger.started:
+            raise PolicyError(
+                "expected a job that trains, got one that has stopped, has not begun or gathers its workers again: "
+                "change the policy once it trains"
+            )
+        if waiting is not None:
+            raise PolicyError(
+                f"a change to policy {waiting.policy.name}, by {waiting.by}, waits for version {ledger.version + 1}: "
+                "expected one change at a time; ask again afterwards"
+            )
+        policy.check_succession(self.policy)
+
+    def step_over(self, now: float) -> None:
+        """After a step: let a change take effect that waits or is due, and note the end of an overlap."""
+        changes, ledger = self.changes, self._ledger
+        if changes.idle or ledger.stopped is not None or self.trial is not None:
+            return
+        self._settle(now)
+        if not ledger.started or not self.policy.rests:
+            return
+        if changes.waiting is None and (planned := changes.due(ledger)) is not None:
+            changes.planned += 1
+            try:
+                terms = ledger.terms
+                policy = successor(self.policy, planned.name, planned.knobs, terms.workers, terms.servers)
+            except PolicyError as error:
+                self._failed(f"at {planned.place}", error, now)
+                return
+            changes.waiting = Change(policy, PLAN, planned.why)
+        if changes.waiting is not None:
+            change, changes.waiting = changes.waiting, None
+            self._take_over(change, now)
+
+    def _take_over(self, change: Change, now: float) -> None:
+        """Let the policy of the change decide from here on, at once for waiting workers."""
+        ledger, changes, policy = self._ledger, self.changes, change.policy
+        former = config_of(self.policy)
+        policy.succeed(self.policy, self.time(now))
         self.policy, self.ahead = policy, policy.ahead
-        waiting = [m for m in self._ledger.roster.by_rank() if m.requested is not None and m.known_to_policy]
+        # The former policy's timers are no concern of the new one.
+        self.timers = Timers(paused_since=self.timers.paused_since)
+        entry = entries.Policy(config_of(policy), former, ledger.version, change.by, change.why)
+        ledger.record(entry, now)
+        changes.began_with = changes.began_with or former
+        changes.overlap = {ticket.number for ticket in ledger.tickets.in_state("open")}
+        changes.unsettled = True
+        if change.by != PLAN:
+            # A plan is followed again after a rollback. What a person has asked for is to survive one.
+            ledger.save_soon()
+        self._settle(now)
+        waiting = [m for m in ledger.roster.by_rank() if m.requested is not None and m.known_to_policy]
         if waiting:
             self.request(waiting[0], now)
+
+    def _settle(self, now: float) -> None:
+        """Note the end of the overlap, once no ticket is left from before the newest change."""
+        changes, ledger = self.changes, self._ledger
+        if changes.unsettled and not (changes.overlap & ledger.tickets.live.keys()):
+            changes.unsettled = False
+            changes.overlap.clear()
+            ledger.record(entries.Settled(ledger.version), now)
+
+    def describe_change(self) -> str:
+        """Say what changes of the policy are under way or to come; empty if none is."""
+        changes, ledger = self.changes, self._ledger
+        if changes.idle or ledger.stopped is not None:
+            return ""
+        if changes.waiting is not None:
+            return (
+                f"policy {changes.waiting.policy.name} takes over behind version {ledger.version + 1}, "
+                f"by {changes.waiting.by}"
+            )
+        if changes.unsettled:
+            left = len(changes.overlap & ledger.tickets.live.keys())
+            return f"policy {self.policy.name} has taken over; tickets from before it: {left}"
+        planned = changes.next
+        return "" if planned is None else f"policy {planned.name} takes over at {planned.place}, by plan"
 
     # Decisions
 

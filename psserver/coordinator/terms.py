@@ -8,6 +8,22 @@ TICKETS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """A change of the experiment's plan, due after `versions` versions, or, if that is 0, `percent` of the work."""
+
+    name: str
+    knobs: Mapping[str, object]
+    versions: int = 0
+    percent: float = 0.0
+    why: str = ""
+
+    @property
+    def place(self) -> str:
+        """When it is due, as a part of a sentence."""
+        return f"version {self.versions}" if self.versions else f"{self.percent:g} % of the work"
+
+
+@dataclass(frozen=True, slots=True)
 class JobTerms:
     """The terms that a job was started with. Times in seconds."""
 
@@ -45,6 +61,8 @@ class JobTerms:
     allow_missing: bool = True
     # Seconds that the largest payload may be under way.
     transfer: float = 0.0
+    # Changes of the policy, in order.
+    plan: tuple[Planned, ...] = ()
 
     @property
     def quorum(self) -> int:

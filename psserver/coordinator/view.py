@@ -1,15 +1,18 @@
 """The read-only interface of a coordinator."""
 
+from collections.abc import Mapping
+
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Roster
 from psserver.coordinator.members.waits import Wait, waits
 from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.progress import Extent
 from psserver.coordinator.terms import Stopped
 from psserver.coordinator.tickets.contributions import present_rate
 from psserver.coordinator.tickets.table import TicketTable
 from psserver.coordinator.work.queue import WorkQueue
-from psserver.policies import microseconds
+from psserver.policies import Policy, microseconds
 
 
 class CoordinatorView:
@@ -29,6 +32,26 @@ class CoordinatorView:
     def tickets(self) -> TicketTable:
         """Open, pending and recently settled tickets. Read only."""
         return self._ledger.tickets
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that decides at present."""
+        return self._driver.policy
+
+    @property
+    def began_with(self) -> Mapping[str, object]:
+        """Name and knobs of the policy with which the job began; empty if that still decides."""
+        return self._driver.changes.began_with
+
+    @property
+    def extents(self) -> Mapping[str, Extent]:
+        """How much data each worker has, of those that say so."""
+        return self._ledger.extents
+
+    @property
+    def change(self) -> str:
+        """What is known of changes of the policy, as a sentence; empty if none waits, overlaps or is planned."""
+        return self._driver.describe_change()
 
     @property
     def version(self) -> int:

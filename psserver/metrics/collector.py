@@ -54,7 +54,7 @@ class ServerCollector(Collector):
         yield from security_families(self._credentials, self._authorizer)
         if self._job is None or self._counts is None:
             return
-        terms, policy = self._job.terms, self._job.agreement.policy.name
+        terms, policy = self._job.terms, self._job.coordinator.policy.name
         about = {"job": terms.job, "policy": policy, "optimizer": str(terms.optimizer.get("name", ""))}
         yield InfoMetricFamily(f"{PREFIX}job", "What is trained, and how.", about)
         numbers = job_numbers(self._job, self._counts)

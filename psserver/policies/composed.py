@@ -263,22 +263,43 @@ class ComposedPolicy(Policy):
         self._view, self._examined_at = view, None
         self._at, self._set, self._passed = saved.deadline, saved.timer, saved.passed
 
-    def succeed(self, former: "ComposedPolicy", t: float) -> None:
-        """Take over from another composition at `t`, with its view of the job but without its gate's memory.
+    @property
+    def rests(self) -> bool:
+        return not self._view.buffer
 
-        Times go on where both need them. Where the former kept none, tickets that are open count from now on.
+    def check_succession(self, former: Policy) -> None:
+        if not isinstance(former, ComposedPolicy):
+            super().check_succession(former)
+            return
+        for what, has, wants in (
+            ("parts that see tensors", former.tensors, self.tensors),
+            ("local rule", former.local_rule, self.local_rule),
+            ("weight of a contribution", former.by_samples, self.by_samples),
+        ):
+            if has != wants:
+                raise PolicyError(
+                    f"policy {self.name} cannot take over from {former.name} while the job runs: "
+                    f"its {what} is another one, and shards and workers have theirs from the start"
+                )
+
+    def succeed(self, former: Policy, t: float) -> None:
+        """Take over from another composition that rests, with its view of the job but without its gate's memory.
+
+        All clocks start anew from the same number. Times go on where both need them. Where the former kept none,
+        tickets that are open count from now on.
         """
-        fresh, view = self._view.times, restored(save(former._view))
+        self.check_succession(former)
+        assert isinstance(former, ComposedPolicy)
+        fresh, view = self._view.times, restored(save(former._view), even=True)
         if fresh is None:
             view.times = None
         elif view.times is None:
             fresh.now = fresh.began = microseconds(t)
-            fresh.first = fresh.now if view.buffer else None
             view.times = fresh
             view.open = {number: replace(opened, at=fresh.now) for number, opened in view.open.items()}
+        else:
+            view.times.now, view.times.chosen, view.times.credit = microseconds(t), None, fresh.credit
         self._view, self._examined_at = view, None
-        # A timer that is set stays so: it is set anew or cleared at the next step, or fires without effect.
-        self._set = former._set
 
     # Events
 

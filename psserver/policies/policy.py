@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from psserver.policies.decisions import Decision
+from psserver.policies.decisions import Decision, PolicyError
 from psserver.policies.declarations import BARE, PLAIN, LocalRule, TensorParts
 from psserver.policies.events import Event
 from pswire.records import StateError
@@ -22,6 +22,11 @@ class Waiting:
     event: str
     releasers: tuple[str, ...] = ()
     timer: str = ""
+
+
+def config_of(policy: "Policy") -> dict[str, object]:
+    """Return name and knobs, as the decision log has them."""
+    return {"name": policy.name, **policy.knobs}
 
 
 class Policy(ABC):
@@ -71,6 +76,22 @@ class Policy(ABC):
     @abstractmethod
     def explain(self, worker: str) -> Waiting | None:
         """Return what would release a waiting worker; None if it does not wait."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether no contribution waits for its update, so that another policy may take over."""
+        return False
+
+    def check_succession(self, former: "Policy") -> None:
+        """Raise PolicyError unless this policy, which is new, can take over from `former` while the job runs."""
+        raise PolicyError(
+            f"policy {self.name} cannot take over from {former.name} while the job runs: expected two compositions of "
+            "parts, as the built-in policies are"
+        )
+
+    def succeed(self, former: "Policy", t: float) -> None:
+        """Take over from `former` at `t` seconds of the job. Raises PolicyError, with nothing changed."""
+        self.check_succession(former)
 
     def state(self) -> Mapping[str, object]:
         """Return everything that the policy remembers, JSON-able. Called between two events.

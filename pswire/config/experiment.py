@@ -17,6 +17,7 @@ from pswire.config.run_sections import (
     ClusterSection,
     JobSection,
     OptimizerSection,
+    PolicyChange,
     PolicySection,
     RunSection,
     SecuritySection,
@@ -179,7 +180,7 @@ class Experiment(Section):
         tables: dict[str, dict[str, object]] = {
             "run": self.run.model_dump(),
             "cluster": self.cluster.written,
-            "policy": self.policy.model_dump(),
+            "policy": self.policy.written,
             "optimizer": self.optimizer.model_dump(),
         }
         if self.optimizer.name == FROM_JOB:
@@ -263,6 +264,7 @@ def _known_keys() -> dict[str, list[str]]:
         "cluster.place": PlaceSection,
         "cluster.place.servers": ServerPlace,
         "cluster.place.workers": WorkerPlace,
+        "policy.then": PolicyChange,
         "faults.crashes": Crash,
         "faults.leaves": Leave,
         "faults.joins": Join,

@@ -179,6 +179,39 @@ class ClusterSection(Section):
         return "float32" if self.transport == "shared-memory" else self.wire_dtype
 
 
+class PolicyChange(Section):
+    """[[policy.then]]: another policy, or other knobs of the one before, that takes over while the job runs."""
+
+    model_config = ConfigDict(extra="allow")
+
+    after: Annotated[
+        str,
+        _like(r"[0-9]{1,2}(\.[0-9]{1,3})? ?%|[1-9][0-9]{0,8} ?versions?", "25 %, 500 versions or the like"),
+    ]
+    """when: a share of the job's work, as `25 %`, or a number of versions, as `500 versions`"""
+
+    name: Annotated[str, Field(max_length=64)] = ""
+    """a built-in policy, every other key being one of its knobs; empty: the policy before, with other knobs"""
+
+    why: Annotated[str, Field(max_length=500)] = ""
+    """a reason, for the log"""
+
+    @property
+    def versions(self) -> int:
+        """The number of versions; 0 for a share."""
+        return 0 if "%" in self.after else int(self.after.split("v")[0])
+
+    @property
+    def percent(self) -> float:
+        """The share of the work; 0 for a number of versions."""
+        return float(self.after.rstrip("% ")) if "%" in self.after else 0.0
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """The knobs that are given."""
+        return dict(self.model_extra or {})
+
+
 class PolicySection(Section):
     """[policy]: a name and free knobs."""
 
@@ -187,10 +220,18 @@ class PolicySection(Section):
     name: Annotated[Name, Flag((SERVER, RUN), name="policy", metavar="NAME")] = "sync"
     """a built-in policy, or `module:Class`; every other key is one of its knobs"""
 
+    then: Annotated[list[PolicyChange], Field(max_length=64)] = []
+    """changes while the job runs, in order"""
+
     @property
     def knobs(self) -> dict[str, Any]:
-        """All keys but the name, for `psserver.policies.build`."""
+        """The policy's own keys, for `psserver.policies.build`."""
         return dict(self.model_extra or {})
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The keys that a file needs."""
+        return self.model_dump(exclude=None if self.then else {"then"})
 
 
 class OptimizerSection(Section):

@@ -419,6 +419,36 @@ class Timer(LogEntry):
 
 
 @record
+class Policy(LogEntry):
+    """Another policy decides from here on, with no contribution waiting for an update. Tickets that are open are judged
+    by it at their commits."""
+
+    event = "policy_changed"
+
+    policy: Mapping[str, Any] = about("the policy's name and knobs")
+    former: Mapping[str, Any] = about("those of the policy before it")
+    version: int = about("the newest version; the next is the first that the policy makes")
+    by: str = about("who asked for it: an operator, `plan` for the experiment file, or a controller")
+    why: str = about("the reason that was given", default="")
+
+    def sentence(self) -> str:
+        said = f": {self.why}" if self.why else ""
+        return f"policy {_named(self.policy)} takes over from {_named(self.former)}, by {self.by}{said}"
+
+
+@record
+class Settled(LogEntry):
+    """The last ticket that was open when the policy changed has its fate: the policy's guarantee holds in full."""
+
+    event = "policy_settled"
+
+    version: int = about("the newest version")
+
+    def sentence(self) -> str:
+        return "the policy has settled: no ticket is left from before it"
+
+
+@record
 class Checkpoint(LogEntry):
     """All state after this entry is to be saved. Whether the disks took it is known from the store alone."""
 
@@ -479,7 +509,8 @@ class Stop(LogEntry):
 
 Entry = (
     Job | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse
-    | Drop | Cancel | Abandon | Lost | Back | Leave | Done | Timer | Checkpoint | Restore | Note | Stop
+    | Drop | Cancel | Abandon | Lost | Back | Leave | Done | Timer | Policy | Settled | Checkpoint | Restore | Note
+    | Stop
 )  # fmt: skip
 
 KINDS: Final[Mapping[str, type[Entry]]] = {kind.kind: kind for kind in get_args(Entry)}

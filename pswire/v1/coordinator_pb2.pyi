@@ -1229,6 +1229,8 @@ class StatusReply(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     SECURITY_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
+    POLICY_KNOBS_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
     EVALUATIONS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     phase: _builtins.str
@@ -1257,6 +1259,11 @@ class StatusReply(_message.Message):
     """
     folder: _builtins.str
     """The path of the run folder on the machine of server 0; empty if there is none."""
+    policy_knobs: _builtins.str
+    """With StatusRequest.entries_from: a server remembers the newest hundred.
+    The knobs of `policy`, and what is known of changes of it, as a sentence.
+    """
+    change: _builtins.str
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
     @_builtins.property
@@ -1272,9 +1279,7 @@ class StatusReply(_message.Message):
         """Absent if the length of the job is unknown."""
 
     @_builtins.property
-    def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Evaluation]:
-        """With StatusRequest.entries_from: a server remembers the newest hundred."""
-
+    def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Evaluation]: ...
     def __init__(
         self,
         *,
@@ -1301,11 +1306,13 @@ class StatusReply(_message.Message):
         progress: Global___Progress | None = ...,
         security: _builtins.str = ...,
         folder: _builtins.str = ...,
+        policy_knobs: _builtins.str = ...,
+        change: _builtins.str = ...,
         evaluations: _abc.Iterable[Global___Evaluation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "evaluations", b"evaluations", "folder", b"folder", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "progress", b"progress", "samples", b"samples", "seconds", b"seconds", "security", b"security", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "change", b"change", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "evaluations", b"evaluations", "folder", b"folder", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "policy_knobs", b"policy_knobs", "progress", b"progress", "samples", b"samples", "seconds", b"seconds", "security", b"security", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1541,3 +1548,51 @@ class NoteReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NoteReply: _TypeAlias = NoteReply  # noqa: Y015
+
+@_typing.final
+class ChangePolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KNOBS_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """A built-in policy."""
+    knobs: _builtins.str
+    """An object of the policy's knobs that differ from their defaults."""
+    why: _builtins.str
+    """The operator's reason; may be empty."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        knobs: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["knobs", b"knobs", "name", b"name", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangePolicyRequest: _TypeAlias = ChangePolicyRequest  # noqa: Y015
+
+@_typing.final
+class ChangePolicyReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EFFECT_FIELD_NUMBER: _builtins.int
+    effect: _builtins.str
+    """When it takes effect, as a sentence."""
+    def __init__(
+        self,
+        *,
+        effect: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effect", b"effect"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangePolicyReply: _TypeAlias = ChangePolicyReply  # noqa: Y015

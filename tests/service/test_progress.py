@@ -6,8 +6,9 @@ import numpy as np
 
 import psworker
 from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator.progress import Extent
 from psserver.coordinator.work.units import WorkTerms
-from psserver.service.job.reports import Extent, Progress
+from psserver.service.job.reports import Progress
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.serving import serving, wait_until
 
@@ -23,9 +24,9 @@ def commit(harness: CoordinatorHarness, worker: str, batch: int) -> None:
 def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() -> None:
     job, progress = harness(2), Progress()
     assert progress.measure(job.coordinator, 0.0) is None
-    progress.set_extent("w0", Extent(2, 10))
+    job.coordinator.set_extent("w0", Extent(2, 10))
     assert progress.measure(job.coordinator, 0.0) is None
-    progress.set_extent("w1", Extent(2, 6))
+    job.coordinator.set_extent("w1", Extent(2, 6))
     found = progress.measure(job.coordinator, 0.0)
     assert found is not None and (found.epoch, found.epochs, found.done, found.total) == (1, 2, 0, 16)
     assert found.unit == "batches" and math.isnan(found.seconds_left)
@@ -33,7 +34,7 @@ def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() ->
 
 def test_the_time_that_is_left_follows_from_the_pace() -> None:
     job, progress = harness(1), Progress()
-    progress.set_extent("w0", Extent(2, 10))
+    job.coordinator.set_extent("w0", Extent(2, 10))
     for second in range(4):
         progress.look(job.coordinator, float(second))
         commit(job, "w0", batch=second)
@@ -50,7 +51,7 @@ def test_the_time_that_is_left_follows_from_the_pace() -> None:
 def test_the_job_takes_as_long_as_its_slowest_worker() -> None:
     job, progress = harness(2), Progress()
     for worker in ("w0", "w1"):
-        progress.set_extent(worker, Extent(1, 20))
+        job.coordinator.set_extent(worker, Extent(1, 20))
     progress.look(job.coordinator, 0.0)
     for second in range(1, 9):
         # w0 has ten batches in the time of one of w1's.
@@ -69,7 +70,7 @@ def test_the_job_takes_as_long_as_its_slowest_worker() -> None:
 def test_nobody_waits_for_the_data_of_one_that_is_lost() -> None:
     job, progress = harness(2), Progress()
     for worker, batches in (("w0", 10), ("w1", 1000)):
-        progress.set_extent(worker, Extent(1, batches))
+        job.coordinator.set_extent(worker, Extent(1, batches))
     for second in range(6):
         for worker in ("w0", "w1"):
             job.coordinator.roster.tally(worker).next_batch = second
@@ -86,10 +87,10 @@ def test_a_limit_of_versions_counts_where_it_comes_first() -> None:
     commit(job, "w0", 0)
     found = progress.measure(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit, found.epochs) == (1, 4, "versions", 0)
-    progress.set_extent("w0", Extent(1, 100))
+    job.coordinator.set_extent("w0", Extent(1, 100))
     found = progress.measure(job.coordinator, 1.0)
     assert found is not None and found.unit == "versions"
-    progress.set_extent("w0", Extent(1, 2))
+    job.coordinator.set_extent("w0", Extent(1, 2))
     found = progress.measure(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit) == (1, 2, "batches")
 

@@ -41,7 +41,10 @@ def test_reflection_lists_the_services(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("service", "methods"),
     [
-        ("pswire.v1.Coordinator", ["Join", "Session", "Status", "GatherEpoch", "Note", "Locate"]),
+        (
+            "pswire.v1.Coordinator",
+            ["Join", "Session", "Status", "GatherEpoch", "Note", "ChangePolicy", "Locate"],
+        ),
         ("pswire.v1.Shard", ["Push", "Pull", "Exchange", "Follow"]),
     ],
 )

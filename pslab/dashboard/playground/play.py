@@ -24,7 +24,7 @@ from pslab.simulator.faults import schedule_faults
 from psserver.coordinator.outputs import Record
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import PolicyError
-from psserver.policies import build as build_policy
+from psserver.policies.succession import successor
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.config.sections import FaultsSection
 from psworker.job.errors import JobError
@@ -70,8 +70,8 @@ def prepare(cluster: Cluster, before: Experiment, after: Experiment, at: float, 
     if (before.policy.name, before.policy.knobs) != (after.policy.name, after.policy.knobs):
         size = after.cluster
         try:
-            policy = build_policy(after.policy.name, after.policy.knobs, size.workers, size.servers)
-            cluster.coordinator.check_succession(policy)
+            former = cluster.coordinator.policy
+            policy = successor(former, after.policy.name, after.policy.knobs, size.workers, size.servers)
         except PolicyError as error:
             raise SettingsError(str(error)) from error
         changes.append(partial(cluster.change_policy, policy))

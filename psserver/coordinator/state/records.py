@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from psserver.coordinator.changes import ChangeState
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.terms import Stopped
 from psserver.coordinator.tickets.table import Ticket
@@ -40,9 +41,9 @@ class CoordinatorState:
     `entries`: number of the next log entry. `began` and all other times are seconds of
     the clock of the process that saved it. `tickets`: open and pending ones in the order of their grants.
     `settled`: the remembered ones, each worker's oldest first. `folded`: parts in the shards' open sum,
-    in order. `refused`: the latest run of refused updates, with contributions of `refused_workers`.
-    `policy_state`: the policy's own. Sessions authenticate a worker's process, so keep a saved state as private as a
-    key.
+    in order. `refused`: the latest run of refused updates, with contributions of `refused_workers`. `policy`, `knobs`,
+    `policy_state`: of the policy that decides; `changes`: what led to it. Sessions authenticate a worker's process, so
+    keep a saved state as private as a key.
     """
 
     workers: int
@@ -88,6 +89,7 @@ class CoordinatorState:
     timers: list[tuple[str, int]] = field(default_factory=list)
     timers_paused_since: int | None = None
     timers_idle: int = 0
+    changes: ChangeState = field(default_factory=ChangeState)
 
     def to_json(self) -> dict[str, object]:
         """Return plain data for `json.dumps(..., allow_nan=False)`."""

@@ -1,6 +1,7 @@
 """Save and restore a coordinator's state."""
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,9 @@ from psserver.coordinator.terms import JobTerms
 from psserver.coordinator.tickets.table import Ticket, TicketTable
 from psserver.coordinator.timers import Timers
 from psserver.coordinator.work.queue import WorkQueue
-from psserver.policies import Policy
+from psserver.policies import Policy, PolicyError, build
+from psserver.policies.loading import spec_of
+from psserver.policies.policy import config_of
 from pswire.records import StateError, to_plain
 
 
@@ -59,6 +62,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         timers=list(driver.timers.pending.items()),
         timers_paused_since=driver.timers.paused_since,
         timers_idle=driver.timers.idle,
+        changes=driver.changes.state(),
     )
 
 
@@ -98,7 +102,6 @@ def restore(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     Raises StateError, with nothing changed, unless ledger and driver are new, job, policy and knobs are the same, the
     policy accepts its own state, and the state is consistent.
     """
-    policy = driver.policy
     if ledger.entries:
         raise StateError(f"expected a new coordinator, this one has written {ledger.entries} entries")
     for name, expected in _job(ledger.terms).items():
@@ -106,16 +109,15 @@ def restore(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
             raise StateError(
                 f"expected the state of a job with {name} = {expected}, got one with {name} = {getattr(state, name)}"
             )
-    knobs = to_plain(policy.knobs)
-    if (state.policy, state.knobs) != (policy.name, knobs):
-        raise StateError(
-            f"expected the state of policy {policy.name} with {knobs}, got one of {state.policy} with {state.knobs}"
-        )
     check(state)
+    policy = present_policy(state, driver.policy)
+    waiting = state.changes.waiting and _built(state, *state.changes.waiting[:2])
     roster, tickets = roster_from(state, shift), tickets_from(state, shift)
     tickets.next_number = max(tickets.next_number, ledger.terms.first_ticket)
     _restore_policy(policy, state.policy_state)
     # From here on nothing can fail.
+    driver.policy, driver.ahead = policy, policy.ahead
+    driver.changes.restore(state.changes, waiting)
     driver.folded = {part.ticket: part for part in state.folded}
     driver.timers = Timers(tuple(state.timers), state.timers_paused_since, state.timers_idle)
     driver.refusals = Refusals(state.refused, dict.fromkeys(state.refused_workers))
@@ -135,10 +137,39 @@ def restore(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     ledger.work = None if state.work is None else WorkQueue.restored(state.work)
 
 
+def present_policy(state: CoordinatorState, policy: Policy) -> Policy:
+    """Return the policy that decides in `state`, new: `policy`, with which the job began, or the one that took over.
+
+    Raises StateError unless the job began with `policy`, and for a policy that cannot have taken over.
+    """
+    began = state.changes.began_with or {"name": state.policy, **state.knobs}
+    configured = to_plain(config_of(policy))
+    if began != configured:
+        raise StateError(f"expected the state of a job that began with policy {configured}, got {began}")
+    if not state.changes.began_with:
+        return policy
+    present = _built(state, state.policy, state.knobs)
+    try:
+        present.check_succession(policy)
+    except PolicyError as error:
+        raise StateError(str(error)) from error
+    return present
+
+
+def _built(state: CoordinatorState, name: str, knobs: Mapping[str, object]) -> Policy:
+    """Build a policy that a change has named. Raises StateError; a state names no code of its own."""
+    try:
+        spec_of(name)
+        return build(name, knobs, state.workers, state.servers)
+    except PolicyError as error:
+        raise StateError(f"coordinator state: {error}") from error
+
+
 def reopened(state: CoordinatorState, policy: Policy) -> CoordinatorState:
     """Return a stopped job's state as one that can continue; return any other state as it is.
 
-    The policy begins with the state of `policy`, which is new, because it never learned the fate of its last tickets.
+    `policy`: a new one of the kind with which the job began. The one that decides begins anew, because it never learned
+    the fate of its last tickets.
     """
     if state.stopped is None:
         return state
@@ -149,7 +180,7 @@ def reopened(state: CoordinatorState, policy: Policy) -> CoordinatorState:
         timers=[],
         timers_paused_since=None,
         timers_idle=0,
-        policy_state=_policy_state(policy),
+        policy_state=_policy_state(present_policy(state, policy)),
         members=[replace(member, known_to_policy=False) for member in state.members],
     )
 

@@ -1,5 +1,6 @@
 """The job as its peers see it: sessions, work, time, and its status."""
 
+import json
 import logging
 import math
 import time
@@ -8,10 +9,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from psserver.checkpoint import Checkpoint
+from psserver.codec_rules import check_codec
 from psserver.coordinator import Coordinator, JobTerms
+from psserver.coordinator.progress import Extent
 from psserver.coordinator.status import JobReport, report
 from psserver.optimizers import Optimizer
-from psserver.policies import Policy
+from psserver.policies import Policy, PolicyError
+from psserver.policies.succession import successor
 from psserver.service.errors import precondition
 from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.guard.limits import capacity
@@ -19,7 +23,7 @@ from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider
 from psserver.service.job.joining import JobModel, Joining, resume
 from psserver.service.job.outbox import Outbox
-from psserver.service.job.reports import Epochs, Evaluations, Extent, Progress
+from psserver.service.job.reports import Epochs, Evaluations, Progress
 from psserver.service.job.run_log import LogFlush, RunLog
 from psserver.service.store.checkpoints import PATIENCE, limit
 from psserver.service.store.host import ShardHost
@@ -245,7 +249,7 @@ class Job:
         """Record how much data a member has."""
         member = self.coordinator.roster.present.get(worker)
         if member is not None and member.incarnation == incarnation:
-            self.progress.set_extent(worker, extent)
+            self.coordinator.set_extent(worker, extent)
 
     def tell_carriers(self, worker: str, incarnation: int, carriers: Sequence[str]) -> None:
         """Record how a member's payloads travel to each server."""
@@ -254,6 +258,22 @@ class Job:
             self.carriers[worker] = carriers[: self.terms.servers]
 
     # Time and the outside world
+
+    def changed_policy(self, name: str, knobs: str) -> Policy:
+        """Build the policy that is to take over, with its knobs as JSON. Raises PolicyError if it cannot."""
+        try:
+            given = json.loads(knobs or "{}")
+        except ValueError as error:
+            raise PolicyError(
+                f"knobs of policy {name}: expected a JSON object, got {knobs[:80]!r}"
+            ) from error
+        if not isinstance(given, dict):
+            raise PolicyError(f"knobs of policy {name}: expected a JSON object, got {knobs[:80]!r}")
+        agreement, terms = self.agreement, self.agreement.terms
+        policy = successor(self.coordinator.policy, name, given, terms.workers, terms.servers)
+        if agreement.codec is not None:
+            check_codec(agreement.codec, policy, agreement.optimizer)
+        return policy
 
     def give_up(self, worker: str, reason: str) -> None:
         """Remove a worker that is present but does not take part."""

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -12,6 +12,7 @@ import grpc
 from psserver.coordinator import Coordinator
 from psserver.coordinator.epochs import EpochSums, Report, Totals
 from psserver.coordinator.members.roster import named
+from psserver.coordinator.progress import JobProgress, dealt, measured
 from psserver.service.errors import Refused
 from psserver.service.job.decider import Decider
 from pswire.logs.events import event
@@ -133,42 +134,16 @@ class Evaluations:
 LOOK_EVERY, LOOKS = 1.0, 60
 
 
-@dataclass(frozen=True, slots=True)
-class JobProgress:
-    """Progress of a job: `done` of `total` `unit`. `epoch` counts from 1 (0: no epochs). `seconds_left`: NaN
-    without a pace."""
-
-    epoch: int
-    epochs: int
-    done: int
-    total: int
-    unit: str
-    seconds_left: float
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """How much data a worker has."""
-
-    epochs: int
-    batches: int
-
-
 class Progress:
-    """Progress of one job: epochs, batches and the time left, for people. No decision depends on it.
+    """Progress of one job: epochs, batches and the time left, for people.
 
-    A worker's extent and pace are kept by name, so there are no more of them than tallies.
+    A worker's pace is kept by name, so there are no more of them than tallies.
     """
 
     def __init__(self) -> None:
-        self._extents: dict[str, Extent] = {}
         # Samples by unit, or by worker for its own batches: time, and how much was done.
         self._looks: dict[str, deque[tuple[float, int]]] = {}
         self._looked = -math.inf
-
-    def set_extent(self, worker: str, extent: Extent) -> None:
-        """Record the extent of a member."""
-        self._extents[worker] = extent
 
     def look(self, coordinator: Coordinator, now: float) -> None:
         """Sample the pace, from time to time."""
@@ -183,7 +158,7 @@ class Progress:
 
     def measure(self, coordinator: Coordinator, now: float) -> JobProgress | None:
         """Return the progress; None if the length of the job is unknown."""
-        found = self._measured(coordinator)
+        found = measured(coordinator)
         if found is None:
             return None
         left = 0.0
@@ -199,12 +174,12 @@ class Progress:
         Where work units are dealt, other workers take up what one has left.
         """
         if coordinator.work is not None:
-            found = _dealt(coordinator)
+            found = dealt(coordinator)
             left = 0 if coordinator.work.complete else max(1, found.total - found.done)
             return {"batches": {}, found.unit: left} if left else {}
         batches = dict[str, int | None]()
         for name in sorted(coordinator.roster.unfinished):
-            extent, batch = self._extents.get(name), coordinator.roster.tally(name).next_batch
+            extent, batch = coordinator.extents.get(name), coordinator.roster.tally(name).next_batch
             batches[name] = None if extent is None else max(0, extent.batches - batch)
         for name, tally in coordinator.roster.tallies.items():
             if tally.missed and batches.get(name, 0) is not None:
@@ -217,7 +192,7 @@ class Progress:
         Workers with data of their own do not take each other's, so the job ends with the slowest that is present.
         All else is done together.
         """
-        found = self._measured(coordinator)
+        found = measured(coordinator)
         if found is None:
             return []
         if found.unit != "batches":
@@ -227,11 +202,11 @@ class Progress:
         return [
             (
                 name,
-                min(roster.tally(name).next_batch, self._extents[name].batches),
-                self._extents[name].batches,
+                min(roster.tally(name).next_batch, coordinator.extents[name].batches),
+                coordinator.extents[name].batches,
             )
             for name in needed
-            if name in self._extents
+            if name in coordinator.extents
         ]
 
     def _left(self, name: str, done: int, total: int, now: float) -> float:
@@ -242,48 +217,3 @@ class Progress:
         if not looks or now <= looks[0][0] or done <= looks[0][1]:
             return math.nan
         return (total - done) * (now - looks[0][0]) / (done - looks[0][1])
-
-    def _measured(self, coordinator: Coordinator) -> JobProgress | None:
-        data = _dealt(coordinator) if coordinator.work is not None else self._own(coordinator)
-        versions = coordinator.terms.versions
-        if not versions:
-            return data
-        limit = JobProgress(0, 0, min(coordinator.version, versions), versions, "versions", math.nan)
-        if data is None or not data.total:
-            return limit
-        # The job ends with whichever comes first.
-        return data if data.done / data.total > limit.done / limit.total else limit
-
-    def _own(self, coordinator: Coordinator) -> JobProgress | None:
-        """Measure workers with data of their own; None until each has reported its extent."""
-        roster = coordinator.roster
-        taking_part = [name for name, tally in roster.tallies.items() if tally.arrived]
-        taking_part = [n for n in taking_part if n in roster.present or n in self._extents]
-        if not taking_part or any(name not in self._extents for name in taking_part):
-            return None
-        done = total = 0
-        epochs = max(self._extents[name].epochs for name in taking_part)
-        epoch = epochs
-        for name in taking_part:
-            extent, batch = self._extents[name], roster.tally(name).next_batch
-            done, total = done + min(batch, extent.batches), total + extent.batches
-            if name in roster.present and extent.batches:
-                epoch = min(epoch, _epoch(batch, extent.batches, extent.epochs))
-        return JobProgress(epoch, epochs, done, total, "batches", math.nan)
-
-
-def _dealt(coordinator: Coordinator) -> JobProgress:
-    work = coordinator.work
-    assert work is not None
-    terms = work.terms
-    if work.parts:
-        done, total = work.counted + work.skipped, terms.units * terms.epochs * work.parts
-        return JobProgress(_epoch(done, total, terms.epochs), terms.epochs, done, total, "parts", math.nan)
-    total = terms.units * terms.epochs
-    done = max(0, total - work.fresh - len(work.held) - len(work.lost))
-    return JobProgress(_epoch(done, total, terms.epochs), terms.epochs, done, total, "units", math.nan)
-
-
-def _epoch(done: int, total: int, epochs: int) -> int:
-    """Return the epoch that is under way."""
-    return min(epochs, done * epochs // total + 1) if total else 0

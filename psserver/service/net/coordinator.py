@@ -1,6 +1,7 @@
-"""The coordinator's unary methods: Join, GatherEpoch, Locate, Note, Status."""
+"""The coordinator's unary methods: Join, GatherEpoch, Locate, Note, ChangePolicy, Status."""
 
 import asyncio
+import json
 import logging
 import math
 import time
@@ -10,7 +11,7 @@ import grpc
 from psserver import receipts
 from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.work.units import MAX_DESCRIPTION, WorkError, WorkTerms
-from psserver.policies import LocalRule
+from psserver.policies import LocalRule, PolicyError
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.authorization import Names, Peer
 from psserver.service.guard.rates import (
@@ -36,6 +37,7 @@ from pswire.messages import MessageCodec, specs_from_wire, specs_to_wire
 from pswire.model.plan import Plan, PlanError
 from pswire.model.tables import tables_from_text
 from pswire.model.variables import check_dimensions
+from pswire.records import to_plain
 from pswire.transport.codecs import WireDtypeError
 from pswire.transport.wire import codec_numbered, deltas_numbered
 from pswire.v1 import coordinator_pb2 as pb
@@ -291,13 +293,36 @@ class CoordinatorRpc:
             raise invalid("expected a text, got an empty one")
         if not job.decider.opened or job.stopped() is not None:
             raise precondition("expected a job that goes on: it has not begun yet, or has stopped")
-        if not self._notes.allows(address):
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE, f"too many notes from {address or 'this address'}: wait"
-            )
-        self._notes.spend(address)
+        self._spend(address)
         job.decider.input(lambda coordinator, now: coordinator.note(request.text, now))
         return pb.NoteReply()
+
+    async def change_policy(self, request: pb.ChangePolicyRequest, call: Call) -> pb.ChangePolicyReply:
+        job, caller = self._job, call.caller
+        if not job.decider.opened:
+            raise precondition("expected a job that trains: it has not begun yet")
+        self._spend(caller.address)
+        try:
+            policy = job.changed_policy(request.name, request.knobs)
+            job.decider.coordinator.check_change(policy)
+        except PolicyError as error:
+            raise precondition(str(error)) from error
+        by = caller.peer.credential or caller.address or "an operator on this machine"
+        job.decider.input(
+            lambda coordinator, now: coordinator.change_policy(policy, now, by=by, why=request.why)
+        )
+        return pb.ChangePolicyReply(
+            effect=job.coordinator.change or f"policy {policy.name} decides from now on"
+        )
+
+    def _spend(self, address: str) -> None:
+        """Count one remark or change of an operator. Raises Refused beyond the rate of an address."""
+        if not self._notes.allows(address):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"too many notes and changes from {address or 'this address'}: wait",
+            )
+        self._notes.spend(address)
 
     # Status
 
@@ -316,7 +341,9 @@ class CoordinatorRpc:
         reply.folder = self._folder
         reply.seconds = time.monotonic() - job.began
         optimizer = job.agreement.optimizer
-        reply.policy = job.agreement.policy.name
+        reply.policy = job.coordinator.policy.name
+        reply.policy_knobs = json.dumps(to_plain(job.coordinator.policy.knobs))
+        reply.change = job.coordinator.change
         reply.optimizer = FROM_JOB if optimizer is None else optimizer.name
         own = pb.ServerStatus(
             task_index=0,

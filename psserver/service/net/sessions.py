@@ -6,11 +6,11 @@ import logging
 import grpc
 
 from psserver import receipts
+from psserver.coordinator.progress import Extent
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.rates import Arrivals, TokenBucket
 from psserver.service.job.job import Job
 from psserver.service.job.outbox import Outbox
-from psserver.service.job.reports import Extent
 from psserver.service.net.registration import Call, bounded, parsed
 from pswire import protocol
 from pswire.bounds import BoundError, check

@@ -1,8 +1,8 @@
 """Status: the state of a job and its servers as one message."""
 
+from psserver.coordinator.progress import JobProgress
 from psserver.coordinator.status import JobReport
 from psserver.service.guard.ledger import MemoryUse
-from psserver.service.job.reports import JobProgress
 from pswire.messages import REASON, MessageCodec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2

@@ -1,0 +1,39 @@
+"""Which policy may take over from another one while the job runs."""
+
+from collections.abc import Mapping
+
+from psserver.policies.decisions import PolicyError
+from psserver.policies.loading import build, names, spec_of
+from psserver.policies.policy import Policy
+
+
+def successor(former: Policy, name: str, knobs: Mapping[str, object], workers: int, servers: int) -> Policy:
+    """Build the built-in policy `name`, which is to take over from `former`.
+
+    Raises PolicyError for an unknown policy or knob, and for a policy that cannot take over, with those that can.
+    """
+    if ":" in name:
+        raise PolicyError(f"policy {name} is code: expected a built-in policy, for a job that runs already")
+    spec_of(name)
+    policy = build(name, knobs, workers, servers)
+    try:
+        policy.check_succession(former)
+    except PolicyError as error:
+        able = successors(former, workers, servers)
+        instead = f"expected {', '.join(able)}" if able else "no other can, either"
+        raise PolicyError(
+            f"{error}; {instead}, or continue from a checkpoint's weights as another job"
+        ) from error
+    return policy
+
+
+def successors(former: Policy, workers: int, servers: int) -> list[str]:
+    """Return the built-in policies that can take over from `former`, with their default knobs."""
+    found = []
+    for name in names():
+        try:
+            build(name, {}, workers, servers).check_succession(former)
+        except PolicyError:
+            continue
+        found.append(name)
+    return found
