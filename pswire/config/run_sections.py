@@ -186,6 +186,7 @@ class PolicyChange(Section):
 
     after: Annotated[
         str,
+        Field(min_length=1),
         _like(r"[0-9]{1,2}(\.[0-9]{1,3})? ?%|[1-9][0-9]{0,8} ?versions?", "25 %, 500 versions or the like"),
     ]
     """when: a share of the job's work, as `25 %`, or a number of versions, as `500 versions`"""

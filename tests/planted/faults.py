@@ -401,9 +401,112 @@ FAULTS: Final = (
     ),
     Fault(
         "a policy with a deadline that takes over has no times",
-        "fresh.first = fresh.now if view.buffer else None «view.times = fresh»",
+        "fresh.now = fresh.began = microseconds(t) «view.times = fresh»",
         "pass",
         ("dashboard/test_play.py",),
+    ),
+    # Another policy while the job runs
+    Fault(
+        "a policy takes over while a contribution waits",
+        "def rests(self) -> bool: return «not self._view.buffer»",
+        "True",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "a policy settles while a ticket from before is open",
+        "if changes.unsettled and «not (changes.overlap & ledger.tickets.live.keys())»",
+        "True",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "clocks go on under the policy that takes over",
+        "restored(save(former._view), even=«True»)",
+        "False",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "timers of the former policy fire under the new one",
+        "self.timers = «Timers(paused_since=self.timers.paused_since)»",
+        "self.timers",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "a second change replaces the one that waits",
+        "if «waiting is not None»: raise PolicyError",
+        "False",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "a policy changes during a recovery",
+        "if ledger.stopped is not None «or not ledger.started»: raise PolicyError",
+        "",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "a planned change comes again and again",
+        "changes.planned += «1»",
+        "0",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "a saved state forgets which planned changes were made",
+        "self.unsettled, «self.planned»,",
+        "0",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "a saved state forgets the tickets from before a change",
+        "«sorted(self.overlap)», self.unsettled",
+        "[]",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "a change by hand is not saved before the next checkpoint",
+        "«ledger.save_soon()»",
+        "pass",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "a guarantee is checked in full before the policy has settled",
+        "if «not self._unsettled or isinstance(check, AT_ONCE)»: yield from found",
+        "True",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "the check holds a new policy to nothing at once",
+        "AT_ONCE = «(Weighing, Cancelling, Lead)»",
+        "()",
+        ("lab/test_check_changes.py",),
+    ),
+    Fault(
+        "another local rule may take over",
+        '("local rule", former.local_rule, «self.local_rule»)',
+        "former.local_rule",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "a change forgets the learning rate that was set in the check",
+        "Start(former, tuple(workers), «self._set_scale»)",
+        "1.0",
+        ("lab/test_check_changes.py",),
+    ),
+    Fault(
+        "a share of the work is taken for a number of batches",
+        "100 * found.done >= «planned.percent * found.total»",
+        "planned.percent",
+        ("coordinator/test_policy_changes.py",),
+    ),
+    Fault(
+        "a planned change without a name forgets the other knobs",
+        "else (name, «knobs | change.knobs»)",
+        "change.knobs",
+        ("simulator/test_policy_plan.py",),
+    ),
+    Fault(
+        "a change is not checked against the codec",
+        "check_codec(agreement.codec, «policy», agreement.optimizer)",
+        "agreement.policy",
+        ("service/test_policy_changes.py",),
     ),
     # The advisor, and code of the user's own
     Fault(

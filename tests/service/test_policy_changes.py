@@ -90,6 +90,14 @@ def test_what_cannot_change_is_refused_and_the_job_goes_on(sentences: Recorder) 
     assert cluster.servers[0].ended() == ExitCode.OK
 
 
+def test_a_policy_that_cancels_cannot_take_over_from_workers_whose_codec_remembers() -> None:
+    with serving() as cluster, psworker.connect(cluster.hosts, START, wire_dtype="int8") as session:
+        step(session)
+        with refused(grpc.StatusCode.FAILED_PRECONDITION):
+            change(cluster, "k-sync", "{}")
+        change(cluster, "async", "{}")
+
+
 def test_changes_have_the_rate_of_notes() -> None:
     with serving() as cluster, psworker.connect(cluster.hosts, START) as session:
         step(session)

@@ -1,0 +1,64 @@
+"""[[policy.then]] of an experiment file: read strictly, tried out before anything starts, followed by a simulation."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslab.launch.experiments import checked
+from psserver.policies import PolicyError, build
+from psserver.policy_plan import plan_of
+from pswire.config.experiment import ExperimentError, parse_experiment
+from pswire.config.toml import read_toml
+from tests.sentences import Recorder
+
+
+def document(*changes: dict[str, Any], **policy: Any) -> dict[str, Any]:
+    return {"cluster": {"workers": 4}, "policy": {"name": "sync", **policy, "then": list(changes)}}
+
+
+def test_a_change_without_a_name_keeps_the_other_knobs() -> None:
+    experiment = parse_experiment(
+        document(
+            {"after": "25 %", "name": "bounded", "aggregate": 2, "max_staleness": 3},
+            {"after": "500 versions", "max_staleness": 1, "why": "near the end"},
+        )
+    )
+    first, second = plan_of(experiment, build("sync", {}, 4), None)
+    assert (first.percent, first.versions, first.name) == (25.0, 0, "bounded")
+    assert (second.percent, second.versions, second.why) == (0.0, 500, "near the end")
+    assert dict(second.knobs) == {"aggregate": 2, "max_staleness": 1}
+    assert parse_experiment(read_toml(experiment.to_toml())) == experiment
+
+
+def test_a_file_without_a_plan_is_written_as_before() -> None:
+    assert "then" not in parse_experiment(document()).to_toml()
+
+
+@pytest.mark.parametrize("after", ["", "25", "100 %", "0 versions", "-1 %", "five versions", "1e2 versions"])
+def test_a_place_that_is_none_is_refused(after: str) -> None:
+    with pytest.raises(ExperimentError):
+        parse_experiment(document({"after": after, "name": "async"}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{"after": "25 %", "name": "median"}],
+        [{"after": "25 %", "name": "async"}, {"after": "50 %", "name": "bounded", "max_stale": 1}],
+        [{"after": "25 %", "slack": 1}],
+        [{"after": "25 %", "name": "os:system"}],
+    ],
+)
+def test_a_plan_that_cannot_be_followed_is_refused_at_the_start(
+    changes: list[dict[str, Any]], sentences: Recorder
+) -> None:
+    experiment = parse_experiment(document(*changes))
+    with pytest.raises(PolicyError) as refusal:
+        plan_of(experiment, build("sync", {}, 4), None)
+    sentences.check(str(refusal.value))
+    job = parse_experiment(
+        document(*changes) | {"job": {"module": "tests/replay/dropout_digits.py:DropoutDigits"}}
+    )
+    with pytest.raises(ExperimentError):
+        checked(job, Path("experiment.toml"))
