@@ -193,6 +193,11 @@ def _train(
     section = experiment.workers.get(place.task_index) if place.task_index is not None else None
     chosen = options.device or (section.device if section else "auto")
     trainer = _trainer(experiment, chosen)
+    if trainer.tables and options.save_best is not None:
+        raise JobError(
+            "--save-best: the rows of the model's tables go on with other workers while worker 0 evaluates: expected "
+            "--save, for the last version, or ps-lab export --version"
+        )
     optimizer = requested_optimizer(trainer, len(place.hosts))
     with connect(
         place.hosts,
@@ -209,6 +214,7 @@ def _train(
         optimizer=optimizer,
         credentials=credentials,
         computes=computes("tensorflow", trainer.device),
+        tables=trainer.tables,
     ) as session:
         if optimizer is not None:
             from psworker.keras.translate import warn_of_clipping
@@ -229,7 +235,8 @@ def _train(
         outcome = train(session, trainer, experiment.job.epochs, report.progress, pause, evaluations)
         save = options.save
         if save is not None and outcome.stop is not None and outcome.stop.success:
-            trainer.save_model(session.plan.gather_by_name(session.pull_final()), save)
+            tables = {table.name: session.pull_table(table.name) for table in trainer.tables}
+            trainer.save_model(session.plan.gather_by_name(session.pull_final()), save, tables=tables)
             report.saved(save)
         return outcome
 

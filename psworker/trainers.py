@@ -40,6 +40,8 @@ def requested_optimizer(trainer: Any, servers: int = 1) -> dict[str, Any] | None
     from psworker.translating import TranslationError
 
     try:
+        # Nobody but the worker has the norm of a gradient that is rows in part.
+        servers = max(servers, 2) if trainer.tables else servers
         config = translate(trainer.optimizer, trainer.trained, servers=servers)
     except TranslationError as error:
         raise JobError(f"the optimizer of job {type(trainer.job).__name__}: {error}") from error

@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from pswire.logs.events import event
 from pswire.model.plan import Plan, Slice, VariableSpec
+from pswire.model.tables import Floats, Keys
 from psworker.data.payloads import Payload, Pieces, array_of
 from psworker.errors import Unsupported
 
@@ -37,6 +38,7 @@ class StepResult:
     logs: Mapping[str, Any] = field(
         default_factory=dict
     )  # of the last batch, as Keras' `train_step` returns them
+    rows: dict[str, tuple[Keys, Floats]] = field(default_factory=dict)  # gradients by table: keys, [n, dim]
 
     @property
     def flats(self) -> list[NDArray[Any]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pswire.model.plan import Plan, VariableSpec
 from psworker.backends import Landing, ModelError, StepResult
+from psworker.backends.lookups import LookedUp
 from psworker.errors import Unsupported
 
 # What Keras calls a variable without a name.
@@ -420,6 +421,13 @@ class Computation(Protocol):
         """Compute a contribution's first batch, and take back all that it changed but states of random generators."""
 
 
+class TableComputation(Computation, Protocol):
+    """A step that also takes a `LookedUp` for a batch."""
+
+    def find(self, batch: Any) -> Callable[[], LookedUp]:
+        """Return what finds the keys of a batch, for any thread."""
+
+
 class Backend(Protocol):
     """The module `fit` of a backend's package."""
 
@@ -478,7 +486,7 @@ def disturbed(step: FitStep) -> list[Any]:
 
 def samples_of(batch: Any) -> int:
     """Length of axis 0 of the first array in `batch` that has one; 1 for a batch of bare numbers."""
-    for leaf in keras.tree.flatten(batch):
+    for leaf in keras.tree.flatten(batch.batch if isinstance(batch, LookedUp) else batch):
         shape: tuple[int, ...] = getattr(leaf, "shape", ())
         if len(shape):
             return int(shape[0])

@@ -15,6 +15,8 @@ elif os.environ["KERAS_BACKEND"] == "jax":
     import psworker.backends.jax  # noqa: F401  (sets how JAX takes memory)
 from psworker.backends.keras import FitError
 from psworker.keras.distribution import distribute
+from psworker.keras.embedding import RemoteEmbedding, read_rows
+from psworker.keras.exporting import export
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.optimizer import RemoteOptimizer
 from psworker.keras.remote import Remote
@@ -28,9 +30,12 @@ __all__ = [
     "EmbeddedServerError",
     "FitError",
     "Remote",
+    "RemoteEmbedding",
     "RemoteError",
     "RemoteOptimizer",
     "TranslationError",
     "distribute",
+    "export",
+    "read_rows",
     "translate",
 ]

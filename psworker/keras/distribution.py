@@ -14,6 +14,7 @@ from pswire.addresses import Address
 from pswire.security.credentials import NO_TLS
 from psworker.backends.keras import FitError, backend
 from psworker.connecting import connect, worker_credentials
+from psworker.keras.converted import Converted
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.fit.membership import Membership
 from psworker.servers import EmbeddedServer, find_servers
@@ -34,6 +35,7 @@ def distribute(
     stay: bool | None = None,
     sharding: str = "none",
     metrics: str = "all",
+    remote: Sequence[str] = (),
     tls_ca: str | Path | None = None,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
@@ -60,6 +62,11 @@ def distribute(
     `metrics="all"`: the logs and history of an epoch cover all workers, and worker 0 validates for all; therefore each
     waits at the end of its epoch for the others, under any policy. "own": nobody waits; each worker's logs are its own,
     and each validates.
+
+    `remote`: names of `keras.layers.Embedding` layers whose rows become sparse tables on the servers: a worker then has
+    only those of its batch, instead of the whole weights. They begin as the layers' initializers say, on the servers.
+    When the model is saved, at the end of a fit and at `close` the layers have their weights again; compile the model
+    anew before you train it without servers. `RemoteEmbedding` layers need no mention.
 
     `tls_ca`, `tls_cert`, `tls_key` and `token_file` are those of `psworker.connect`, as PS_TLS_CA and the others of the
     environment; a server of its own, on loopback, needs none.
@@ -110,6 +117,7 @@ def distribute(
         credentials=credentials,
     )
     membership = Membership(place, own, join, task_index)
+    converted = Converted(model, remote)
     try:
         return Distributed(
             model,
@@ -119,8 +127,10 @@ def distribute(
             deals=sharding == "units" and place is not None,
             cuts=sharding == "auto" and place is not None,
             shares=metrics == "all",
+            converted=converted,
         )
     except BaseException:
+        converted.restore()
         membership.close()
         raise
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from pswire.model.variables import WholeTables
+from psworker.backends import ModelError
 from psworker.backends.tensorflow.variables import ModelVariables
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
 from psworker.job.job import OptimizerState
 from psworker.tensorflow.objectives.training import Training
+
+NO_TABLES: Final[WholeTables] = {}
 
 
 def save_model(
@@ -24,8 +28,10 @@ def save_model(
     weights: Mapping[str, np.ndarray],
     path: Path,
     optimizer: OptimizerState | None = None,
+    tables: WholeTables = NO_TABLES,
 ) -> str:
-    """Set the variables by name and write the model: `.keras`, or else a SavedModel folder.
+    """Set the variables by name and write the model: `.keras`, or else a SavedModel folder. Layers that look rows up in
+    `tables` become `IntegerLookup` and `Embedding`.
 
     A Keras model is saved as it was compiled, or with the job's Keras loss and metrics, so that `evaluate` works on
     what is loaded; a `.keras` file with the optimizer, too, so that `fit` goes on. Returns what the file has of that, a
@@ -35,7 +41,10 @@ def save_model(
     name = type(job).__name__
     named = Training(job, model).optimizer
     told = "without the optimizer's state, for which the format has no place"
-    if path.suffix == ".keras" and isinstance(model, keras.Model):
+    if tables:
+        model = _with_rows(name, model, tables)
+        told = "with its tables as Embedding layers, without the optimizer's state"
+    elif path.suffix == ".keras" and isinstance(model, keras.Model):
         told = _give_optimizer(job, model, variables, named, optimizer)
     with blame(f"writing the model of job {name}"):
         if path.suffix == ".keras":
@@ -80,6 +89,18 @@ def _give_optimizer(
     if state.config.get("exclude_from_weight_decay"):
         return "with the optimizer's state, but exclude_from_weight_decay, which Keras' files do not keep"
     return "with the optimizer's state"
+
+
+def _with_rows(name: str, model: Any, tables: WholeTables) -> Any:
+    """A plain Keras model."""
+    from psworker.keras.exporting import export
+
+    if not isinstance(model, keras.Model):
+        raise JobError(f"{_no_model(name, model, 'Keras model')}; export weights.safetensors instead")
+    try:
+        return export(model, tables.__getitem__)
+    except ModelError as error:
+        raise JobError(f"the model of job {name}: {error}; or export weights.safetensors") from error
 
 
 def _no_model(name: str, model: Any, expected: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,22 @@ import keras
 import numpy as np
 
 from pswire.model.plan import Plan, VariableSpec
-from psworker.backends import StepResult
-from psworker.backends.tensorflow.step import Body, Flat, FlatStep, Traces
-from psworker.backends.tensorflow.variables import collect
+from pswire.model.tables import Floats, Keys, TableSpec
+from pswire.model.variables import WholeTables
+from psworker.backends import ModelError, StepResult
+from psworker.backends.lookups import LookedUp, by_keys
+from psworker.backends.tensorflow.rows import Finder, Tables
+from psworker.backends.tensorflow.specs import Body, Traces
+from psworker.backends.tensorflow.step import Flat, FlatStep
+from psworker.backends.tensorflow.variables import collect, remote_layers
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
 from psworker.job.job import OptimizerState
+from psworker.local import ReadRows
 from psworker.tensorflow.batches import built, declared_work, grouped_batches, known_length, unit_batches
 from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate, measured_names
-from psworker.tensorflow.export import save_model
+from psworker.tensorflow.export import NO_TABLES, save_model
 from psworker.tensorflow.initial import load
 from psworker.tensorflow.objectives.processing import Processing
 from psworker.tensorflow.objectives.training import Training
@@ -36,7 +43,8 @@ class Drawing:
 
 
 def _bare(batch: Any) -> Any:
-    return batch.batch if isinstance(batch, Drawing) else batch
+    found = batch.batch if isinstance(batch, Drawing) else batch
+    return found.result() if isinstance(found, Future) else found
 
 
 class Trainer:
@@ -70,6 +78,12 @@ class Trainer:
         with blame(f"the model of job {self._name}"):
             self._training = Training(job, self.model)
         self._variables = collect(self.model)
+        self._tables = self._find_tables()
+        #: The sparse tables that the model's layers look up.
+        self.tables: Sequence[TableSpec] = self._tables.specs
+        self._finder: Finder | None = None
+        # Finds keys of a batch while the one before computes.
+        self._ahead = ThreadPoolExecutor(1, "ids-ahead") if self.tables else None
         self._process = Processing(job, self.optimizer, self._as_the_user_knows_them())
         self._step: FlatStep | None = None
         self._traces: list[Traces] = []
@@ -100,12 +114,31 @@ class Trainer:
         pairs = zip(self._variables.variables, self._variables.specs, strict=True)
         return [(variable, spec.name) for variable, spec in pairs][: self._variables.trainable]
 
+    def _find_tables(self) -> Tables:
+        """The tables of the model. Raises JobError where it cannot have any."""
+        layers, training = remote_layers(self.model), self._training
+        try:
+            tables = Tables(layers)
+        except ModelError as error:
+            raise JobError(f"the model of job {self._name}: {error}") from error
+        if tables.specs and getattr(training.optimizer, "gradient_accumulation_steps", None):
+            raise JobError(
+                f"the model of job {self._name} has tables, and batches of one contribution have different rows: "
+                "expected larger batches instead of gradient_accumulation_steps"
+            )
+        return tables
+
+    def keys(self, batch: Any) -> Mapping[str, Keys]:
+        """The keys of rows that a batch needs, by table."""
+        found: LookedUp = _bare(batch)
+        return found.keys
+
     def _as_the_user_knows_them(self) -> tuple[Any, ...]:
-        """The trained variables: Keras' own of a Keras model, which have a path."""
+        """The trained variables: Keras' own of a Keras model, which have a path; then rows of tables."""
         known = self.model.trainable_variables if isinstance(self.model, keras.Layer) else ()
         by_value = {id(variable.value): variable for variable in known}
         trained = self._variables.variables[: self._variables.trainable]
-        return tuple(by_value.get(id(variable), variable) for variable in trained)
+        return (*(by_value.get(id(variable), variable) for variable in trained), *self._tables.scratch)
 
     def memory(self) -> list[np.ndarray]:
         """Values of the variables that do not travel (counters, states of random generators), in order."""
@@ -139,9 +172,14 @@ class Trainer:
             self._traces.append(Traces(body, sizes, eager=training.eager, jit=training.jit))
             return self._traces[-1]
 
-        objective = training.objective(trained)
+        objective = training.objective((*trained, *self._tables.scratch))
+        if self.tables:
+            self._finder = self._tables.finder(objective)
+            objective = self._tables.over_rows(objective)
         self._step = FlatStep(
-            *(plan, self._variables, objective, self._process, trace), every=self._process.every
+            *(plan, self._variables, objective, self._process, trace),
+            every=self._process.every,
+            tables=self._tables.trained,
         )
 
     def batches(
@@ -195,7 +233,7 @@ class Trainer:
         first = next(unit_batches(self.job, work.of(0, 0, seed)), None)
         if first is not None:
             with blame(f"a training step of job {self._name}"):
-                self._step.prepare(first, self._dtypes)
+                self._step.prepare(_bare(self._looked_up(first)), self._dtypes)
 
         def opened(unit: Unit) -> Iterator[Any]:
             for part, batch in enumerate(unit_batches(self.job, unit)):
@@ -204,8 +242,19 @@ class Trainer:
         return opened
 
     def _drawn(self, batch: Any, *of: int) -> Any:
-        """The batch, with what its step draws where the model draws anything."""
+        """The batch, with its ids, and with what its step draws where the model draws anything."""
+        batch = self._looked_up(batch)
         return Drawing(batch, of) if self._variables.seeds else batch
+
+    def _looked_up(self, batch: Any) -> Any:
+        """The batch itself, or of a model with tables the promise of a `LookedUp`."""
+        if self._finder is None or self._ahead is None:
+            return batch
+        with blame(f"a training step of job {self._name}"):
+            try:
+                return self._ahead.submit(self._finder(batch))
+            except ModelError as error:
+                raise JobError(f"the model of job {self._name}: {error}") from error
 
     def _own_randomness(self, worker_index: int, seed: int) -> None:
         own = np.random.SeedSequence([seed, worker_index]).generate_state(2)
@@ -232,14 +281,22 @@ class Trainer:
 
     def step(self, flats: list[Flat], batch: Any) -> StepResult:
         """One batch on the weights `flats` (one payload per shard): see `FlatStep`."""
+        return self._compute(flats, batch, None)
+
+    def step_rows(self, flats: list[Flat], batch: Any, rows: Mapping[str, Floats]) -> StepResult:
+        """As `step`, of a model with tables; `rows`: by table, in the order of ``keys(batch)``."""
+        return self._compute(flats, batch, rows)
+
+    def _compute(self, flats: list[Flat], batch: Any, rows: Mapping[str, Floats] | None) -> StepResult:
         if self._step is None:
             raise RuntimeError("attach(plan) comes before step()")
         if isinstance(batch, Drawing):
             drawn = np.random.SeedSequence(batch.of).generate_state(len(self._variables.seeds))
             for own, variable in zip(drawn, self._variables.seeds, strict=True):
                 variable.assign(np.array([own, 0], dtype=variable.dtype.as_numpy_dtype))
+        found = _bare(batch)
         with blame(f"a training step of job {self._name}"):
-            return self._step(flats, _bare(batch))
+            return self._step(flats, found if rows is None else replace(found, rows=rows))
 
     def evaluate(self, flats: list[Flat]) -> dict[str, float]:
         """The job's metrics of the model with the weights `flats`; {} when the job measures nothing."""
@@ -249,13 +306,23 @@ class Trainer:
         with blame(f"evaluate() of job {self._name}"):
             return evaluate(self.job, self.model)
 
+    def evaluate_rows(self, flats: list[Flat], read: ReadRows) -> dict[str, float]:
+        """As `evaluate`, of a model with tables, whose rows `read` returns by sorted unique keys."""
+        for layer in remote_layers(self.model):
+            layer.remote.reader = by_keys(read)
+        return self.evaluate(flats)
+
     def measures(self) -> list[str] | None:
         """The names of what `evaluate` measures, looked up on one batch; None where only the job's own method knows."""
         with blame(f"evaluate() of job {self._name}"):
             return measured_names(self.job, self.model)
 
     def save_model(
-        self, weights: Mapping[str, np.ndarray], path: Path, optimizer: OptimizerState | None = None
+        self,
+        weights: Mapping[str, np.ndarray],
+        path: Path,
+        optimizer: OptimizerState | None = None,
+        tables: WholeTables = NO_TABLES,
     ) -> str:
-        """Write the model with these weights, by variable: see `psworker.tensorflow.export`."""
-        return save_model(self.job, self.model, self._variables, weights, path, optimizer)
+        """Write the model with these weights, by variable, and rows, by table: see `psworker.tensorflow.export`."""
+        return save_model(self.job, self.model, self._variables, weights, path, optimizer, tables)

@@ -67,7 +67,7 @@ def caught_step(model: Any, trained: Sequence[Any], data: Any) -> tuple[Mapping[
     with (
         watching(trained) as written,
         behind,
-        catching(model.optimizer, tf.convert_to_tensor, applied) as caught,
+        catching(model.optimizer, dense, applied) as caught,
     ):
         logs = model.train_step(without_optionals(data))
     if written:
@@ -77,11 +77,18 @@ def caught_step(model: Any, trained: Sequence[Any], data: Any) -> tuple[Mapping[
             if id(variable) in known:
                 raise reads_behind(variable.name)
     gradients = [
-        tf.zeros(variable.shape) if one is None else tf.cast(one, tf.float32)
+        tf.zeros_like(variable) if one is None else tf.cast(one, tf.float32)
         for variable, one in zip(trained, caught.of(trained), strict=True)
     ]
     loss = caught.loss if caught.loss is not None else logs.get("loss", float("nan"))
     return logs, tf.cast(loss, tf.float32), gradients
+
+
+def dense(gradient: Any) -> Any:
+    """As `tf.convert_to_tensor`, which warns of a variable without a fixed number of rows."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
+    return tf.convert_to_tensor(gradient)
 
 
 def without_optionals(data: Any) -> Any:

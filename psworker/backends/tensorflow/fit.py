@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +20,10 @@ from psworker.backends.keras import (
     take_up,
     undone,
 )
+from psworker.backends.lookups import LookedUp
 from psworker.backends.tensorflow.caught import caught_step
 from psworker.backends.tensorflow.flats import FlatLayout, landing, rounded, tensor_of, widened
+from psworker.backends.tensorflow.rows import Tables
 from psworker.backends.tensorflow.step import FlatStep
 from psworker.backends.tensorflow.variables import ModelVariables
 
@@ -65,13 +68,19 @@ class TensorFlowStep:
         self._weights: list[Any] = [] if before is None else before._weights
         self._layout = FlatLayout(step.plan, self._variables)
         self._dtype = tensor_of(np.empty(0, step.dtype)).dtype
+        tables = Tables(self._model._flatten_layers())
+        self._trained = (*self._variables.variables[: self._variables.trainable], *tables.scratch)
+        self._finder = tables.finder(self._objective)
         self._eager, jit = self._model.run_eagerly, bool(self._model.jit_compile)
         self._step = FlatStep(
-            *(step.plan, self._variables, self._objective, step.process),
+            *(step.plan, self._variables),
+            tables.over_rows(self._objective) if tables.specs else self._objective,
+            step.process,
             trace=lambda body: self._traced(body, jit),
             every=step.every,
             dtypes=[self._dtype] * len(step.plan.shards),
             norm=step.norm,
+            tables=tables.trained,
         )
         # By the dtypes of payloads, and whether the version is new.
         self._putting: dict[tuple[Any, ...], Any] = {}
@@ -80,6 +89,9 @@ class TensorFlowStep:
     @property
     def placed(self) -> bool:
         return bool(self._weights)
+
+    def find(self, batch: Any) -> Callable[[], LookedUp]:
+        return self._finder(batch)
 
     def prepare(self, batch: Any) -> None:
         if not self._eager:
@@ -105,7 +117,7 @@ class TensorFlowStep:
     def finish(self, batch: Any, samples: int) -> StepResult:
         result, (logs, findings) = self._step.finish(self._weights, batch, samples)
         self._of.judge(findings)
-        return StepResult(result.payloads, result.loss, result.norm, samples, logs)
+        return replace(result, logs=logs)
 
     def rehearse(self, batch: Any) -> None:
         sums = [tf.identity(total) for total in self._step.scratch]
@@ -139,9 +151,8 @@ class TensorFlowStep:
     # Traced
 
     def _objective(self, batch: Any) -> tuple[Any, Any, list[Any]]:
-        trained = self._variables.variables[: self._variables.trainable]
         with self._of.watch() as findings:
-            logs, loss, gradients = caught_step(self._model, trained, batch)
+            logs, loss, gradients = caught_step(self._model, self._trained, batch)
         return (logs, list(findings)), loss, gradients
 
     def _take_new(self, flats: list[Any], version: Any) -> None:

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from pswire.model.plan import Plan
 from pswire.transport.wire import wire_named
 from psworker.backends import StepResult
-from psworker.backends.tensorflow.flats import FlatLayout, payload_of, tensor_of
+from psworker.backends.lookups import LookedUp
+from psworker.backends.tensorflow.flats import FlatLayout, landing, payload_of, tensor_of
+from psworker.backends.tensorflow.specs import Body
 from psworker.backends.tensorflow.variables import ModelVariables
 
 Flat = NDArray[Any]
-# Weights of one version as tensors, one per server, and a batch.
-Body = Callable[[list[Any], Any], Any]
-# Of a batch, in the graph: anything beside (logs), its loss, and one float32 gradient per trained variable.
+# Of a batch, in the graph: anything beside (logs), its loss, and one float32 gradient per trained variable, and per
+# trained table, for the rows of a `LookedUp`.
 Objective = Callable[[Any], tuple[Any, Any, list[Any]]]
 
 
@@ -45,7 +46,8 @@ class FlatStep:
 
     `objective` computes a batch's logs, loss and gradients. `process` changes the mean gradient before it is pushed
     (clipping). `trace` makes a body a function, a graph say. `dtypes`: the payloads' dtypes, one per server; by
-    default those in which the weights come. `norm`: whether to compute the gradient's norm.
+    default those in which the weights come. `norm`: whether to compute the gradient's norm. `tables`: the trained ones;
+    batches are then `LookedUp`, with rows.
     """
 
     def __init__(
@@ -59,8 +61,9 @@ class FlatStep:
         every: int = 1,
         dtypes: Sequence[Any] | None = None,
         norm: bool = True,
+        tables: Sequence[str] = (),
     ) -> None:
-        self._plan, self._model = plan, model
+        self._plan, self._model, self._tables = plan, model, tables
         self._layout = FlatLayout(plan, model)
         self._objective, self._process = objective, process
         self._every, self._dtypes, self._norm = every, dtypes, norm
@@ -91,18 +94,18 @@ class FlatStep:
         batch or a `Group` at them."""
         tensors = [tensor_of(flat) for flat in flats]
         if not isinstance(batch, Group):
-            return _result(self._whole(tensors, batch), count_samples(batch))
+            return self._result(self._whole(tensors, fed(batch)), batch, count_samples(batch))
         first, *between, last = batch.batches
         self._first(tensors, first)
         for each in between:
             self._next(tensors, each)
-        return _result(self._last(tensors, last), sum(map(count_samples, batch.batches)))
+        return self._result(self._last(tensors, last), last, sum(map(count_samples, batch.batches)))
 
     # With the weights in the model already: `tensors` are what they were made from.
 
     def trace(self, tensors: list[Any], batch: Any) -> None:
         """Build the graph of a contribution's first batch, of these types."""
-        (self._last if self._every == 1 else self._next).get_concrete_function(tensors, batch)
+        (self._last if self._every == 1 else self._next).get_concrete_function(tensors, fed(batch, open=True))
 
     def add(self, tensors: list[Any], batch: Any) -> Any:
         """Compute a batch before the last of a contribution; what the objective returns beside loss and gradients."""
@@ -110,8 +113,16 @@ class FlatStep:
 
     def finish(self, tensors: list[Any], batch: Any, samples: int) -> tuple[StepResult, Any]:
         """Compute the last batch of a contribution of so many samples; beside it, what `add` returns."""
-        found = self._last(tensors, batch)
-        return _result(found, samples), found[-1]
+        found = self._last(tensors, fed(batch))
+        return self._result(found, batch, samples), found[-1]
+
+    def _result(self, found: Any, batch: Any, samples: int) -> StepResult:
+        payloads, loss, norm, rows, _ = found
+        made = StepResult([payload_of(parts) for parts in payloads], float(loss), float(norm), samples)
+        if self._tables:
+            arrays = (landing(each)() for each in rows)
+            made.rows.update(batch.gradients(dict(zip(self._tables, arrays, strict=True))))
+        return made
 
     # In the graph. Order: weights in, forward and backward, state out (automatic control dependencies keep reads and
     # writes of a variable in this order).
@@ -137,7 +148,7 @@ class FlatStep:
             total.assign_add(value)
         return logs
 
-    def _finish(self, flats: list[Any], batch: Any) -> tuple[list[list[Any]], Any, Any, Any]:
+    def _finish(self, flats: list[Any], batch: Any) -> tuple[list[list[Any]], Any, Any, list[Any], Any]:
         logs, loss, gradients = self._objective(batch)
         if self._every > 1:
             added = zip(self._sums, [loss, *gradients], strict=True)
@@ -153,101 +164,26 @@ class FlatStep:
         ]
         dtypes = self._dtypes or [flat.dtype for flat in flats]
         norm = tf.linalg.global_norm(gradients) if self._norm else tf.zeros(())
-        return self._layout.join([*gradients, *deltas], list(dtypes)), loss, norm, logs
+        dense, rows = gradients[:trained], gradients[trained:]
+        return self._layout.join([*dense, *deltas], list(dtypes)), loss, norm, rows, logs
 
 
-def _result(found: Any, samples: int) -> StepResult:
-    payloads, loss, norm, _ = found
-    return StepResult([payload_of(parts) for parts in payloads], float(loss), float(norm), samples)
+def fed(batch: Any, *, open: bool = False) -> Any:
+    """What the graph gets of a batch. `open`: types instead of rows, of any number of them."""
+    if not isinstance(batch, LookedUp):
+        return batch
+    given = batch.fed()
+    if not open:
+        return given
+    rows = [tf.TensorSpec([None, array.shape[1]], tf.float32) for array in given.rows]
+    inverses = [tf.TensorSpec([None], tf.int32) for _ in given.inverses]
+    return given._replace(rows=tuple(rows), inverses=tuple(inverses))
 
 
 def count_samples(batch: Any) -> int:
     """Length of axis 0 of the first array in `batch` that has one; 1 for a batch of bare numbers."""
-    for leaf in tf.nest.flatten(batch):
+    for leaf in tf.nest.flatten(batch.batch if isinstance(batch, LookedUp) else batch):
         shape: tuple[int, ...] = getattr(leaf, "shape", ())
         if len(shape):
             return int(shape[0])
     return 1
-
-
-class Traces:
-    """`body(flats, batch)` as concrete functions, traced as rarely as the batches allow.
-
-    Axis 0 of every array in a batch has no fixed size, so that a short last
-    batch needs no new trace. Batches that differ in another axis (sequences of
-    varying length) open that axis in a second trace, which then serves them all.
-    Payloads of other dtypes have traces of their own. `eager`: no trace, the
-    body runs as it stands; `jit`: traces are compiled by XLA.
-    """
-
-    def __init__(self, body: Body, flat_sizes: list[int], *, eager: bool = False, jit: bool = False) -> None:
-        self._body = body
-        self._eager, self._jit = eager, jit
-        self._sizes = flat_sizes
-        # Dtypes of the payloads -> (batch spec, tf.function), most open last.
-        self._traced: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
-
-    @property
-    def count(self) -> int:
-        """Traces made so far."""
-        return sum(map(len, self._traced.values()))
-
-    def __call__(self, flats: list[Any], batch: Any) -> Any:
-        """`body`'s result; arrays in `batch` become tensors."""
-        batch = tf.nest.map_structure(_tensor, batch)
-        if self._eager:
-            return self._body(flats, batch)
-        return self._for(tuple(flat.dtype for flat in flats), batch)(flats, batch)
-
-    def _for(self, dtypes: tuple[Any, ...], batch: Any) -> Any:
-        traced = self._traced.setdefault(dtypes, [])
-        for spec, function in reversed(traced):
-            if _fits(spec, batch):
-                return function
-        spec = _open(tf.nest.map_structure(_spec, batch), traced)
-        flats = [tf.TensorSpec([size], dtype) for size, dtype in zip(self._sizes, dtypes, strict=True)]
-        function = tf.function(
-            self._body, input_signature=[flats, spec], jit_compile=self._jit, autograph=False
-        )
-        traced.append((spec, function))
-        return function
-
-
-def _open(spec: Any, traced: list[tuple[Any, Any]]) -> Any:
-    """`spec`, with every axis open in which it differs from an earlier one of its kind."""
-    for earlier, _ in traced:
-        if _same_structure(earlier, spec):
-            both = [
-                new.most_specific_common_supertype([old])
-                for new, old in zip(tf.nest.flatten(spec), tf.nest.flatten(earlier), strict=True)
-            ]
-            if None not in both:  # None: another dtype or rank
-                spec = tf.nest.pack_sequence_as(spec, both)
-    return spec
-
-
-def _tensor(value: Any) -> Any:
-    return value if isinstance(value, tf.SparseTensor | tf.RaggedTensor) else tf.convert_to_tensor(value)
-
-
-def _spec(tensor: Any) -> Any:
-    """The tensor's type, its sample axis open."""
-    spec = tf.type_spec_from_value(tensor)
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec
-
-
-def _fits(spec: Any, batch: Any) -> bool:
-    if not _same_structure(spec, batch):
-        return False
-    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(batch), strict=True)
-    return all(one.is_compatible_with(tensor) for one, tensor in pairs)
-
-
-def _same_structure(one: Any, other: Any) -> bool:
-    try:
-        tf.nest.assert_same_structure(one, other)
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -19,6 +19,7 @@ import tensorflow as tf
 from pswire.model.plan import VariableSpec
 from psworker.backends import ModelError
 from psworker.backends.keras import Kind, unique, variables_of
+from psworker.backends.lookups import remote_of
 from psworker.job.errors import JobError
 
 _SEED = "seed_generator_state"
@@ -125,6 +126,16 @@ def _children(node: Any) -> list[tuple[str, Any]]:
         return []
     parts: dict[str, Any] = getattr(node, "__dict__", {})
     return [(name, value) for name, value in parts.items() if not name.startswith("_self_")]
+
+
+def remote_layers(node: Any, inside: frozenset[int] = frozenset()) -> list[Any]:
+    """The layers at or below `node`, a model as for `collect`, that look rows up in tables."""
+    if isinstance(node, keras.Layer):
+        return [layer for layer in node._flatten_layers() if remote_of(layer) is not None]
+    if id(node) in inside or isinstance(node, tf.Variable | keras.Variable):
+        return []
+    found = [remote_layers(child, inside | {id(node)}) for _, child in _children(node)]
+    return list({id(layer): layer for several in found for layer in several}.values())
 
 
 def _is_library_object(node: Any) -> bool:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from pswire.logs.events import event
+from pswire.model.rows import NO_ROWS, KeysByName
 from psworker.backends import StepResult
 from psworker.backends.keras import scales
 from psworker.engine import Grant
@@ -34,8 +35,11 @@ class Contributions:
         """The number of the next batch."""
         return self._batch
 
-    def send(self, session: Session, grant: Grant, result: StepResult) -> None:
-        """Push and commit under `grant`, which is over afterwards. Raises Diverged, FitError."""
+    def send(self, session: Session, grant: Grant, result: StepResult, ahead: KeysByName = NO_ROWS) -> None:
+        """Push and commit under `grant`, which is over afterwards. Raises Diverged, FitError.
+
+        `ahead`: keys of rows of tables to read with the next version.
+        """
         finite = self._finite(result)
         rate = self._rate.changed() if self._duties.mine else None
         try:
@@ -49,6 +53,8 @@ class Contributions:
                 batch=self._batch,
                 ready=True,
                 learning_rate=rate,
+                rows=result.rows,
+                ahead=ahead,
             )
         except Voided as reason:
             _void(session, grant, reason)

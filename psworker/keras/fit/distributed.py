@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import logging
 import sys
 import threading
 import warnings
@@ -18,15 +19,21 @@ from typing import Any, Self
 
 import keras
 
+from pswire.logs.events import event
 from psworker.backends.keras import FitError, backend
+from psworker.errors import SessionError
+from psworker.keras.converted import Converted
 from psworker.keras.fit.callbacks import First, Last, Moments, guarded, listed
 from psworker.keras.fit.data import DealtData, cut, fingerprint
 from psworker.keras.fit.dealt_epochs import DealtEpochs
+from psworker.keras.fit.lookups import OneAhead, check_callbacks
 from psworker.keras.fit.membership import Membership
 from psworker.keras.fit.metrics import EpochMetrics
 from psworker.keras.fit.resuming import GoesOn, Resumption
 from psworker.keras.fit.steps import Steps
 from psworker.session import Session
+
+log = logging.getLogger("ps-worker")
 
 
 class Distributed:
@@ -45,16 +52,19 @@ class Distributed:
         deals: bool,
         cuts: bool,
         shares: bool,
+        converted: Converted,
     ) -> None:
         self.model = model
         self._membership, self._wire_dtype = membership, wire_dtype
-        self._steps = Steps(model, membership, wire_dtype, deals=deals)
+        self._converted = converted
+        self._steps = Steps(model, membership, wire_dtype, deals=deals, converted=converted)
         # The job stays open after a fit; the coordinator deals the data of `fit`, or it is cut here; an epoch's logs
         # cover all workers.
         self._stay, self._deals, self._cuts, self._shares = stay, deals, cuts, shares
         self._dealt_epochs = DealtEpochs(self._steps)
         self._metrics = EpochMetrics(model, self._steps.sums)
         self._resumption = Resumption()
+        self._one_ahead = OneAhead()
         # The arguments of the present fit, until its first batch.
         self._given: Mapping[str, Any] | None = None
         # Of the present fit: its first callback, and its argument `initial_epoch`.
@@ -63,11 +73,12 @@ class Distributed:
         # `steps_per_epoch` ends its epochs, not its data.
         self._counts_steps = False
         self._epoch = 0
-        self._plain = {"fit": model.fit, "make_train_function": model.make_train_function, "save": model.save}
+        saves = {"save": model.save, "save_weights": model.save_weights}
+        self._plain = {"fit": model.fit, "make_train_function": model.make_train_function, **saves}
         model.fit = self._fit
         model.make_train_function = self._make_train_function
         # Keras' own formats save the optimizer by itself, the older HDF5 as a part of the model.
-        model.save = self._saving(model.save)
+        model.save, model.save_weights = self._saving(model.save), self._saving(model.save_weights)
         for method, function in backend().keep_state(model).items():
             self._plain[method] = getattr(model, method)
             setattr(model, method, function)
@@ -107,6 +118,7 @@ class Distributed:
         `model.fit` is Keras' own again. Servers of a cluster end when all workers have closed, or ended: another fit of
         this process on them wants it open. Safe to call twice.
         """
+        self._bring_rows()
         self._restore()
         self._forsaken.detach()
         self._steps.close()
@@ -116,12 +128,24 @@ class Distributed:
         if self._membership.place is None:
             self.close()
             return
+        self._bring_rows()
         self._restore()
         self._forsaken.detach()
         self._steps.rest()
 
+    def _bring_rows(self) -> None:
+        try:
+            self._steps.bring_rows()
+        except SessionError as error:
+            log.warning(
+                "layers that were remote have no rows of the last version: %s",
+                error,
+                extra=event("rows_missing"),
+            )
+
     def _restore(self) -> None:
         OPEN.discard(self)
+        self._converted.restore()
         for name in self._plain:
             self.model.__dict__.pop(name, None)
         self._steps.compiled.__dict__.pop("save_own_variables", None)
@@ -157,6 +181,7 @@ class Distributed:
             session = self.session
             cut(bound.arguments, session.worker_index % session.worker_count, session.worker_count)
         given = bound.arguments.get("callbacks")
+        check_callbacks(self.model, listed(given))
         self._steps.guard.begin_fit(given)
         self._steps.backups.among(given)
         theirs = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else []
@@ -200,6 +225,7 @@ class Distributed:
             self._membership,
             self._wire_dtype,
             deals=self._deals,
+            converted=self._converted,
             before=before if follows == "another phase" else None,
         )
         before.compiled.__dict__.pop("save_own_variables", None)
@@ -214,7 +240,8 @@ class Distributed:
         @functools.wraps(save)
         def saved(*args: Any, **keywords: Any) -> Any:
             self._steps.bring_slots()
-            return save(*args, **keywords)
+            with self._converted.whole():
+                return save(*args, **keywords)
 
         return saved
 
@@ -284,12 +311,12 @@ class Distributed:
         logs: Mapping[str, Any] | None = None
         for _ in range(self.model.steps_per_execution):
             try:
-                data = self._resumption.next(iterator)
+                data = self._resumption.next(self._one_ahead.over(iterator))
             except StopIteration:
                 break
             if self._membership.place is not None:
                 self._place(data)
-            logs = self._steps(data)
+            logs = self._steps(data, following=self._one_ahead.following)
             if self._resumption.ends_epoch() and self._counts_steps:
                 self._dealt_epochs.pause()
             if self.model.stop_training:

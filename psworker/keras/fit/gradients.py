@@ -7,9 +7,9 @@ accumulated, clipped where the server does not), and pushed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
@@ -20,11 +20,13 @@ from psworker.backends.keras import (
     Computation,
     FitStep,
     KerasVariables,
+    TableComputation,
     backend,
     samples_of,
     scales,
     unwrapped,
 )
+from psworker.backends.lookups import LookedUp
 from psworker.keras.fit.metrics import MetricSums
 
 
@@ -64,6 +66,12 @@ class GradientStep:
     def placed(self) -> bool:
         """A version is in the model."""
         return self._compute.placed
+
+    def find(self, data: Any) -> Callable[[], LookedUp]:
+        """Return what finds the keys of a batch, of a model with tables; other methods take what that returns."""
+        self._begin()
+        compute = cast(TableComputation, self._compute)
+        return compute.find(data)
 
     def prepare(self, data: Any) -> None:
         """Compile the step for batches such as `data`, where the backend does so ahead; nothing runs."""

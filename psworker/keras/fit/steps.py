@@ -8,19 +8,24 @@ and, if the job stays open, between two `fit`s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from pswire.logs.events import event
 from psworker.backends.keras import FitError, KerasVariables, collect, unwrapped
+from psworker.backends.lookups import LookedUp, tables_of
 from psworker.engine import Grant
 from psworker.errors import SessionError, Voided
+from psworker.keras.converted import Converted
+from psworker.keras.embedding import read_rows
 from psworker.keras.fit.callbacks import Backups
 from psworker.keras.fit.chief import Duties, SetRate
 from psworker.keras.fit.contributions import Contributions, Fates
 from psworker.keras.fit.data import DealtData
 from psworker.keras.fit.draws import Draws
 from psworker.keras.fit.gradients import GradientStep
+from psworker.keras.fit.lookups import Lookups, checked_tables
 from psworker.keras.fit.membership import Membership, named
 from psworker.keras.fit.metrics import MetricSums
 from psworker.keras.fit.weights import WeightGuard
@@ -67,6 +72,7 @@ class Steps:
         wire_dtype: str,
         *,
         deals: bool,
+        converted: Converted,
         before: Steps | None = None,
     ) -> None:
         self.model, self.membership = model, membership
@@ -91,6 +97,10 @@ class Steps:
         self._slots_of = 0
         self.guard, self.backups = WeightGuard(), Backups()
         self.sums = MetricSums(model)
+        self.lookups: Lookups | None = None
+        self._converted = converted
+        # The version whose rows the converted layers have.
+        self._rows_of = 0
         # The data of the present fit, where it is dealt.
         self._deals = deals
         self.dealt: DealtData | None = None
@@ -116,6 +126,7 @@ class Steps:
         """Start a server if need be, join the job with the model's weights, and prepare the step."""
         model = self.model
         self._check_joins()
+        tables = checked_tables(model)
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         if not self._goes_on:
@@ -123,8 +134,11 @@ class Steps:
             self._rate.begin()
             self._warn_of_steps_before()
         self._variables = variables = collect(model)
-        dealt = {} if self.dealt is None else {"work": self.dealt.work, "epochs": self.dealt.epochs}
-        session = self.membership.open(variables, self.optimizer, dealt, goes_on=self._goes_on)
+        more: dict[str, Any] = {"tables": tables} if tables else {}
+        if self.dealt is not None:
+            more |= {"work": self.dealt.work, "epochs": self.dealt.epochs}
+        session = self.membership.open(variables, self.optimizer, more, goes_on=self._goes_on)
+        read_rows(model, session.lookup)
         if self._deals and session.phases_over and not self._goes_on:
             raise FitError(
                 f'the job has ended {session.phases_over} phases without this process: with sharding="units" a script '
@@ -134,6 +148,7 @@ class Steps:
             # Whichever worker gets a unit draws the same numbers for it.
             self._draws.begin(variables, 0 if self._deals else session.worker_index)
         self._step = self._traced(variables, session)
+        self.lookups = Lookups(self._step.find) if tables else None
         self.contributions.begin(session)
         if not self._goes_on:
             self._rate.join(session.learning_rate)
@@ -141,7 +156,9 @@ class Steps:
         self.duties.join(session)
 
     def _translated(self, trained: Sequence[tuple[Any, str]]) -> dict[str, Any]:
-        return translate(self.model.optimizer, trained, servers=len(self.membership.hosts))
+        # Nobody but the worker has the norm of a gradient that is rows in part.
+        servers = 2 if tables_of(self.model._flatten_layers()) else len(self.membership.hosts)
+        return translate(self.model.optimizer, trained, servers=servers)
 
     def _traced(self, variables: KerasVariables, session: Session) -> GradientStep:
         sums = self.sums if session.worker_count > 1 else None
@@ -203,6 +220,7 @@ class Steps:
         if now != self._compilation and before is not None and self._variables is not None:
             self.sums = MetricSums(self.model)
             self._step = self._traced(self._variables, self.session)
+            self.lookups = Lookups(self._step.find) if self.lookups is not None else None
         self._compilation = now
 
     def begin_fit(self) -> None:
@@ -222,17 +240,20 @@ class Steps:
         if self.membership.session is None:
             self._open()
         assert self._step is not None
-        self._step.prepare(data)
+        self._step.prepare(data if self.lookups is None else self.lookups.of(data))
 
     def hold(self) -> None:
         """Get a ticket, and put its version into the model, unless the job is over."""
         if self.grant is None and self.session.stop is None:
             self._next()
 
-    def __call__(self, data: Any, number: int | None = None) -> Mapping[str, Any]:
+    def __call__(
+        self, data: Any, number: int | None = None, following: Callable[[], Any] = lambda: None
+    ) -> Mapping[str, Any]:
         """Train on one batch, and return the logs of Keras' own step.
 
-        `number`: that of the batch in the job's data, where that is dealt. Raises FitError where it could not count.
+        `number`: that of the batch in the job's data, where that is dealt. `following`: looks at the next batch, None
+        where nobody knows it. Raises FitError where the batch could not count.
         """
         if self.finished:
             raise FitError(
@@ -247,11 +268,29 @@ class Steps:
         self.guard.check(self._step)
         if number is None:
             number = self._step.number(self.contributions.batch)
+        after, lookups = None, self.lookups
+        if lookups is not None:
+            data = self._with_rows(lookups.of(data))
+            if (after := following()) is not None:
+                lookups.begin(after)
         logs, result = self._draws.train(self._step, data, number)
         if result is not None and self.grant is not None:
-            self.contributions.send(self.session, self.grant, result)
+            ahead = {} if lookups is None else lookups.keys(after)
+            self.contributions.send(self.session, self.grant, result, ahead)
             self._next()
         return logs
+
+    def _with_rows(self, batch: LookedUp) -> LookedUp:
+        """The batch with its rows of the granted version, or of that of another grant. At the end of the job the batch
+        does not count, and gets none."""
+        while self.grant is not None:
+            try:
+                return replace(batch, rows=self.session.pull_rows(self.grant, batch.keys))
+            except Voided as reason:
+                log.info("%s", reason, extra=event("contribution_void"))
+                self.session.abandon(self.grant, "cancelled")
+                self._next()
+        return batch
 
     def _next(self) -> None:
         """Get the next ticket, and put its version into the model. At the end of the job, stop Keras."""
@@ -306,10 +345,12 @@ class Steps:
         unwrapped(self.compiled).finalize_variable_values(self.model.trainable_weights)
 
     def bring_slots(self) -> None:
-        """Give the model's optimizer the servers' slots at the version of the weights, so that plain Keras can go on.
+        """Give the model's optimizer the servers' slots at the version of the weights, so that plain Keras can go on,
+        and converted layers their rows.
 
-        Where other workers make versions meanwhile, the slots may be of a later one.
+        Where other workers make versions meanwhile, both may be of a later one.
         """
+        self.bring_rows()
         session, optimizer = self.membership.session, self.compiled
         held = self.grant is not None or self.finished
         if session is None or self._variables is None or not held or self._slots_of == self._version:
@@ -328,6 +369,14 @@ class Steps:
         keys = [id(variable) for variable in self._variables.variables]
         assign_slots(optimizer, [dict(zip(keys, each, strict=True)) for each in found], self._version)
         self._slots_of = self._version
+
+    def bring_rows(self) -> None:
+        """Give layers that were converted their rows."""
+        session, grant = self.membership.session, self.grant
+        held = grant is not None or self.finished
+        if self._converted and session is not None and held and self._rows_of != self._version:
+            self._converted.fill(lambda table: session.pull_table(table, grant))
+            self._rows_of = self._version
 
     def rest(self) -> None:
         """End this part; another one follows on the same servers."""

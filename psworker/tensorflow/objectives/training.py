@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from psworker.backends.keras import StepError
-from psworker.backends.tensorflow.caught import caught_step
+from psworker.backends.tensorflow.caught import caught_step, dense
 from psworker.backends.tensorflow.step import Objective
 from psworker.job import Job
 from psworker.job.errors import JobError
@@ -125,6 +125,6 @@ def of_loss(loss: Loss, trained: tuple[Any, ...]) -> Objective:
             tape.watch(trained)
             value = loss(batch)
         found = tape.gradient(value, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return {}, value, [tf.cast(tf.convert_to_tensor(gradient), tf.float32) for gradient in found]
+        return {}, value, [tf.cast(dense(gradient), tf.float32) for gradient in found]
 
     return objective

@@ -1,0 +1,240 @@
+"""Rows of sparse tables in TensorFlow's graphs: which ids a batch looks up, and the step over their rows.
+
+Ids are found by a trace of the step itself, of which only the way from the batch to the lookups is kept. So any model
+works, whose ids follow from its inputs. In the step, rows are a variable among the model's trained ones, and their
+gradient is what the loss gives it, summed over the lookups of a row in the order of positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from psworker.backends import ModelError
+from psworker.backends.lookups import (
+    Fed,
+    LookedUp,
+    Remote,
+    answer,
+    answered_by,
+    looked_up,
+    remote_of,
+    tables_of,
+)
+from psworker.backends.tensorflow.specs import fits, opened, spec_of, tensor
+
+Objective = Callable[[Any], tuple[Any, Any, list[Any]]]
+# Stands for rows while ids are found.
+_STAND_IN = "remote_rows"
+
+
+def look_up(remote: Remote, ids: Any, combiner: str | None = None) -> Any:
+    """Return rows for ids (whole numbers of any shape, ragged ones, too): [*, dim] in float32, or combined over the
+    last axis of the ids, without `mask_id`. Raises ModelError outside of a job for a table without a reader."""
+    if isinstance(ids, tf.SparseTensor):
+        raise ModelError(
+            f"table {remote.table.name!r}: expected ids as a dense or ragged tensor, got a SparseTensor: "
+            "tf.RaggedTensor.from_sparse makes a ragged one"
+        )
+    ragged = isinstance(ids, tf.RaggedTensor)
+    flat = ids.flat_values if ragged else tf.convert_to_tensor(ids)
+    if not flat.dtype.is_integer:
+        flat = tf.cast(flat, tf.int64)
+    answering = answer()
+    rows = _read(remote, flat) if answering is None else answering(remote, flat)
+    kept = None if remote.mask_id is None else flat != remote.mask_id
+    if kept is not None:
+        rows = tf.where(kept[..., None], rows, tf.zeros_like(rows))
+    if ragged:
+        rows = ids.with_flat_values(rows)
+    if combiner is None:
+        return rows
+    axis = ids.shape.rank - 1
+    total = tf.reduce_sum(rows, axis=axis)
+    if combiner == "sum":
+        return total
+    counted = tf.ones(tf.shape(flat)) if kept is None else tf.cast(kept, tf.float32)
+    count = tf.reduce_sum(ids.with_flat_values(counted) if ragged else counted, axis=axis)
+    # Zeros where there was none.
+    by = tf.maximum(count, 1.0)
+    return total / (tf.sqrt(by) if combiner == "sqrtn" else by)[..., None]
+
+
+def _read(remote: Remote, ids: Any) -> Any:
+    """Ask the layer's reader, from within the graph."""
+    if _in_symbolic_scope():
+        return tf.zeros([*(size or 1 for size in ids.shape), remote.table.dim])
+    remote.readable()
+    rows = tf.numpy_function(remote.read, [ids], tf.float32, stateful=True)
+    rows.set_shape([*ids.shape, remote.table.dim])
+    return rows
+
+
+def _in_symbolic_scope() -> bool:
+    """Keras only asks for shapes."""
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+
+    return bool(in_symbolic_scope())
+
+
+class Tables:
+    """The tables of some layers, in a step: `specs`; `scratch`: a variable for the rows of each trained table."""
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        self._layers = [layer for layer in layers if remote_of(layer) is not None]
+        self.specs = tables_of(self._layers)
+        trained = self._trained()
+        self._rows = {
+            table.name: tf.Variable(
+                tf.zeros([1, table.dim]), shape=[None, table.dim], trainable=trained[table.name]
+            )
+            for table in self.specs
+        }
+        self.trained = tuple(name for name in self._rows if trained[name])
+        self.scratch = tuple(self._rows[name] for name in self.trained)
+        # As Keras knows them.
+        self._known = {name: _keras_variable(name, self._rows[name]) for name in self.trained}
+
+    def _trained(self) -> dict[str, bool]:
+        """Whether each table is trained: all its layers are, or none."""
+        found: dict[str, bool] = {}
+        for layer in self._layers:
+            name = layer.remote.table.name
+            if found.setdefault(name, layer.trainable) != layer.trainable:
+                raise ModelError(
+                    f"of the layers that share the table {name!r} some are trained and some are not: expected the same "
+                    "`trainable` for all"
+                )
+        return found
+
+    def over_rows(self, objective: Objective) -> Objective:
+        """Return an objective of `Fed` batches, made of one whose gradients cover `scratch`, too, as its last."""
+
+        def fed(given: Fed) -> tuple[Any, Any, list[Any]]:
+            for variable, rows in zip(self._rows.values(), given.rows, strict=True):
+                variable.assign(rows)
+            inverses = dict(zip(self._rows, given.inverses, strict=True))
+            taken = dict.fromkeys(self._rows, 0)
+
+            def gather(remote: Remote, ids: Any) -> Any:
+                name = remote.table.name
+                start, size = taken[name], tf.size(ids)
+                taken[name] = start + size
+                rows = tf.gather(self._rows[name], inverses[name][start : start + size])
+                rows = tf.reshape(rows, tf.concat([tf.shape(ids), [remote.table.dim]], 0))
+                rows.set_shape([*ids.shape, remote.table.dim])
+                return rows
+
+            with self._in_the_model(), answered_by(gather):
+                return objective(given.batch)
+
+        return fed
+
+    @contextmanager
+    def _in_the_model(self) -> Iterator[None]:
+        """Rows are among the trained variables of their layers, and so of the model."""
+        layers = {layer.remote.table.name: layer for layer in self._layers}
+        for name, variable in self._known.items():
+            layers[name]._trainable_variables.append(variable)
+        try:
+            yield
+        finally:
+            for name in self._known:
+                layers[name]._trainable_variables.pop()
+
+    def finder(self, objective: Objective) -> Finder:
+        """Return what finds the ids of batches for this objective."""
+
+        def traced(batch: Any) -> None:
+            with self._in_the_model():
+                objective(batch)
+
+        return Finder(self.specs, traced)
+
+
+def _keras_variable(name: str, rows: Any) -> Any:
+    made = keras.Variable(tf.zeros([1, rows.shape[1]]), name=f"{name}_rows")
+    made._value, made._shape = rows, (None, rows.shape[1])
+    return made
+
+
+class Finder:
+    """Finds what batches look up. `step`: computes a batch; it is traced here, and never run."""
+
+    def __init__(self, tables: Sequence[Any], step: Callable[[Any], object]) -> None:
+        self._tables, self._step = tables, step
+        # (specification of batches, what is looked up, function from the batch to flat ids)
+        self._found: list[tuple[Any, list[Remote], Any]] = []
+
+    def __call__(self, batch: Any) -> Callable[[], LookedUp]:
+        """Return a function that returns the batch with its keys, for any thread. Traces here, where it must.
+
+        Raises ModelError for ids that do not follow from the batch alone.
+        """
+        tensors = tf.nest.map_structure(tensor, batch)
+        known = (each for each in reversed(self._found) if fits(each[0], tensors))
+        _, remotes, function = next(known, None) or self._trace(tensors)
+        flat = tf.nest.flatten(tensors, expand_composites=True)
+
+        def find() -> LookedUp:
+            ids = [each.numpy() for each in function(*flat)]
+            return looked_up(batch, self._tables, zip(remotes, ids, strict=True))
+
+        return find
+
+    def _trace(self, batch: Any) -> tuple[Any, list[Remote], Any]:
+        spec = opened(tf.nest.map_structure(spec_of, batch), [each for each, *_ in self._found])
+        lookups: list[tuple[Remote, Any]] = []
+
+        def record(remote: Remote, ids: Any) -> Any:
+            if ids.graph is not tf.compat.v1.get_default_graph() or ids.graph is not graph[0]:
+                raise ModelError(
+                    f"table {remote.table.name!r} is looked up within a loop, a branch or another tf.function, where "
+                    "ids cannot be found before the step: look it up outside of it"
+                )
+            lookups.append((remote, tf.reshape(tf.cast(ids, tf.int64), [-1])))
+            zeros = tf.zeros(tf.concat([tf.shape(ids), [remote.table.dim]], 0))
+            rows = tf.compat.v1.placeholder_with_default(
+                zeros, [*ids.shape, remote.table.dim], name=_STAND_IN
+            )
+            return rows
+
+        graph: list[Any] = []
+
+        def body(*flat: Any) -> None:
+            graph.append(tf.compat.v1.get_default_graph())
+            with answered_by(record):
+                self._step(tf.nest.pack_sequence_as(spec, flat, expand_composites=True))
+
+        flat = tf.nest.flatten(spec, expand_composites=True)
+        wrapped = tf.compat.v1.wrap_function(body, flat)
+        function = wrapped.prune(wrapped.inputs, [ids for _, ids in lookups])
+        _check(function, lookups)
+        self._found.append((spec, [remote for remote, _ in lookups], function))
+        return self._found[-1]
+
+
+def _check(function: Any, lookups: Sequence[tuple[Remote, Any]]) -> None:
+    """Refuse ids that depend on more than the batch."""
+    names = ", ".join(sorted({remote.table.name for remote, _ in lookups}))
+    for operation in function.graph.get_operations():
+        if _STAND_IN in operation.name:
+            what = "rows of a table"
+        elif operation.op_def.is_stateful and "Random" in operation.type:
+            what = "random numbers"
+        else:
+            continue
+        raise ModelError(
+            f"the ids of {names} depend on {what}, and servers are asked for rows before the step: expected ids that "
+            "follow from the batch"
+        )
+    trained = {id(variable.handle) for variable in function.graph.variables if variable.trainable}
+    if any(id(outer) in trained and inner.consumers() for outer, inner in function.graph.captures):
+        raise ModelError(
+            f"the ids of {names} depend on weights that are trained, and servers are asked for rows before the step: "
+            "expected ids that follow from the batch"
+        )

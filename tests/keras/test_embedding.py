@@ -1,0 +1,451 @@
+"""`RemoteEmbedding`: what layers look up, against plain Keras on gradients that are made dense."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import psworker.keras
+from pswire.model.tables import TableSpec, initial_rows, mix, unique
+from psworker.backends import ModelError
+from psworker.backends.tensorflow.rows import Tables
+from psworker.keras import RemoteEmbedding
+from tests.keras.in_process import in_threads, servers
+
+pytestmark = pytest.mark.tensorflow
+
+USERS, ITEMS, DIM = 40, 60, 4
+DICE = np.random.default_rng(3)
+# Ids come several times in a batch, and in both of two columns.
+DATA = (
+    {"user": DICE.integers(0, USERS, 640), "few": DICE.integers(0, ITEMS, (640, 3))},
+    DICE.normal(size=640).astype(np.float32),
+)
+BATCHES = {"batch_size": 64, "shuffle": False, "verbose": 0}
+
+
+def model(users, items):
+    """Two towers: one a model of its own."""
+    keras.utils.set_random_seed(1)
+    user, few = keras.Input((), dtype="int64", name="user"), keras.Input((3,), dtype="int64", name="few")
+    tower = keras.Sequential([keras.Input((), dtype="int64"), users, keras.layers.Dense(8, "relu")])
+    both = keras.layers.Concatenate()([tower(user), keras.layers.Flatten()(items(few))])
+    made = keras.Model([user, few], keras.layers.Dense(1)(both))
+    return with_weights(made)
+
+
+def with_weights(made):
+    """Dense layers begin the same, whatever was drawn before."""
+    for kernel in made.trainable_variables:
+        if kernel.name == "kernel":
+            kernel.assign(np.linspace(-0.5, 0.5, kernel.shape[0] * kernel.shape[1]).reshape(kernel.shape))
+    return made
+
+
+def remote():
+    return model(RemoteEmbedding("users", DIM), RemoteEmbedding("items", DIM))
+
+
+def plain():
+    users, items = (
+        keras.layers.Embedding(n, DIM, name=name) for n, name in ((USERS, "users"), (ITEMS, "items"))
+    )
+    made = model(users, items)
+    for layer in (users, items):
+        layer.embeddings.assign(initial_rows(TableSpec(layer.name, DIM), mix(np.arange(layer.input_dim))))
+    return made, users, items
+
+
+def densified(optimizer):
+    """The optimizer on dense gradients: on slices Keras' own Adagrad squares the gradients of a row one by one."""
+
+    class Dense(type(optimizer)):
+        def apply(self, grads, trainable_variables=None):
+            return super().apply([tf.convert_to_tensor(each) for each in grads], trainable_variables)
+
+    return Dense.from_config(optimizer.get_config())
+
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.1),
+    "clipped": lambda: keras.optimizers.SGD(0.5, global_clipnorm=0.3),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_fit_with_remote_tables_is_that_of_plain_keras(optimizer):
+    alone, users, items = plain()
+    alone.compile(densified(OPTIMIZERS[optimizer]()), "mse", metrics=["mae"])
+    expected = alone.fit(*DATA, epochs=2, **BATCHES).history
+    trained = remote()
+    trained.compile(OPTIMIZERS[optimizer](), "mse", metrics=["mae"])
+    with psworker.keras.distribute(trained) as job:
+        found = trained.fit(*DATA, epochs=2, **BATCHES).history
+        rows = {
+            name: job.session.lookup(name, np.arange(n))[0]
+            for name, n in (("users", USERS), ("items", ITEMS))
+        }
+        evaluated = trained.evaluate(*DATA, verbose=0)
+    print(np.abs(rows["users"] - users.embeddings.numpy()).max(), found, expected)
+    np.testing.assert_allclose(rows["users"], users.embeddings.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(rows["items"], items.embeddings.numpy(), rtol=1e-5, atol=1e-6)
+    for one, other in zip(
+        trained.trainable_variables,
+        [v for v in alone.trainable_variables if v.name != "embeddings"],
+        strict=True,
+    ):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-5)
+    np.testing.assert_allclose(evaluated, alone.evaluate(*DATA, verbose=0), rtol=1e-5)
+
+
+def test_two_workers_on_three_servers_train_the_rows_of_one():
+    alone, users, _ = plain()
+    alone.compile(densified(keras.optimizers.SGD(0.1)), "mse")
+    with servers(3, workers=2) as hosts:
+
+        def work(index):
+            trained = remote()
+            trained.compile(keras.optimizers.SGD(0.1), "mse")
+            half = ({name: ids[index::2] for name, ids in DATA[0].items()}, DATA[1][index::2])
+            with psworker.keras.distribute(trained, hosts, task_index=index, name=f"w{index}") as job:
+                trained.fit(*half, **{**BATCHES, "batch_size": 32})
+                return job.session.lookup("users", np.arange(USERS))
+
+        found = in_threads(work, 2)
+    alone.fit(*DATA, **BATCHES)
+    assert [version for _, version in found] == [10, 10]
+    for rows, _ in found:
+        np.testing.assert_allclose(rows, users.embeddings.numpy(), rtol=1e-4, atol=1e-6)
+
+
+# Which ids a step looks up
+
+
+def found_by(layers, objective, batch):
+    return Tables(layers).finder(objective)(batch)()
+
+
+def of_model(made):
+    """An objective that calls a model, and no more."""
+    return lambda batch: (None, tf.reduce_sum(made(batch)), [])
+
+
+def test_ids_are_found_behind_layers_that_make_them_and_in_models_of_models():
+    words = keras.Input((2,), dtype="string")
+    known = keras.layers.StringLookup(vocabulary=["a", "b", "c"])(words)
+    hashed = keras.layers.Hashing(10)(words)
+    shared, other = RemoteEmbedding("words", 2), RemoteEmbedding("more", 3, table="hashes")
+    inner = keras.Sequential([keras.Input((2,), dtype="int64"), other, keras.layers.Dropout(0.5)])
+    made = keras.Model(words, keras.layers.Concatenate()([shared(known), inner(hashed), shared(hashed)]))
+    batch = tf.constant([["a", "c"], ["x", "a"]])
+    looked_up = found_by([shared, other], of_model(made), batch)
+    first = keras.layers.StringLookup(vocabulary=["a", "b", "c"])(batch).numpy()
+    second = keras.layers.Hashing(10)(batch).numpy()
+    keys, inverse = unique(np.concatenate([first.ravel(), second.ravel()]))
+    assert np.array_equal(looked_up.keys["words"], keys)
+    assert np.array_equal(looked_up.inverses["words"], inverse)
+    assert np.array_equal(looked_up.keys["hashes"], unique(second)[0])
+
+
+def test_a_model_of_ones_own_needs_no_list_of_its_ids():
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.rows, self.last = RemoteEmbedding("own", 2), keras.layers.Dense(1)
+
+        def call(self, inputs):
+            return self.last(self.rows(inputs["ids"] + 7)) if isinstance(inputs, dict) else None
+
+    made = Own()
+    made.compile("sgd", "mse")
+    ids = np.array([1, 1, 5, -3], np.int64)
+    with psworker.keras.distribute(made) as job:
+        made.fit({"ids": ids}, np.ones(4), epochs=2, verbose=0)
+        begun = initial_rows(TableSpec("own", 2), mix(ids + 7))
+        rows, _ = job.session.lookup("own", ids + 7)
+        untouched, _ = job.session.lookup("own", ids)
+    assert (rows != begun).all()
+    assert np.array_equal(untouched, initial_rows(TableSpec("own", 2), mix(ids)))
+
+
+def looping(layer):
+    def objective(batch):
+        tf.while_loop(lambda k: k < 2, lambda k: (k + tf.size(layer(batch)) * 0 + 1,), [0])
+
+    return objective
+
+
+def by_rows(layer):
+    return lambda batch: layer(tf.cast(layer(batch)[:, 0], tf.int64))
+
+
+def at_random(layer):
+    return lambda batch: layer(batch + tf.random.uniform([4], 0, 5, tf.int64))
+
+
+def by_weights(layer):
+    weights = tf.Variable(tf.ones(4))
+    return lambda batch: layer(batch + tf.cast(weights, tf.int64))
+
+
+@pytest.mark.parametrize("objective", [looping, by_rows, at_random, by_weights])
+def test_ids_that_nobody_knows_before_the_step_are_refused(objective, sentences):
+    layer = RemoteEmbedding("late", 2)
+    with pytest.raises(ModelError) as refused:
+        found_by([layer], objective(layer), np.arange(4))
+    sentences.check(refused)
+
+
+# What a layer does with rows
+
+
+def answering(layer):
+    """Rows that are their ids, as float32 [*, dim]."""
+
+    def reader(name, ids):
+        assert name == layer.remote.table.name
+        return np.repeat(np.asarray(ids, np.float32)[..., None], layer.remote.table.dim, -1), 3
+
+    layer.remote.reader = reader
+    return layer
+
+
+IDS = np.array([[3, 9, 0], [0, 0, 0], [5, 5, 7]])
+
+
+@pytest.mark.parametrize(
+    ("combiner", "expected"),
+    [("sum", [12, 0, 17]), ("mean", [6, 0, 17 / 3]), ("sqrtn", [12 / 2**0.5, 0, 17 / 3**0.5])],
+)
+@pytest.mark.parametrize("ragged", [False, True])
+def test_rows_are_combined_without_the_masked_ones(combiner, expected, ragged):
+    layer = answering(RemoteEmbedding("t", 2, combiner=combiner, mask_id=0))
+    ids = tf.ragged.constant([[3, 9], [], [5, 5, 7]], dtype=tf.int64) if ragged else IDS
+    found = layer(ids)
+    np.testing.assert_allclose(found, np.array(expected, np.float32)[:, None].repeat(2, 1), rtol=1e-6)
+
+
+def test_masked_ids_are_zeros_and_keras_sees_the_mask():
+    layer = answering(RemoteEmbedding("t", 2, mask_id=9))
+    found = layer(IDS)
+    assert np.array_equal(found[..., 0], np.where(IDS == 9, 0, IDS))
+    assert np.array_equal(layer.compute_mask(IDS), IDS != 9)
+    ragged = tf.ragged.constant([[3, 9], [], [5]], dtype=tf.int64)
+    assert layer(ragged)[..., 0].to_list() == [[3, 0], [], [5]]
+
+
+def test_a_batch_of_masked_ids_alone_moves_no_row():
+    layer = RemoteEmbedding("t", 2, mask_id=0, combiner="sum")
+    made = with_weights(keras.Sequential([keras.Input((2,), dtype="int64"), layer, keras.layers.Dense(1)]))
+    made.compile("sgd", "mse")
+    with psworker.keras.distribute(made) as job:
+        made.fit(
+            np.array([[0, 0], [0, 0], [0, 4], [4, 0]]), np.ones(4), batch_size=2, shuffle=False, verbose=0
+        )
+        rows, version = job.session.lookup("t", [0, 4])
+    begun = initial_rows(TableSpec("t", 2), mix([0, 4]))
+    assert version == 2
+    assert np.array_equal(rows[0], begun[0]) and not np.array_equal(rows[1], begun[1])
+
+
+def test_a_frozen_table_is_read_and_not_trained():
+    frozen = RemoteEmbedding("frozen", DIM)
+    frozen.trainable = False
+    made = model(frozen, RemoteEmbedding("items", DIM))
+    made.compile("sgd", "mse")
+    with psworker.keras.distribute(made) as job:
+        made.fit(*DATA, **BATCHES)
+        rows, _ = job.session.lookup("frozen", np.arange(USERS))
+        moved, _ = job.session.lookup("items", np.arange(ITEMS))
+    assert np.array_equal(rows, initial_rows(TableSpec("frozen", DIM), mix(np.arange(USERS))))
+    assert not np.array_equal(moved, initial_rows(TableSpec("items", DIM), mix(np.arange(ITEMS))))
+
+
+def test_the_step_is_traced_once_however_many_rows_a_batch_has():
+    traced = []
+
+    class Counted(keras.layers.Layer):
+        def call(self, inputs):
+            traced.append(inputs.shape)
+            return inputs
+
+    made = keras.Sequential(
+        [keras.Input((), dtype="int64"), RemoteEmbedding("t", 2), Counted(), keras.layers.Dense(1)]
+    )
+    made.compile("sgd", "mse")
+    rising = np.concatenate([np.arange(8) % (k + 1) for k in range(8)])
+    with psworker.keras.distribute(made):
+        made.fit(rising[:8], np.ones(8), batch_size=8, verbose=0)
+        before = len(traced)
+        made.fit(rising, np.ones(64), batch_size=8, shuffle=False, verbose=0)
+    assert len(traced) == before
+
+
+# A layer as Keras keeps it
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"initializer": keras.initializers.RandomUniform(-1.0, 0.5, seed=4), "combiner": "mean"},
+        {"initializer": keras.initializers.RandomNormal(stddev=0.2), "mask_id": -1, "table": "shared"},
+        {"initializer": "zeros", "optimizer": {"name": "rowwise-adagrad", "learning_rate": 0.5}, "seed": 3},
+        {"optimizer": keras.optimizers.Adagrad(0.5)},
+    ],
+)
+def test_a_layer_is_made_again_from_its_configuration(given, tmp_path):
+    layer = RemoteEmbedding("ids", 6, **given)
+    again = RemoteEmbedding.from_config(layer.get_config())
+    made = keras.Sequential([keras.Input((2,), dtype="int64"), layer])
+    made.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras").layers[-1]
+    for each in (again, loaded):
+        assert each.get_config() == layer.get_config()
+        assert each.remote.table == layer.remote.table
+        assert not each.weights
+
+
+def unknown_combiner():
+    RemoteEmbedding("t", 2, combiner="max")
+
+
+def other_initializer():
+    RemoteEmbedding("t", 2, initializer=keras.initializers.GlorotUniform())
+
+
+def clipping_optimizer():
+    RemoteEmbedding("t", 2, optimizer=keras.optimizers.SGD(clipnorm=1.0))
+
+
+def no_reader():
+    RemoteEmbedding("t", 2)(np.arange(3))
+
+
+def sparse_ids():
+    RemoteEmbedding("t", 2)(tf.sparse.from_dense(np.eye(2, dtype=np.int64)))
+
+
+def two_shapes_of_one_table():
+    Tables([RemoteEmbedding("t", 2), RemoteEmbedding("other", 3, table="t")])
+
+
+def compiled(callbacks=(), **how):
+    made = keras.Sequential([keras.Input((), dtype="int64"), RemoteEmbedding("t", 2), keras.layers.Dense(1)])
+    made.compile(**{"optimizer": "sgd", "loss": "mse", **how})
+    with psworker.keras.distribute(made):
+        made.fit(np.arange(4), np.ones(4), verbose=0, callbacks=list(callbacks))
+
+
+def averaging():
+    compiled(optimizer=keras.optimizers.SGD(use_ema=True))
+
+
+def bringing_back():
+    compiled([keras.callbacks.EarlyStopping("loss", restore_best_weights=True)])
+
+
+def without_such_a_layer():
+    made, *_ = plain()
+    made.compile("sgd", "mse")
+    psworker.keras.distribute(made, remote=["user"])
+
+
+def with_weights_of_its_own():
+    made, users, _ = plain()
+    users.embeddings.assign(np.full((USERS, DIM), 3.0))
+    made.compile("sgd", "mse")
+    psworker.keras.distribute(made, remote=["users"])
+
+
+def beyond_its_size():
+    made, *_ = plain()
+    made.compile("sgd", "mse")
+    with psworker.keras.distribute(made, remote=["users"]):
+        made.fit({"user": np.array([0, USERS]), "few": np.zeros((2, 3), int)}, np.ones(2), verbose=0)
+
+
+def accumulating():
+    compiled(optimizer=keras.optimizers.SGD(gradient_accumulation_steps=2))
+
+
+def partly_frozen():
+    frozen = RemoteEmbedding("t", 2)
+    frozen.trainable = False
+    Tables([frozen, RemoteEmbedding("other", 2, table="t")])
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        *(unknown_combiner, other_initializer, clipping_optimizer, no_reader, sparse_ids),
+        *(two_shapes_of_one_table, accumulating, partly_frozen, averaging),
+        *(bringing_back, without_such_a_layer, with_weights_of_its_own, beyond_its_size),
+    ],
+)
+def test_what_cannot_be_is_refused(refused, sentences):
+    with pytest.raises((ValueError, ModelError, psworker.keras.FitError)) as error:
+        refused()
+    sentences.check(error)
+
+
+# Plain layers that become remote
+
+
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning"
+)  # Keras', of its own variables
+def test_named_layers_become_remote_and_have_their_rows_at_the_end(tmp_path):
+    alone, users, items = plain()
+    trained, *_ = plain()
+    for each in (alone, trained):
+        each.compile(densified(keras.optimizers.SGD(0.1)) if each is alone else "sgd", "mse")
+    trained.optimizer.learning_rate = 0.1
+    expected = alone.fit(*DATA, epochs=2, **BATCHES).history
+    with psworker.keras.distribute(trained, remote=["users", "items"]):
+        assert len(trained.trainable_variables) == 4
+        found = trained.fit(*DATA, epochs=2, validation_data=DATA, **BATCHES).history
+        trained.save(tmp_path / "during.keras")
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-6)
+    loaded = keras.models.load_model(tmp_path / "during.keras")
+    for each in (trained, loaded):
+        for one, other in zip(each.get_weights(), alone.get_weights(), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    trained.compile("sgd", "mse")
+    trained.fit(*DATA, **BATCHES)
+
+
+# Exported
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"mask_id": 0},
+        *({"combiner": combiner, "mask_id": 0} for combiner in ("sum", "mean", "sqrtn")),
+        {"combiner": "mean"},
+    ],
+)
+def test_an_exported_model_needs_no_servers(how, tmp_path):
+    layer = RemoteEmbedding("t", 3, **how)
+    behind = keras.layers.Flatten() if layer.combiner else keras.layers.GlobalAveragePooling1D()
+    inner = keras.Sequential([keras.Input((4,), dtype="int64"), layer, behind])
+    outer = keras.Input((4,), dtype="int64")
+    made = keras.Model(outer, keras.layers.Dense(2)(inner(outer)))
+    ids, dice = np.array([-5, 7, 2**62, 1, 0]), np.random.default_rng(1)
+    rows = dice.normal(size=(5, 3)).astype(np.float32)
+
+    def reader(name, wanted):
+        known = dict(zip(ids.tolist(), rows, strict=True))
+        return np.array([known.get(each, np.zeros(3)) for each in np.ravel(wanted).tolist()], np.float32), 1
+
+    psworker.keras.read_rows(made, reader)
+    asked = np.array([[-5, 7, 0, 9], [2**62, 1, 1, 7], [0, 0, 0, 1]])
+    expected = made.predict(asked, verbose=0)
+    psworker.keras.export(made, lambda table: (ids, rows)).save(tmp_path / "plain.keras")
+    found = keras.models.load_model(tmp_path / "plain.keras")
+    assert "RemoteEmbedding" not in found.to_json()
+    np.testing.assert_allclose(found.predict(asked, verbose=0), expected, rtol=1e-6, atol=1e-7)
