@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,6 +30,7 @@ from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import parse_experiment
+from pswire.model.variables import WholeTables
 from psworker.job.job import OptimizerState
 from psworker.trainers import load_trainer
 
@@ -51,6 +52,7 @@ class Weights:
     version: int
     origin: str
     optimizer: OptimizerState | None = None
+    tables: WholeTables = field(default_factory=dict)
 
 
 def weights_of_checkpoint(folder: Path, *, optimizer: bool = False) -> Weights:
@@ -58,6 +60,11 @@ def weights_of_checkpoint(folder: Path, *, optimizer: bool = False) -> Weights:
     store = Store(folder.parent)
     try:
         about, found = weights(store, folder.name)
+        if about.tables:
+            raise RunError(
+                f"{folder}: holds sparse tables, which are exported from the run: expected ps-lab export "
+                f"{folder.parent.parent} FILE --version {about.version}"
+            )
         state = _optimizer_of(store, folder.name) if optimizer else None
     except CheckpointError as error:
         raise RunError(_no_weights(store, folder, error)) from error
@@ -149,7 +156,8 @@ def weights_of(run: Run, version: int | None, watch: Callable[[Replayed], None] 
     saved = run.path / WEIGHTS
     last = run.summary.versions
     if saved.is_file() and version in (None, last):
-        return Weights(_read(run), last, f"read from {saved.name}")
+        arrays, tables = _read(run)
+        return Weights(arrays, last, f"read from {saved.name}", None, tables)
     execution = replay_of(run)
     wanted = execution.last if version is None else version
     if not 0 <= wanted <= execution.last:
@@ -162,10 +170,11 @@ def weights_of(run: Run, version: int | None, watch: Callable[[Replayed], None] 
     job, store, state = job_of(execution.steps), execution.store, None
     if not build_optimizer(job.optimizer).per_worker:
         state = OptimizerState(job.optimizer, store.slots(), wanted, replayed.rate)
-    return Weights(store.weights(), wanted, "computed again from the decision log", state)
+    origin = "computed again from the decision log"
+    return Weights(store.weights(), wanted, origin, state, store.tables())
 
 
-def _read(run: Run) -> Mapping[str, Floats]:
+def _read(run: Run) -> tuple[Mapping[str, Floats], WholeTables]:
     path = run.path / WEIGHTS
     try:
         found = weights_file.load(path)
@@ -175,7 +184,7 @@ def _read(run: Run) -> Mapping[str, Floats]:
     recorded = run.summary.weights_sha256
     if recorded is not None and sha256 not in (None, recorded):
         raise RunError(f"{path}: has the fingerprint {sha256}, expected the run's, {recorded}: it was edited")
-    return {name: found.arrays[name] for name in found.order or found.arrays}
+    return {name: found.arrays[name] for name in found.order or found.arrays}, found.tables
 
 
 NPZ, SAFETENSORS, KERAS, SAVED_MODEL = ".npz", ".safetensors", ".keras", ""
@@ -187,9 +196,13 @@ class ModelWriter(Protocol):
     """A trainer that can write its job's model: `psworker.tensorflow.Trainer`."""
 
     def save_model(
-        self, weights: Mapping[str, Floats], path: Path, optimizer: OptimizerState | None = None
+        self,
+        weights: Mapping[str, Floats],
+        path: Path,
+        optimizer: OptimizerState | None = None,
+        tables: WholeTables = ...,
     ) -> str:
-        """Write the model with these weights, as a Keras file if the path ends in .keras, else as a SavedModel.
+        """Write the model with weights and rows, as a Keras file if the path ends in .keras, else as a SavedModel.
 
         Return a phrase about the optimizer's state in the file.
         """
@@ -217,9 +230,7 @@ def holds_optimizer(path: Path) -> bool:
     return path.suffix == KERAS
 
 
-def write_weights(
-    path: Path, weights: Mapping[str, Floats], model: ModelWriter | None, optimizer: OptimizerState | None
-) -> str:
+def write_weights(path: Path, found: Weights, model: ModelWriter | None) -> str:
     """Write a file or folder, with the `model` if the format needs one.
 
     Return a phrase about the optimizer's state in it. Raises RunError, with nothing left behind, and JobError.
@@ -231,11 +242,11 @@ def write_weights(
         try:
             part = aside / path.name
             if model is not None:
-                phrase = model.save_model(weights, part, optimizer)
+                phrase = model.save_model(found.arrays, part, found.optimizer, found.tables)
             elif path.suffix == SAFETENSORS:
-                weights_file.save(part, weights)
+                weights_file.save(part, found.arrays, found.tables)
             else:
-                _write_npz(part, weights)
+                _write_npz(part, weights_file.named(found.arrays, found.tables))
             part.rename(path)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -244,7 +255,7 @@ def write_weights(
     return phrase
 
 
-def _write_npz(path: Path, weights: Mapping[str, Floats]) -> None:
+def _write_npz(path: Path, weights: Mapping[str, NDArray[Any]]) -> None:
     """Write as `numpy.savez` does, which cannot take a variable called "file"."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, values in weights.items():
@@ -267,10 +278,10 @@ def exported(
     Raises RunError, ExperimentError, DataError, OtherWeightsError, and JobError.
     """
     found = weights_of(run, version, watch)
-    if holds_optimizer(path) and found.optimizer is None:
+    if holds_optimizer(path) and found.optimizer is None and not found.tables:
         found = with_optimizer(run, found)
     model = _model(run, job) if needs_model(path) else None
-    return found, write_weights(path, found.arrays, model, found.optimizer)
+    return found, write_weights(path, found, model)
 
 
 def exported_checkpoint(folder: Path, path: Path, job: str | None = None) -> tuple[Weights, str]:
@@ -279,7 +290,7 @@ def exported_checkpoint(folder: Path, path: Path, job: str | None = None) -> tup
     if needs_model(path):
         model = _model(None if job else run_of_checkpoint(folder), job)
     found = weights_of_checkpoint(folder, optimizer=holds_optimizer(path))
-    return found, write_weights(path, found.arrays, model, found.optimizer)
+    return found, write_weights(path, found, model)
 
 
 def _model(run: Run | None, job: str | None) -> Any:

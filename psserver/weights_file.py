@@ -57,9 +57,15 @@ def pieces(
     metadata = {ORDER: json.dumps(list(weights))}
     if tables:
         metadata[TABLES] = json.dumps(list(tables))
-        for name, (ids, rows) in tables.items():
-            arrays |= {f"table/{name}/{IDS}": ids, f"table/{name}/{ROWS}": rows}
-    return tensors.pieces(arrays, metadata)
+    return tensors.pieces(named(arrays, tables or {}), metadata)
+
+
+def named(weights: Mapping[str, NDArray[Any]], tables: WholeTables) -> dict[str, NDArray[Any]]:
+    """Return all arrays of variables and tables by name."""
+    arrays = dict(weights)
+    for name, (ids, rows) in tables.items():
+        arrays |= {f"table/{name}/{IDS}": ids, f"table/{name}/{ROWS}": rows}
+    return arrays
 
 
 def save(path: Path, weights: Mapping[str, NDArray[np.float32]], tables: WholeTables | None = None) -> None:

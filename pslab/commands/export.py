@@ -18,6 +18,7 @@ from pslab.replay.execution import Replayed
 from pslab.replay.worker_replica import DataError
 from pslab.runs import load
 from pslab.runs.folder import Run, RunError
+from psserver.weights_file import named
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
@@ -126,7 +127,7 @@ def export(
         raise Failure(error, ExitCode.VIOLATIONS) from error
     except (DataError, ExperimentError, RunError) as error:
         raise Failure(f"{folder}: {error}" if isinstance(error, DataError) else error) from error
-    size = sum(values.nbytes for values in found.arrays.values())
+    size = sum(values.nbytes for values in named(found.arrays, found.tables).values())
     if as_json:
         print_json(
             {"event": "export", "folder": str(folder), "written": str(path)}
@@ -134,12 +135,14 @@ def export(
                 "version": found.version,
                 "origin": found.origin,
                 "variables": len(found.arrays),
+                "rows": {name: len(ids) for name, (ids, _) in found.tables.items()},
                 "bytes": size,
                 "optimizer": optimizer,
             }
         )
     else:
-        line = f"version {found.version}, {found.origin}: {len(found.arrays)} variables in {path}"
+        rows = "".join(f", {len(ids)} rows of {name}" for name, (ids, _) in found.tables.items())
+        line = f"version {found.version}, {found.origin}: {len(found.arrays)} variables{rows} in {path}"
         click.echo(f"{line}, {optimizer}" if needs_model(path) else line)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pslab.export import write_weights
+from pslab.export import Weights, write_weights
 from pslab.runs.folder import RunError
 from psserver.checkpoint import CheckpointError, Store
 from psserver.weights_file import load
@@ -185,6 +185,6 @@ def test_older_checkpoints_give_way_before_the_newest_fails(
 def test_an_export_to_a_full_disk_is_a_sentence(disk: Path, sentences: Recorder) -> None:
     fill(disk)
     with pytest.raises(RunError) as refused:
-        write_weights(disk / "model.safetensors", {"w": np.ones(SIZE, np.float32)}, None, None)
+        write_weights(disk / "model.safetensors", Weights({"w": np.ones(SIZE, np.float32)}, 1, ""), None)
     sentences.check(refused)
     assert sorted(path.name for path in disk.iterdir()) == ["ballast", "more"]

@@ -136,7 +136,7 @@ def test_a_disk_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
 
 def test_a_variable_may_have_any_name(tmp_path: Path) -> None:
     weights = {name: np.float32([1, 2]) for name in ("file", "a/b", "a b#1", "ä")}
-    export.write_weights(tmp_path / "w.npz", weights, None, None)
+    export.write_weights(tmp_path / "w.npz", export.Weights(weights, 1, ""), None)
     assert {name: values.tolist() for name, values in arrays_of(tmp_path / "w.npz").items()} == {
         name: [1.0, 2.0] for name in weights
     }
