@@ -36,15 +36,6 @@ class WorkerPool:
             worker.close()
 
 
-def _kept(root: Path, out: Path | None) -> list[str]:
-    """Where server 0 keeps its run, or that it keeps none. Those of an older checkout keep none unless they are told
-    to."""
-    if out is not None:
-        return ["--out", str(out)]
-    cli = root / "psserver" / "cli.py"
-    return ["--no-out"] if "--no-out" in cli.read_text(encoding="utf-8") else []
-
-
 def start_servers(
     name: str,
     load: Load,
@@ -62,7 +53,8 @@ def start_servers(
         for index in reversed(range(load.servers)):
             arguments = ["-m", "psserver", "--ps-hosts", ",".join(hosts), "--task-index", str(index)]
             arguments += [*TERMS, "--workers", str(load.workers), *extra]
-            arguments += ["--json", "--parent", str(os.getpid()), *_kept(root, None if index else out)]
+            arguments += ["--json", "--parent", str(os.getpid())]
+            arguments += ["--no-out"] if index or out is None else ["--out", str(out)]
             label = f"{name}-server-{index}"
             servers.append(Child(label, arguments, logs / f"{label}.log", root=root, place=place))
             while (said := servers[-1].receive()).get("event") != "ready":
