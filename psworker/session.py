@@ -409,10 +409,11 @@ class Session(Facts):
     def _begin_push(self, grant: Grant) -> None:
         self._require_valid(grant)
         self._watch.push(grant.ticket)
-        # Before a payload is encoded: the residual of a dropped payload does not count.
-        dropped = self._stream.dropped
-        for shard in self._shards:
-            shard.encoder.take_back(dropped)
+        if self._wire.up.remembers:
+            # Before a payload is encoded: the residual of a dropped payload does not count.
+            dropped = self._stream.dropped
+            for shard in self._shards:
+                shard.encoder.take_back(dropped)
 
     def _require_valid(self, grant: Grant) -> None:
         reason = self._stream.void(grant.ticket)
@@ -430,8 +431,9 @@ class Session(Facts):
         self._watch.end()
 
     def _keep_residuals(self, ticket: int) -> None:
-        for shard in self._shards:
-            shard.encoder.keep(ticket)
+        if self._wire.up.remembers:
+            for shard in self._shards:
+                shard.encoder.keep(ticket)
 
     def _push_with_commit(
         self, grant: Grant, flats: Sequence[Payload], commit: Commit, rows: RowsByName

@@ -163,7 +163,7 @@ class Updates:
                 raise NonfiniteError(self._unfit(apply.version, target, workers))
             if stream is not None and not stream.make(newest, out):
                 raise NonfiniteError(self._unfit(apply.version, target, workers))
-            if not (largest_of(updates)[0] or self._unchecked):
+            if updates and not (largest_of(updates)[0] or self._unchecked):
                 raise NonfiniteError(self._unfit_rows(apply.version, updates, workers))
             tables.commit(updates)
 

@@ -10,6 +10,7 @@ each worker and server. It counts from the commit on.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
@@ -109,23 +110,19 @@ class Codec(ABC):
 
 
 class Elementwise(Codec):
-    """Encodes each element by itself, in the bytes of `raw`, a little-endian numpy dtype."""
+    """Encodes each element by itself, in the `itemsize` bytes of `raw`, a little-endian numpy dtype."""
 
     def __init__(
         self, name: str, number: "model_pb2.WireDtype.ValueType", raw: str, caution: str = ""
     ) -> None:
         self.name, self.number, self.caution = name, number, caution
         self.raw = np.dtype(raw)
+        self.itemsize = self.raw.itemsize
         self.exact = self.raw == np.dtype("<f4")
 
-    @property
+    @cached_property
     def array_dtype(self) -> np.dtype[Any]:
         return self.raw.newbyteorder("=")
-
-    @property
-    def itemsize(self) -> int:
-        """The bytes of an element."""
-        return self.raw.itemsize
 
     def size(self, layout: ShardLayout) -> int:
         return layout.elements * self.itemsize
@@ -145,13 +142,13 @@ class Elementwise(Codec):
 
     def pieces(self, values: Array, limit: int) -> Iterator[Array]:
         """Encode in pieces of at most `limit` bytes, each made on demand."""
-        step = limit // self.raw.itemsize
+        step = limit // self.itemsize
         return (self.encode(values[start : start + step]) for start in range(0, values.size, step))
 
     def elements(self, data: Bytes) -> Array:
         """Return the elements of a chunk, as `raw`, without a copy. Raises WireDtypeError if one is cut."""
         length = memoryview(data).nbytes
-        if length % self.raw.itemsize:
+        if length % self.itemsize:
             raise WireDtypeError(f"expected whole {self.name} elements, got {length} bytes")
         return np.frombuffer(data, self.raw)
 
@@ -192,7 +189,7 @@ class ElementDecoder:
 class _BFloat16(Elementwise):
     """bfloat16. Raw elements are bits (uint16), because numpy does not support bfloat16 as a buffer's format."""
 
-    @property
+    @cached_property
     def array_dtype(self) -> np.dtype[Any]:
         # Imported on use: most runs never need it, and every process would pay for the import.
         import ml_dtypes

@@ -17,7 +17,6 @@ from pswire.messages import EVENTS
 from pswire.model.plan import Plan
 from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing
 from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
-from pswire.protocol import received
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import FLOAT32, OCTETS, Encoder, NotFinite
 from pswire.transport.rows import RowFormat, counts_of, row_codec
@@ -318,10 +317,11 @@ class ShardClient:
         granted: Grant | None = None
         for message in answer[0].events:
             known = EVENTS.from_wire(message)
+            if isinstance(known, Grant):
+                known = known.received(now)
+                granted = granted or known
             if known is not None:
-                events.append(received(known, now))
-                if granted is None and type(known) is Grant:
-                    granted = known
+                events.append(known)
         version = None if granted is None else self._version_along(answer, granted, narrow, ahead)
         return StepResult(events, now, None if granted is None else granted.ticket, version)
 

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from psserver.coordinator import Output, Record, Send, Trial
 from psserver.coordinator.members.roster import named
@@ -76,19 +76,17 @@ class Routes:
         """Write the entries among `outputs` to the run log. Raises LogError."""
         written = Written([], [], [], [])
         for output in outputs:
-            kind = type(output)
-            if kind is Record:
-                record = cast(Record, output)
-                entry = record.entry
-                written.orders.append((record.index, entry.order(self._folded)))
-                self.run_log.append(record)
-                self.tail.append(record)
+            if isinstance(output, Record):
+                entry = output.entry
+                written.orders.append((output.index, entry.order(self._folded)))
+                self.run_log.append(output)
+                self.tail.append(output)
                 if type(entry) not in _OF_EVERY_STEP or self.first_grant is None:
                     written.remarkable.append(entry)
-            elif kind is Send:
-                written.notices.append(cast(Send, output))
+            elif isinstance(output, Send):
+                written.notices.append(output)
             else:
-                written.trials.append(cast(Trial, output))
+                written.trials.append(output)
         return written
 
     def send(self, written: Written, version: int) -> None:

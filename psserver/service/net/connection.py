@@ -206,38 +206,45 @@ class Connection:
             count = 0
         if not count:
             self._over()
-        elif not self._draining:
+        elif self._draining:
+            return
+        elif self._ahead or not waits:
             self._ahead += self._buffers.view[:count]
             self._look_ahead()
+        else:
+            self._parse(self._buffers.view[:count])
 
     def _look_ahead(self) -> None:
         """Give the first frame of `_ahead` to a task that waits for one."""
-        ahead = self._ahead
-        if len(ahead) < HEAD.size or self._waits_for != "frame" or self._large.begun:
-            return
-        length, _ = HEAD.unpack_from(ahead)
+        if self._ahead and self._waits_for == "frame" and not self._large.begun:
+            data, self._ahead = self._ahead, bytearray()
+            self._parse(memoryview(data))
+
+    def _parse(self, data: memoryview) -> None:
+        """Give the first frame of `data` to the task, which waits for one; keep what follows it in `_ahead`."""
+        length, end = 0, HEAD.size
+        if len(data) >= end:
+            length, _ = HEAD.unpack_from(data)
+            end += length
         if length > self._most:
             self._break(f"expected a frame of at most {self._most} bytes, got one of {length}")
-            return
-        end = HEAD.size + length
-        if length >= LARGE:
-            with memoryview(ahead) as view:
-                self._large.begin(length, view[HEAD.size : end])
-            del ahead[:end]
+        elif length >= LARGE:
+            self._large.begin(length, data[HEAD.size : end])
+            self._ahead += data[end:]
             if self._large.fits and self._large.missing >= SLICE:
                 self._give(_BEGUN)
             else:
                 self._fill()
-        elif len(ahead) >= end:
-            with memoryview(ahead) as view:
-                frame = bytes(view[HEAD.size : end])
-            del ahead[:end]
-            self._give(frame)
+        elif len(data) < end:
+            self._ahead += data
+        else:
+            self._ahead += data[end:]
+            self._give(bytes(data[HEAD.size : end]))
 
     def _fill(self) -> None:
-        """Receive what has arrived of a large frame, at most a slice."""
+        """Receive what has arrived of the large frame that has begun, at most a slice."""
         large, left = self._large, SLICE
-        while left > 0 and large.begun and large.missing:
+        while left > 0 and large.missing:
             try:
                 count = self._socket.recv_into(large.room(left))
             except (BlockingIOError, InterruptedError):
@@ -249,7 +256,7 @@ class Connection:
                 return
             large.filled += count
             left -= count
-        if large.begun and not large.missing:
+        if not large.missing:
             self._give(large.take())
 
     def _break(self, reason: str) -> None:

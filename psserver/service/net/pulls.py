@@ -58,6 +58,9 @@ class Outgoing:
         self._read, self._granted = read, granted
         self._pace = pace
         self.changes = changes
+        whole = codec.itemsize * read.version.values.size
+        # The bytes of the whole payload.
+        self.total = sum(change.nbytes for change in changes) if changes else whole
         self._complete = False
 
     @classmethod
@@ -89,17 +92,6 @@ class Outgoing:
         if base is not None and shard.stream is not None and codec is FLOAT32:
             changes = shard.stream.chain(base.version, base.checksum, version)
         return cls(host, shard, ticket, codec, read, granted, _pace(host, caller), changes or ())
-
-    @property
-    def total(self) -> int:
-        """The bytes of the whole payload."""
-        if self.changes:
-            return sum(change.nbytes for change in self.changes)
-        return self._codec.itemsize * self._read.version.values.size
-
-    @property
-    def large(self) -> bool:
-        return self.total > LARGE_PASS
 
     def check(self) -> None:
         """Raise Refused if the version was taken back. Call it before each piece that is sent.
@@ -258,13 +250,13 @@ async def send_version(
             await _send_rows(rows, 0, stream)
         return
     try:
-        messages = _messages(found, notices, more)
-        if found.large:
+        messages, large = _messages(found, notices, more), found.total > LARGE_PASS
+        if large:
             await stream.send_many(messages)
         for parts in messages:
             found.check()
             await stream.send(parts)
-            if found.large:
+            if large:
                 await stream.send_many(messages)
     finally:
         found.end()

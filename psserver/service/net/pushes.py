@@ -78,12 +78,20 @@ class Incoming:
     """
 
     def __init__(
-        self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, slot: Slot, rows: RowsBehind | None
+        self,
+        host: ShardHost,
+        shard: Shard,
+        ticket: int,
+        codec: Codec,
+        total: int,
+        slot: Slot,
+        rows: RowsBehind | None,
     ) -> None:
+        """`total`: bytes of the payload."""
         self.rows, self.ahead = rows, WantedRows()
         self._host, self._shard, self._ticket, self._slot = host, shard, ticket, slot
         self._codec = codec
-        self._total = codec.size(shard.layout)
+        self._total = total
         self._received = 0
         self._decoder = _decoder(shard, codec, slot)
         # A chunk that is here and not decoded yet. It is decoded together with the chunks that follow it, so that a
@@ -95,16 +103,15 @@ class Incoming:
         """Admit the worker, wait for room, and reserve a slot. Raises Refused."""
         shard = await host.claims.admit(claim_of(header), header.plan, header.after, caller)
         codec = known_codec(header.dtype)
-        elements = shard.layout.elements
         total = codec.size(shard.layout)
         if header.bytes != total:
             raise invalid(
-                f"payload of ticket {header.ticket}: expected {total} bytes ({elements} {codec.name} "
+                f"payload of ticket {header.ticket}: expected {total} bytes ({shard.layout.elements} {codec.name} "
                 f"elements of server {host.server}'s part), got {header.bytes}"
             )
         rows = RowsBehind.of_push(host, shard, header, codec, total)
         slot = await host.pushes.begin(shard, header.ticket, header.worker, caller)
-        return cls(host, shard, header.ticket, codec, slot, rows)
+        return cls(host, shard, header.ticket, codec, total, slot, rows)
 
     @property
     def complete(self) -> bool:
@@ -123,13 +130,14 @@ class Incoming:
         seconds = self._host.options.worker_timeout + CHUNK_SECONDS
         try:
             while self._pending is not None or not self.complete:
-                with stream.caller.within(seconds):
-                    if self._missing >= LARGE_PASS:
+                if self._missing >= LARGE_PASS:
+                    with stream.caller.within(seconds):
                         await stream.receive_many(self._decode_beside)
-                    chunk, self._pending = self._pending, None
-                    if chunk is not None:
-                        await self.take(chunk)
-                    if not self.complete:
+                chunk, self._pending = self._pending, None
+                if chunk is not None:
+                    await self.take(chunk)
+                if not self.complete:
+                    with stream.caller.within(seconds):
                         self._pending = _chunk(await stream.receive())
             if self.rows is not None:
                 await self.receive_rows(stream.caller, chunks_of(stream))

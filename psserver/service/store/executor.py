@@ -228,13 +228,16 @@ class Executor:
     def _has_buffer(self, shard: Shard, order: Order) -> bool:
         """Return whether the update has a buffer. It waits for readers of old versions, but no longer than their
         lease."""
-        if shard.blocked(order):
+        blocked = shard.blocked(order)
+        if blocked:
             self._state.end_reads(shard)
-        if shard.blocked(order) and self._deadline is None:
+            blocked = shard.blocked(order)
+        if blocked and self._deadline is None:
             shard.arena.evict_unpinned()
             self._evicted()
             self._deadline = time.monotonic() + self._lease_of_holders(shard)
-        if not shard.blocked(order):
+            blocked = shard.blocked(order)
+        if not blocked:
             self._deadline = None
             return True
         assert self._deadline is not None
