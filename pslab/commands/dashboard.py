@@ -1,16 +1,19 @@
 """``ps-lab dashboard``"""
 
 import socket
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 
 from pslab.commands.failure import EPILOG, Failure, trust_option
-from pslab.commands.live import observer_credentials
+from pslab.commands.live import observer_credentials, status_client
 from pslab.dashboard import sources
 from pslab.dashboard.access import is_loopback
 from pslab.dashboard.playground.settings import NOTHING, Own
 from pslab.dashboard.serve import PORT, ServeError, check_installed, link, listening, serve, token_for
+from pslab.launch.policy_change import change_policy
 from pslab.launch.status_client import StatusError
 from pslab.runs.folder import RunError
 from pswire.addresses import AddressError
@@ -19,6 +22,7 @@ from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from pswire.security.authority import described
 from pswire.security.credentials import Credentials
+from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 
 
@@ -55,6 +59,13 @@ from pswire.security.settings import SecurityOptions
     metavar="MODULE:CLASS",
     help="The same for a problem of your own.",
 )
+@click.option(
+    "--change-policy",
+    "changes",
+    is_flag=True,
+    help="Let the page change the policy of the live cluster. Under TLS this needs an admin's certificate or token; "
+    "whoever opens the page may change it.",
+)
 @trust_option
 @security_options
 def dashboard(
@@ -64,6 +75,7 @@ def dashboard(
     overrides: tuple[str, ...],
     own_policies: tuple[str, ...],
     own_problems: tuple[str, ...],
+    changes: bool,
     trust: bool,
     security: SecurityOptions,
 ) -> None:
@@ -96,6 +108,8 @@ def dashboard(
                 f"--bind {bind}: other machines reach this address, and the playground would run your own code for "
                 "them: expected the loopback, or built-in policies and problems"
             )
+        if changes:
+            source.change = _changing(source, target, security, trust)
         sock = listening(bind, port)
     except (RunError, ExperimentError, AddressError) as error:
         raise Failure(error) from error
@@ -115,6 +129,18 @@ def dashboard(
     context = credentials.identity.server_context(mutual=False) if encrypted else None
     shown = link(sock, host, token, encrypted=encrypted)
     serve(app, sock, lambda: click.echo(f"dashboard: {shown}"), context, source.pool.close)
+
+
+def _changing(
+    source: sources.Source, target: str | None, security: SecurityOptions, trusted: bool
+) -> Callable[[str, Sequence[str], str], str]:
+    """Return the function that changes the policy of the live cluster. Raises ExperimentError if there is none."""
+    if source.kind != "live" or target is None:
+        raise ExperimentError(
+            "--change-policy: expected a live cluster, as HOST:PORT or the folder of a running run"
+        )
+    client = status_client(target, security, trusted=trusted, role=Role.ADMIN)
+    return partial(change_policy, client)
 
 
 def _page_hosts(bind: str, credentials: Credentials, encrypted: bool) -> tuple[str, ...]:

@@ -119,6 +119,8 @@ class Recorder:
         match fact:
             case facts.Job():
                 self._describe(fact)
+            case facts.Policy(policy) if self.job is not None:
+                self.job = {**self.job, "policy": policy}
             case facts.Grant(_, ticket, version):
                 self._batch["grants"].append([ticket, number, version, t])
             case facts.Commit(_, ticket, _, samples, loss):

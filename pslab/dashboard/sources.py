@@ -1,6 +1,6 @@
 """Sources of the page: what the command line names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class Source:
     run: RunPages | None = None
     settings: dict[str, Any] | None = None
     note: str = ""
+    # Changes the policy of the live cluster: (name, overrides, reason) -> effect; None: the page may not.
+    change: Callable[[str, Sequence[str], str], str] | None = None
     pool: Pool = field(default_factory=Pool)
 
 

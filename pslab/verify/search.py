@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pslab.verify.guarded import TIMEOUT, Case, decisions, play
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.invariants import InvariantViolation
-from pslab.verify.schedule import Schedule, Seeded
+from pslab.verify.schedule import Named, Schedule, Seeded
 from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy, timed
 from pslab.verify.trace_format import write_trace
 from psserver.policies import PolicyError, build
+from psserver.policies.succession import successors
 
 # From a case and acts to the acts played up to the fault, or None if they do not show it.
 Shows = Callable[[Case, Sequence[str]], list[str] | None]
@@ -125,6 +126,8 @@ def _in_order(case: Case, acts: list[str], shows: Shows) -> list[str]:
 
 # Every fifth schedule is played twice: the same events must lead to the same decisions.
 TWICE = 5
+# In every fourth schedule an operator changes the policy, where it permits that.
+CHANGED = 4
 # CPU seconds after which a step that hangs is stopped while its schedule is shrunk.
 IMPATIENCE = 0.05
 OTHERWISE = "the same events led to other decisions the second time"
@@ -167,12 +170,19 @@ def verify(
     """
     with timed():
         _self_description(case)
-        events = 0
+        others, events = _others(case), 0
         for number in range(schedules):
             if watch is not None:
                 watch("schedules", number)
             choices = Seeded(seed + number)
-            schedule = Schedule(case.policy, case.knobs, choices, workers=case.workers, servers=True)
+            schedule = Schedule(
+                case.policy,
+                case.knobs,
+                choices,
+                workers=case.workers,
+                servers=True,
+                others=others if number % CHANGED == CHANGED - 1 else (),
+            )
             fault = _fault_of(schedule, 40 + number % 80)
             events += schedule.policy.events
             if not fault and number % TWICE == 0:
@@ -181,6 +191,13 @@ def verify(
                 finding = _finding(case, schedule, fault, number, seed, watch)
                 return Report(case, number + 1, events, finding)
     return Report(case, schedules, events, None)
+
+
+def _others(case: Case) -> list[Named]:
+    """Return the policies that the policy may be changed to and, if it is built in, itself."""
+    found = successors(build(case.policy, case.knobs, case.workers), case.workers, 1)
+    again: list[Named] = [] if ":" in case.policy or not found else [(case.policy, case.knobs)]
+    return [*again, *((name, {}) for name in found if name != case.policy)]
 
 
 def _self_description(case: Case) -> None:

@@ -41,11 +41,15 @@ class Page:
         self.process.close()
 
     def request(
-        self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET"
+        self,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        method: str = "GET",
+        body: str | None = None,
     ) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=LONG)
         try:
-            connection.request(method, path, headers=dict(headers or {}))
+            connection.request(method, path, body, headers=dict(headers or {}))
             answer = connection.getresponse()
             return answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read()
         finally:

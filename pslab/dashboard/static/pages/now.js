@@ -58,7 +58,7 @@ export function now() {
   function lead(workers, model, clock) {
     const waiting = workers.filter((worker) => worker.state === "waiting").sort((a, b) => b.seconds - a.seconds);
     const longest = waiting[0], ended = over(model, clock.t) && !clock.live ? "The job has ended." : "";
-    const note = clock.live ? model.status?.note : ended;
+    const note = clock.live ? model.status?.note || model.status?.change : ended;
     say(headline, note || (longest && longest.why ? `${longest.name} has waited ${longest.seconds.toFixed(1)} s for ${longest.why}` : workers.length ? "Nobody is held up." : "No worker has joined yet."));
     const states = Map.groupBy(workers, (worker) => worker.state);
     // Always in the same order.

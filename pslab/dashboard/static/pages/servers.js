@@ -11,11 +11,13 @@ export function servers() {
   const count = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en");
   const table = h("div", { class: "card" }, h("h2", {}, "Servers"), h("div", { class: "scroll" }, h("table", { class: "stacked" }, h("thead", {}, head), body)), total);
   const element = h("section", { class: "page", "aria-label": "Servers" },
-    h("div", { class: "columns" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), h("div", { class: "card" }, h("h2", {}, "Contributions"), fates)), table, held);
+    h("div", { class: "columns" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), h("div", { class: "card" }, h("h2", {}, "Contributions"), fates)), changing.element, table, held);
+  const changing = change();
   let key = "";
 
   function update({ model, clock, info, about }) {
     const found = clock.live ? (model.status?.servers ?? []).map((server) => ({ index: server.task_index, ...server })) : model.servers ?? [];
+    changing.offer(about.policies);
     const log = Math.max(0, ...found.map((server) => server.executed ?? 0));
     const status = clock.live ? model.status : null, at = status ? null : model.figures(clock.t);
     // Without values that change with each frame, so that the page is redrawn only if something else changes.
@@ -35,10 +37,36 @@ export function servers() {
     put(fates, figures.map(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]));
     const rows = [["what", { live: "a live cluster", run: "a run folder", simulated: "a simulated experiment" }[about.kind]], ["job", model.job.name],
       ["policy", config(model.job.policy)], ["optimizer", config(model.job.optimizer)], ["servers", model.job.servers], ["workers at the start", model.job.workers], ["seed", model.job.seed],
-      ["phase", status?.phase], ["note", status?.note || null], ["progress", far(status?.progress)], ["workers not listed", status?.unlisted || null], ["log entries", info.entries?.toLocaleString("en")], ["explanations", info.unexplained ? `none: ${info.unexplained}` : null], ["the run", info.going ? "running, or killed: it has no summary. This page polls for new entries" : null]];
+      ["phase", status?.phase], ["change of the policy", status?.change || null], ["note", status?.note || null], ["progress", far(status?.progress)], ["workers not listed", status?.unlisted || null], ["log entries", info.entries?.toLocaleString("en")], ["explanations", info.unexplained ? `none: ${info.unexplained}` : null], ["the run", info.going ? "running, or killed: it has no summary. This page polls for new entries" : null]];
     put(job, rows.filter(([, value]) => value !== undefined && value !== null).map(([term, value]) => [h("dt", {}, term), h("dd", {}, String(value))]));
   }
   return { element, update };
+}
+
+/** A form that changes the policy, where the page may. */
+function change() {
+  const name = h("select", { "aria-label": "policy", id: "change-to" }), effect = h("p", { class: "dim", role: "status", id: "change-effect" });
+  const knobs = h("input", { "aria-label": "knobs", id: "change-knobs", placeholder: "max_staleness=2 aggregate=1", maxlength: "1000" });
+  const why = h("input", { "aria-label": "reason", id: "change-why", placeholder: "why", maxlength: "500" });
+  const button = h("button", { type: "button", id: "change-policy", onclick: send }, "Change");
+  const element = h("div", { class: "card", hidden: true }, h("h2", {}, "Change the policy"), h("p", {}, name, " ", knobs, " ", why, " ", button), effect);
+
+  async function send() {
+    button.disabled = true;
+    const set = knobs.value.trim().split(/\s+/).filter(Boolean).map((each) => `policy.${each}`);
+    try {
+      const answer = await fetch("/api/policy", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ to: name.value, set, why: why.value }) });
+      say(effect, answer.ok ? (await answer.json()).effect : await answer.text());
+    } catch (error) { say(effect, error.message); }
+    button.disabled = false;
+  }
+
+  function offer(policies) {
+    if (!policies || !element.hidden) return;
+    put(name, [h("option", { value: "" }, "the present policy"), policies.map((each) => h("option", { value: each }, each))]);
+    element.hidden = false;
+  }
+  return { element, offer };
 }
 
 function far(progress) {
