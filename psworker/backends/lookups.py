@@ -98,71 +98,108 @@ def tables_of(layers: Iterable[Any]) -> tuple[TableSpec, ...]:
     return tuple(found.values())
 
 
+class Group(NamedTuple):
+    """Tables whose rows lie one behind the other in a step, as one variable. `trained`: they get a gradient."""
+
+    tables: tuple[TableSpec, ...]
+    dim: int
+    trained: bool
+
+
 class Fed(NamedTuple):
-    """What a step over tables is given: for each table, rows and the positions among them that lookups want."""
+    """What a step over tables is given, by group.
+
+    `rows`: [n, dim]. `places`: for each id of all lookups, in the order in which the step makes them, where its row is.
+    `sizes`: the number of ids of each lookup, [1, lookups].
+    """
 
     batch: Any
     rows: tuple[Any, ...]
-    inverses: tuple[Any, ...]
+    places: tuple[Any, ...]
+    sizes: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class LookedUp:
     """A batch and what it looks up.
 
-    `keys`: of each table, sorted and unique. `inverses`: for each id of all lookups, in the order in which the step
-    makes them, the position of its key. `rows`: one for each key, once they are pulled.
+    `keys`: of each table, sorted and unique. `places` and `sizes`: as of `Fed`. `rows`: one for each key, once they are
+    pulled.
     """
 
     batch: Any
-    tables: tuple[TableSpec, ...] = field(repr=False)
+    groups: tuple[Group, ...] = field(repr=False)
     keys: Mapping[str, Keys]
-    inverses: Mapping[str, NDArray[np.int32]]
+    places: tuple[NDArray[np.int32], ...]
+    sizes: tuple[NDArray[np.int32], ...]
     rows: Mapping[str, Floats] | None = None
 
     def fed(self) -> Fed:
         """Return what the step is given; zeros where rows are not pulled, for a rehearsal."""
-        return Fed(self.batch, tuple(map(self._rows_of, self.tables)), tuple(self.inverses.values()))
+        return Fed(self.batch, tuple(map(self._rows_of, self.groups)), self.places, self.sizes)
 
-    def _rows_of(self, table: TableSpec) -> Floats:
-        count = self.keys[table.name].size
+    def _rows_of(self, group: Group) -> Floats:
+        count = sum(self.keys[table.name].size for table in group.tables)
         if self.rows is None or not count:
             # One row at least: lookups that are masked read some row.
-            return np.zeros((max(count, 1), table.dim), np.float32)
-        return self.rows[table.name]
+            return np.zeros((max(count, 1), group.dim), np.float32)
+        if len(group.tables) == 1:
+            return self.rows[group.tables[0].name]
+        return np.concatenate([self.rows[table.name] for table in group.tables])
 
-    def gradients(self, found: Mapping[str, Floats]) -> dict[str, tuple[Keys, Floats]]:
-        """Return gradients by table with their keys, of tables that have any in this batch."""
-        return {name: (self.keys[name], each) for name, each in found.items() if self.keys[name].size}
+    def gradients(self, found: Iterable[Floats]) -> dict[str, tuple[Keys, Floats]]:
+        """Return gradients by table with their keys, from one for each group that is trained."""
+        named: dict[str, tuple[Keys, Floats]] = {}
+        for group, rows in zip((each for each in self.groups if each.trained), found, strict=True):
+            start = 0
+            for table in group.tables:
+                keys = self.keys[table.name]
+                if keys.size:
+                    named[table.name] = keys, rows[start : start + keys.size]
+                start += keys.size
+        return named
 
 
 def looked_up(
-    batch: Any, tables: Sequence[TableSpec], lookups: Iterable[tuple[Remote, NDArray[np.int64]]]
+    batch: Any, groups: tuple[Group, ...], lookups: Sequence[tuple[Remote, NDArray[np.int64]]]
 ) -> LookedUp:
     """Return a batch with the keys of its lookups, (what is looked up, flat ids), in the order of the step.
 
     Raises ModelError for an id that a layer does not have.
     """
     ids: dict[str, list[NDArray[np.int64]]] = {}
-    kept: dict[str, list[NDArray[np.bool_]]] = {}
     for remote, each in lookups:
         if remote.size is not None and each.size and not 0 <= each.min() <= each.max() < remote.size:
             raise ModelError(
                 f"layer {remote.table.name!r}: expected ids from 0 to {remote.size - 1}, got {each.min()} to "
                 f"{each.max()}"
             )
-        ids.setdefault(remote.table.name, []).append(each)
-        masked = np.zeros(each.shape, bool) if remote.mask_id is None else each == remote.mask_id
-        kept.setdefault(remote.table.name, []).append(~masked)
+        own = each if remote.mask_id is None else each[each != remote.mask_id]
+        ids.setdefault(remote.table.name, []).append(own)
     keys: dict[str, Keys] = {}
-    inverses: dict[str, NDArray[np.int32]] = {}
-    for table in tables:
-        all_ids = np.concatenate(ids.get(table.name, [np.zeros(0, np.int64)]))
-        mask = np.concatenate(kept.get(table.name, [np.zeros(0, bool)]))
-        if mask.all():
-            keys[table.name], inverses[table.name] = unique(all_ids)
-            continue
-        keys[table.name], positions = unique(all_ids[mask])
-        inverses[table.name] = np.zeros(all_ids.size, np.int32)
-        inverses[table.name][mask] = positions
-    return LookedUp(batch, tuple(tables), keys, inverses)
+    # By table: where each id's row is in its group, of ids that are not masked; they are taken lookup by lookup.
+    rest: dict[str, NDArray[np.int32]] = {}
+    for group in groups:
+        start = 0
+        for table in group.tables:
+            several = ids.get(table.name, [np.zeros(0, np.int64)])
+            keys[table.name], inverse = unique(several[0] if len(several) == 1 else np.concatenate(several))
+            rest[table.name] = inverse + np.int32(start)
+            start += keys[table.name].size
+    number = {table.name: at for at, group in enumerate(groups) for table in group.tables}
+    places: list[list[NDArray[np.int32]]] = [[] for _ in groups]
+    for remote, each in lookups:
+        name = remote.table.name
+        # Any row stands for a masked one.
+        place = np.zeros(each.size, np.int32)
+        kept = slice(None) if remote.mask_id is None else each != remote.mask_id
+        count = place[kept].size
+        place[kept], rest[name] = rest[name][:count], rest[name][count:]
+        places[number[name]].append(place)
+    return LookedUp(
+        batch,
+        groups,
+        keys,
+        tuple(np.concatenate(each or [np.zeros(0, np.int32)]) for each in places),
+        tuple(np.array([[place.size for place in each]], np.int32) for each in places),
+    )

@@ -114,11 +114,20 @@ class Trainer:
         pairs = zip(self._variables.variables, self._variables.specs, strict=True)
         return [(variable, spec.name) for variable, spec in pairs][: self._variables.trainable]
 
+    def _together(self) -> bool:
+        """Nobody looks at the gradients of tables one by one."""
+        job, model = self.job, self.model
+        own_step = isinstance(model, keras.Model) and type(model).train_step is not keras.Model.train_step
+        looks = type(job).gradients is not Job.gradients or getattr(
+            self._training.optimizer, "clipnorm", None
+        )
+        return not own_step and not looks
+
     def _find_tables(self) -> Tables:
         """The tables of the model. Raises JobError where it cannot have any."""
         layers, training = remote_layers(self.model), self._training
         try:
-            tables = Tables(layers)
+            tables = Tables(layers, together=self._together())
         except ModelError as error:
             raise JobError(f"the model of job {self._name}: {error}") from error
         if tables.specs and getattr(training.optimizer, "gradient_accumulation_steps", None):
@@ -179,7 +188,6 @@ class Trainer:
         self._step = FlatStep(
             *(plan, self._variables, objective, self._process, trace),
             every=self._process.every,
-            tables=self._tables.trained,
         )
 
     def batches(

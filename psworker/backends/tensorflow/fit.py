@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from psworker.backends.keras import (
     near,
     take_up,
     undone,
+    unwrapped,
 )
 from psworker.backends.lookups import LookedUp
 from psworker.backends.tensorflow.caught import caught_step
@@ -68,7 +70,9 @@ class TensorFlowStep:
         self._weights: list[Any] = [] if before is None else before._weights
         self._layout = FlatLayout(step.plan, self._variables)
         self._dtype = tensor_of(np.empty(0, step.dtype)).dtype
-        tables = Tables(self._model._flatten_layers())
+        own_step = type(self._model).train_step is not keras.Model.train_step
+        together = not own_step and not unwrapped(self._model.optimizer).clipnorm
+        tables = Tables(self._model._flatten_layers(), together=together)
         self._trained = (*self._variables.variables[: self._variables.trainable], *tables.scratch)
         self._finder = tables.finder(self._objective)
         self._eager, jit = self._model.run_eagerly, bool(self._model.jit_compile)
@@ -80,7 +84,6 @@ class TensorFlowStep:
             every=step.every,
             dtypes=[self._dtype] * len(step.plan.shards),
             norm=step.norm,
-            tables=tables.trained,
         )
         # By the dtypes of payloads, and whether the version is new.
         self._putting: dict[tuple[Any, ...], Any] = {}

@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from pswire.model.tables import TableSpec
 from psworker.backends import ModelError
 from psworker.backends.lookups import (
     Fed,
+    Group,
     LookedUp,
     Remote,
     answer,
@@ -82,50 +85,63 @@ def _in_symbolic_scope() -> bool:
 
 
 class Tables:
-    """The tables of some layers, in a step: `specs`; `scratch`: a variable for the rows of each trained table."""
+    """The tables of some layers in a step: `specs`; `scratch`: a variable for the rows of each trained group.
 
-    def __init__(self, layers: Sequence[Any]) -> None:
+    `together`: tables of one width are one variable, which spares the graph most of its operations. Otherwise each has
+    its own, for whoever looks at gradients one by one.
+    """
+
+    def __init__(self, layers: Sequence[Any], *, together: bool = True) -> None:
         self._layers = [layer for layer in layers if remote_of(layer) is not None]
         self.specs = tables_of(self._layers)
-        trained = self._trained()
-        self._rows = {
-            table.name: tf.Variable(
-                tf.zeros([1, table.dim]), shape=[None, table.dim], trainable=trained[table.name]
-            )
-            for table in self.specs
-        }
-        self.trained = tuple(name for name in self._rows if trained[name])
-        self.scratch = tuple(self._rows[name] for name in self.trained)
-        # As Keras knows them.
-        self._known = {name: _keras_variable(name, self._rows[name]) for name in self.trained}
+        self._groups = self._grouped(together)
+        self._rows = [
+            tf.Variable(tf.zeros([1, group.dim]), shape=[None, group.dim], trainable=group.trained)
+            for group in self._groups
+        ]
+        trained = [
+            (rows, group) for rows, group in zip(self._rows, self._groups, strict=True) if group.trained
+        ]
+        self.scratch = tuple(rows for rows, _ in trained)
+        # As Keras knows them, each with the layer that has it.
+        layer_of = {layer.remote.table.name: layer for layer in self._layers}
+        self._known = [
+            (layer_of[group.tables[0].name], _keras_variable(group.tables[0].name, rows))
+            for rows, group in trained
+        ]
 
-    def _trained(self) -> dict[str, bool]:
-        """Whether each table is trained: all its layers are, or none."""
-        found: dict[str, bool] = {}
+    def _grouped(self, together: bool) -> tuple[Group, ...]:
+        """Raises ModelError for a table of which some layers are trained and some are not."""
+        trained: dict[str, bool] = {}
         for layer in self._layers:
             name = layer.remote.table.name
-            if found.setdefault(name, layer.trainable) != layer.trainable:
+            if trained.setdefault(name, layer.trainable) != layer.trainable:
                 raise ModelError(
                     f"of the layers that share the table {name!r} some are trained and some are not: expected the same "
                     "`trainable` for all"
                 )
-        return found
+        found: dict[Any, list[TableSpec]] = {}
+        for table in self.specs:
+            key = (table.dim, trained[table.name]) if together else table.name
+            found.setdefault(key, []).append(table)
+        return tuple(
+            Group(tuple(tables), tables[0].dim, trained[tables[0].name]) for tables in found.values()
+        )
 
     def over_rows(self, objective: Objective) -> Objective:
         """Return an objective of `Fed` batches, made of one whose gradients cover `scratch`, too, as its last."""
+        number = {table.name: at for at, group in enumerate(self._groups) for table in group.tables}
 
         def fed(given: Fed) -> tuple[Any, Any, list[Any]]:
-            for variable, rows in zip(self._rows.values(), given.rows, strict=True):
+            for variable, rows in zip(self._rows, given.rows, strict=True):
                 variable.assign(rows)
-            inverses = dict(zip(self._rows, given.inverses, strict=True))
-            taken = dict.fromkeys(self._rows, 0)
+            waiting = list(map(_divided, given.places, given.sizes))
 
             def gather(remote: Remote, ids: Any) -> Any:
-                name = remote.table.name
-                start, size = taken[name], tf.size(ids)
-                taken[name] = start + size
-                rows = tf.gather(self._rows[name], inverses[name][start : start + size])
-                rows = tf.reshape(rows, tf.concat([tf.shape(ids), [remote.table.dim]], 0))
+                at = number[remote.table.name]
+                rows = tf.gather(self._rows[at], next(waiting[at]))
+                if ids.shape.rank != 1:
+                    rows = tf.reshape(rows, tf.concat([tf.shape(ids), [remote.table.dim]], 0))
                 rows.set_shape([*ids.shape, remote.table.dim])
                 return rows
 
@@ -137,14 +153,13 @@ class Tables:
     @contextmanager
     def _in_the_model(self) -> Iterator[None]:
         """Rows are among the trained variables of their layers, and so of the model."""
-        layers = {layer.remote.table.name: layer for layer in self._layers}
-        for name, variable in self._known.items():
-            layers[name]._trainable_variables.append(variable)
+        for layer, variable in self._known:
+            layer._trainable_variables.append(variable)
         try:
             yield
         finally:
-            for name in self._known:
-                layers[name]._trainable_variables.pop()
+            for layer, _ in self._known:
+                layer._trainable_variables.pop()
 
     def finder(self, objective: Objective) -> Finder:
         """Return what finds the ids of batches for this objective."""
@@ -153,7 +168,13 @@ class Tables:
             with self._in_the_model():
                 objective(batch)
 
-        return Finder(self.specs, traced)
+        return Finder(self._groups, traced)
+
+
+def _divided(places: Any, sizes: Any) -> Iterator[Any]:
+    """The places of each lookup in turn."""
+    count = sizes.shape[1]
+    return iter([places] if count == 1 else tf.split(places, sizes[0], num=count))
 
 
 def _keras_variable(name: str, rows: Any) -> Any:
@@ -165,9 +186,9 @@ def _keras_variable(name: str, rows: Any) -> Any:
 class Finder:
     """Finds what batches look up. `step`: computes a batch; it is traced here, and never run."""
 
-    def __init__(self, tables: Sequence[Any], step: Callable[[Any], object]) -> None:
-        self._tables, self._step = tables, step
-        # (specification of batches, what is looked up, function from the batch to flat ids)
+    def __init__(self, groups: tuple[Group, ...], step: Callable[[Any], object]) -> None:
+        self._groups, self._step = groups, step
+        # (specification of batches, what is looked up, function from the batch to ids and sizes of all lookups)
         self._found: list[tuple[Any, list[Remote], Any]] = []
 
     def __call__(self, batch: Any) -> Callable[[], LookedUp]:
@@ -181,8 +202,9 @@ class Finder:
         flat = tf.nest.flatten(tensors, expand_composites=True)
 
         def find() -> LookedUp:
-            ids = [each.numpy() for each in function(*flat)]
-            return looked_up(batch, self._tables, zip(remotes, ids, strict=True))
+            ids, sizes = (each.numpy() for each in function(*flat))
+            several = np.split(ids, np.cumsum(sizes)[:-1])
+            return looked_up(batch, self._groups, list(zip(remotes, several, strict=True)))
 
         return find
 
@@ -204,17 +226,22 @@ class Finder:
             return rows
 
         graph: list[Any] = []
+        found: list[Any] = []
 
         def body(*flat: Any) -> None:
             graph.append(tf.compat.v1.get_default_graph())
             with answered_by(record):
                 self._step(tf.nest.pack_sequence_as(spec, flat, expand_composites=True))
+            ids = [each for _, each in lookups]
+            found.extend((tf.concat(ids, 0), tf.stack([tf.size(each) for each in ids])))
 
         flat = tf.nest.flatten(spec, expand_composites=True)
         wrapped = tf.compat.v1.wrap_function(body, flat)
-        function = wrapped.prune(wrapped.inputs, [ids for _, ids in lookups])
+        function = wrapped.prune(wrapped.inputs, found)
         _check(function, lookups)
-        self._found.append((spec, [remote for remote, _ in lookups], function))
+        # A pruned function is slow to call by itself: it first tries another signature.
+        called = tf.function(function, input_signature=flat, autograph=False).get_concrete_function()
+        self._found.append((spec, [remote for remote, _ in lookups], called))
         return self._found[-1]
 
 

@@ -46,8 +46,8 @@ class FlatStep:
 
     `objective` computes a batch's logs, loss and gradients. `process` changes the mean gradient before it is pushed
     (clipping). `trace` makes a body a function, a graph say. `dtypes`: the payloads' dtypes, one per server; by
-    default those in which the weights come. `norm`: whether to compute the gradient's norm. `tables`: the trained ones;
-    batches are then `LookedUp`, with rows.
+    default those in which the weights come. `norm`: whether to compute the gradient's norm. A batch may be a
+    `LookedUp`, with rows.
     """
 
     def __init__(
@@ -61,9 +61,8 @@ class FlatStep:
         every: int = 1,
         dtypes: Sequence[Any] | None = None,
         norm: bool = True,
-        tables: Sequence[str] = (),
     ) -> None:
-        self._plan, self._model, self._tables = plan, model, tables
+        self._plan, self._model = plan, model
         self._layout = FlatLayout(plan, model)
         self._objective, self._process = objective, process
         self._every, self._dtypes, self._norm = every, dtypes, norm
@@ -119,9 +118,8 @@ class FlatStep:
     def _result(self, found: Any, batch: Any, samples: int) -> StepResult:
         payloads, loss, norm, rows, _ = found
         made = StepResult([payload_of(parts) for parts in payloads], float(loss), float(norm), samples)
-        if self._tables:
-            arrays = (landing(each)() for each in rows)
-            made.rows.update(batch.gradients(dict(zip(self._tables, arrays, strict=True))))
+        if isinstance(batch, LookedUp):
+            made.rows.update(batch.gradients(landing(each)() for each in rows))
         return made
 
     # In the graph. Order: weights in, forward and backward, state out (automatic control dependencies keep reads and
@@ -176,8 +174,8 @@ def fed(batch: Any, *, open: bool = False) -> Any:
     if not open:
         return given
     rows = [tf.TensorSpec([None, array.shape[1]], tf.float32) for array in given.rows]
-    inverses = [tf.TensorSpec([None], tf.int32) for _ in given.inverses]
-    return given._replace(rows=tuple(rows), inverses=tuple(inverses))
+    places = [tf.TensorSpec([None], tf.int32) for _ in given.places]
+    return given._replace(rows=tuple(rows), places=tuple(places))
 
 
 def count_samples(batch: Any) -> int:
