@@ -32,6 +32,8 @@ TOKEN_BYTES: Final = 16
 # Seconds that either end waits for the other's first frame.
 HANDSHAKE_TIMEOUT: Final = 5.0
 HEAD: Final = struct.Struct("<IB")
+# Bytes received at once before the length of a frame is known: what it holds of a large one has to be copied.
+FIRST: Final = 1 << 12
 # A frame from this size on is sent in two pieces instead of being copied behind its head, and received into a reused
 # buffer.
 LARGE: Final = 1 << 16
@@ -173,7 +175,7 @@ class FramedSocket:
             come[:held] = come[self._start : self._end]
             self._start, self._end = 0, held
         while self._end < size:
-            count = self._socket.recv_into(come[self._end :])
+            count = self._socket.recv_into(come[self._end : max(size, FIRST)])
             if not count:
                 return False
             self._end += count

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from pswire.transport.framed_socket import FRAME_BYTES, HEAD, MORE, Carrier, Parts, SocketError
+from pswire.transport.framed_socket import FRAME_BYTES, HEAD, LARGE, MORE, Carrier, Parts, SocketError
 from pswire.transport.frames import Message
 
 # Threads of a server, whatever the number of its workers.
@@ -22,8 +22,9 @@ TURN: Final = 0.05
 REST: Final = 2
 # Initial bytes of a buffer. Memory grows with what has arrived, not with what was announced.
 FIRST: Final = 2**18
-# Bytes received at once while no large frame is being received.
-SMALL: Final = 2**17
+# Bytes received at once while no large frame is being received: room for a small one. What it holds of a large one
+# has to be copied.
+SMALL: Final = LARGE
 # Free buffers that are kept for the next large frame.
 FREE_BUFFERS: Final = 4
 
