@@ -118,6 +118,8 @@ def usual_payloads(optimizer: Optimizer, tensors: TensorParts) -> int:
     return 1 if keeps_payloads(optimizer, tensors) else 2
 
 
+# What helps when tables have grown too large.
+MORE_ROOM = "tables of fewer ids (hash them), a smaller dim, or more servers make room"
 SLOTS = "shared slots"
 COPY = "copy of optimizer state"
 
@@ -233,8 +235,7 @@ class ShardMemory:
         return (
             f"server {self._server} has no memory for new rows of its tables: expected at most "
             f"{self.ledger.limit / MIB:.1f} MiB in all (--memory-limit), of which {max(room, 0) / MIB:.1f} are free, "
-            f"got rows that would take {shard.tables.growth(rows) / MIB:.1f}; give the tables an admission rule "
-            "(admit) or an eviction rule (evict), or give the job more servers"
+            f"got rows that would take {shard.tables.growth(rows) / MIB:.1f}; {MORE_ROOM}"
         )
 
     def admit_name(self, kept: int) -> None:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from itertools import count
 
 import grpc
+import numpy as np
 
 from psserver.service.errors import Refused, invalid
 from psserver.service.guard.calls import Caller
+from psserver.service.guard.room import MORE_ROOM
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
@@ -79,11 +81,11 @@ class RowsBehind:
         total, memory = self.format.nbytes, self.host.memory
         refusal = memory.ledger.take(self.worker, KIND, total, memory.share)
         if refusal is not None:
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for the rows of a message: {refusal}"
-            )
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for rows: {refusal}; {MORE_ROOM}")
         try:
-            data, seconds = bytearray(total), self.host.options.worker_timeout + CHUNK_SECONDS
+            # The system gives its memory as bytes arrive, not as they are announced.
+            data = np.empty(total, np.uint8).data
+            seconds = self.host.options.worker_timeout + CHUNK_SECONDS
             received = 0
             while received < total:
                 if chunk is None:
@@ -97,7 +99,7 @@ class RowsBehind:
                     )
                 data[received : received + size] = chunk.data
                 received, chunk = received + size, None
-            return await self.host.heavy.run(total, lambda: self._decoded(memoryview(data)))
+            return await self.host.heavy.run(total, lambda: self._decoded(data))
         finally:
             memory.ledger.give(self.worker, KIND, total)
 

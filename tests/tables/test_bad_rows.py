@@ -1,0 +1,170 @@
+"""Rows of a hostile or broken worker: refused, and nothing changes."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+import psworker
+from pswire.model.plan import VariableSpec
+from pswire.model.rows import Rows, WantedRows
+from pswire.model.tables import TableSpec, mix, split
+from pswire.transport.codecs import FLOAT32
+from pswire.transport.rows import RowFormat
+from pswire.v1 import shard_pb2
+from psworker.errors import PayloadRefused, SessionError
+from tests.service.serving import Cluster, serving
+
+SPEC = TableSpec("items", 3)
+VARIABLES = [(VariableSpec("bias", (2,)), np.zeros(2, np.float32))]
+KEYS = np.sort(mix(np.arange(50)))
+Bent = Callable[[Any, list[np.ndarray]], list[np.ndarray]]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with serving(servers=2, memory_limit=64 << 20, overrides=["cluster.worker_timeout=1"]) as served:
+        yield served
+
+
+def connected(cluster: Cluster, transport: str) -> psworker.Session:
+    return psworker.connect(cluster.hosts, VARIABLES, tables=[SPEC], transport=transport, server_timeout=5)
+
+
+def bend(monkeypatch: pytest.MonkeyPatch, bent: Bent) -> None:
+    """Change the bytes of rows on their way."""
+    encode = RowFormat.encode
+
+    def changed(form: Any, rows: Rows, ahead: WantedRows) -> list[np.ndarray]:
+        found = encode(form, rows, ahead)
+        return bent(form, [array.copy() for array in found]) if found else found
+
+    monkeypatch.setattr(RowFormat, "encode", changed)
+
+
+def _swapped(form: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    arrays[0][[0, 1]] = arrays[0][[1, 0]]
+    return arrays
+
+
+def _twice(form: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    arrays[0][1] = arrays[0][0]
+    return arrays
+
+
+def _anothers(form: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    # Each server is sent keys of the other one's buckets.
+    arrays[0] ^= np.uint64(1 << 63)
+    return arrays
+
+
+def _infinite(form: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    arrays[1][4] = np.inf
+    return arrays
+
+
+BENT = {"unsorted": _swapped, "twice": _twice, "another server's": _anothers, "infinite": _infinite}
+
+
+@pytest.mark.parametrize("transport", ["grpc", "socket", "auto"])
+@pytest.mark.parametrize("bent", BENT.values(), ids=BENT)
+def test_keys_and_rows_that_make_no_sense_are_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, transport: str, bent: Bent
+) -> None:
+    with connected(cluster, transport) as session:
+        grant = session.ready()
+        assert grant is not None
+        before = cluster.picture()
+        with monkeypatch.context() as patched:
+            bend(patched, bent)
+            with pytest.raises(PayloadRefused):
+                session.push_flat(grant, session.plan.scatter([np.ones(2)]), {"items": (KEYS, _rows(50))})
+        assert cluster.picture() == before
+        assert not any(table.count for each in cluster.servers for table in each.probe.shard.tables.tables)
+        # The ticket is still good.
+        session.push_flat(grant, session.plan.scatter([np.ones(2)]), {"items": (KEYS, _rows(50))})
+        session.commit(grant, samples=1)
+        assert session.ready() is not None
+
+
+def test_keys_to_read_that_make_no_sense_are_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connected(cluster, "grpc") as session:
+        grant = session.ready()
+        assert grant is not None
+        for bent in (_swapped, _twice, _anothers):
+            with monkeypatch.context() as patched:
+                bend(patched, bent)
+                with pytest.raises(SessionError):
+                    session.pull_rows(grant, {"items": KEYS})
+        assert session.pull_rows(grant, {"items": KEYS})["items"].shape == (50, 3)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [[3, 3], [2], [4], [2**28]],
+    ids=["another number of tables", "too few", "too many", "beyond memory"],
+)
+def test_numbers_of_rows_that_do_not_fit_are_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, counts: list[int]
+) -> None:
+    """A stream that is broken off half-way costs the worker its call, and the server nothing."""
+    keys = KEYS[split(KEYS, 2)[0]][:3]
+    monkeypatch.setattr("psserver.service.net.rows.CHUNK_SECONDS", 1)
+    with connected(cluster, "grpc") as session:
+        grant = session.ready()
+        assert grant is not None
+        with monkeypatch.context() as patched:
+            patched.setattr("psworker.data.shard_client.counts_of", lambda keys: counts)
+            with pytest.raises(SessionError):
+                session.push_flat(grant, session.plan.scatter([np.ones(2)]), {"items": (keys, _rows(3))})
+        assert cluster.servers[0].probe.shard.tables.tables[0].count == 0
+        use = cluster.servers[0].probe.host.memory_use()
+        assert not any(part.kind == "rows being received" for part in use.parts)
+
+
+def test_new_rows_count_towards_the_limit_of_memory() -> None:
+    wide = TableSpec("wide", 256)
+    with (
+        serving(memory_limit=24 << 20) as served,
+        psworker.connect(served.hosts, VARIABLES, tables=[wide], server_timeout=5) as session,
+    ):
+        made = 0
+        with pytest.raises(SessionError, match="memory"):
+            while made < 1_000_000:
+                grant = session.ready()
+                assert grant is not None
+                ids = np.arange(made, made + 1_000)
+                session.push(grant, {}, rows={"wide": (ids, np.ones((ids.size, 256)))})
+                session.commit(grant, samples=1)
+                made += ids.size
+        tables = served.servers[0].probe.shard.tables
+        assert tables.tables[0].count == made > 5_000
+        held = {part.kind: part.nbytes for part in served.servers[0].probe.host.memory_use().parts}
+        assert held["rows of tables"] == tables.nbytes >= made * 4 * 256
+        # Rows that are there can still be updated.
+        assert grant is not None
+        session.push(grant, {}, rows={"wide": (np.arange(100), np.ones((100, 256)))})
+        session.commit(grant, samples=1)
+
+
+def test_rows_take_the_bytes_that_they_must() -> None:
+    """8 + 4 dim up for each unique row, 8 up and 4 dim down for each one that is read."""
+    form = RowFormat((SPEC,), FLOAT32, (50,), (40,))
+    arrays = form.encode([(KEYS, _rows(50))], (KEYS[:40],))
+    assert sum(array.nbytes for array in arrays) == form.nbytes == 50 * (8 + 12) + 40 * 8
+    answer = RowFormat((SPEC,), FLOAT32, (40,))
+    assert sum(array.nbytes for array in answer.encode_answer([_rows(40)])) == 40 * 12
+
+
+def _rows(count: int) -> np.ndarray:
+    return np.random.default_rng(count).normal(size=(count, 3)).astype(np.float32)
+
+
+def test_a_pull_by_its_own_call_reads_no_rows(cluster: Cluster) -> None:
+    request = shard_pb2.PullRequest(job="x", rows=[1])
+    with pytest.raises(grpc.RpcError):
+        list(cluster.shards[0].Pull(request, timeout=20))
