@@ -7,6 +7,7 @@ from benchmarks.advisor import cli as advisor
 from benchmarks.links import cli as links
 from benchmarks.swarm import cli as swarm
 from benchmarks.tables import cli as tables
+from benchmarks.tables import rows
 
 if sys.argv[1:2] == ["swarm"]:
     swarm.main(sys.argv[2:], prog_name="bench swarm")
@@ -18,6 +19,8 @@ elif sys.argv[1:2] == ["links"]:
     links.main(sys.argv[2:], prog_name="bench links")
 elif sys.argv[1:2] == ["tables"]:
     tables.main(sys.argv[2:], prog_name="bench tables")
+elif sys.argv[1:2] == ["rows"]:
+    rows.main(sys.argv[2:], prog_name="bench rows")
 elif sys.argv[1:2] == ["advisor"]:
     advisor.main(sys.argv[2:], prog_name="bench advisor")
 elif sys.argv[1:2] == ["fit"]:

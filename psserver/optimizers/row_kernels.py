@@ -4,14 +4,43 @@ Each exists twice, in numpy here and compiled in `psserver.fast.row_kernels`; bo
 of 32-bit words, [n, words], whatever they mean.
 """
 
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+# Elements that stay in the cache from one ufunc to the next.
+_BLOCK = 1 << 15
 Keys = NDArray[np.uint64]
 Slots = NDArray[np.int32]
 Words = NDArray[np.uint32]
+Floats = NDArray[np.float32]
+
+
+class Memory(NamedTuple):
+    """Rows by slot, in chunks of ``2 ** bits`` rows each, [rows, words]; and the address of each chunk.
+
+    A row has parts. `ends`: the word behind each part. n rows on their own are one array for each part, [n, words of
+    the part], one behind the other (`parts_of`).
+    """
+
+    chunks: tuple[Words, ...]
+    addresses: NDArray[np.int64]
+    ends: tuple[int, ...]
+    bits: int
+
+    @property
+    def words(self) -> int:
+        return self.ends[-1]
+
+
+def parts_of(rows: Words, ends: Sequence[int]) -> list[Words]:
+    """Return the parts of n rows, [n, words] each, as views of the flat array that has them one behind the other."""
+    n = rows.size // ends[-1]
+    starts = (0, *ends)
+    return [rows[n * a : n * b].reshape(n, b - a) for a, b in pairwise(starts)]
 
 
 class RowKernels(Protocol):
@@ -26,11 +55,28 @@ class RowKernels(Protocol):
         A reader in another thread looks at a slot before its key, so the key is written first.
         """
 
-    def gather(self, chunk: Words, first: int, slots: Slots, out: Words) -> None:
-        """Copy the rows of slots that lie in `chunk`, whose first slot is `first`; leave others in `out` alone."""
+    def gather(self, memory: Memory, first: int, slots: Slots, out: Words) -> None:
+        """Copy words of each row, from word `first`, as many as `out` has; for negative slots leave `out` alone."""
 
-    def scatter(self, chunk: Words, first: int, slots: Slots, rows: Words) -> None:
-        """Copy rows to those of their different slots that lie in `chunk`."""
+    def gather_parts(self, memory: Memory, slots: Slots, out: Words) -> None:
+        """Copy whole rows to a flat array of parts (`parts_of`); for negative slots leave `out` alone."""
+
+    def scatter_parts(self, memory: Memory, slots: Slots, values: Words, rows: Words) -> None:
+        """Write rows at different slots: the first part from `values`, [n, words], the others from a flat array."""
+
+    def union(self, one: Keys, other: Keys) -> Keys:
+        """Return the keys of two arrays; all sorted and unique."""
+
+    def spread(self, keys: Keys, own: Keys, rows: Floats, out: Floats) -> None:
+        """Write to `out` the row of each of `keys`, zeros for those that `own`, a part of them, lacks. All sorted."""
+
+    def largest(self, values: Floats) -> float:
+        """Return the largest magnitude; NaN or infinite if any number is; 0 for an empty array."""
+
+    def rowwise_adagrad(
+        self, x: Floats, g: Floats, a: Floats, rate: np.float32, epsilon: np.float32, out: Floats
+    ) -> None:
+        """Write new rows: see `psserver.optimizers.rows.RowwiseAdagrad`. `a` is [n], and advances."""
 
 
 class NumpyRowKernels:
@@ -59,13 +105,58 @@ class NumpyRowKernels:
             on[winners] = False
             waiting, at = waiting[on], (at[on] + 1) & (slots.size - 1)
 
-    def gather(self, chunk: Words, first: int, slots: Slots, out: Words) -> None:
-        here = np.flatnonzero((slots >= first) & (slots < first + len(chunk)))
-        out[here] = chunk[slots[here] - first]
+    def gather(self, memory: Memory, first: int, slots: Slots, out: Words) -> None:
+        for chunk, here, rows in _by_chunk(memory, slots):
+            out[here] = chunk[rows, first : first + out.shape[1]]
 
-    def scatter(self, chunk: Words, first: int, slots: Slots, rows: Words) -> None:
-        here = np.flatnonzero((slots >= first) & (slots < first + len(chunk)))
-        chunk[slots[here] - first] = rows[here]
+    def gather_parts(self, memory: Memory, slots: Slots, out: Words) -> None:
+        first = 0
+        for part in parts_of(out, memory.ends):
+            self.gather(memory, first, slots, part)
+            first += part.shape[1]
+
+    def scatter_parts(self, memory: Memory, slots: Slots, values: Words, rows: Words) -> None:
+        first = 0
+        for part in (values, *parts_of(rows, memory.ends)[1:]):
+            for chunk, here, at in _by_chunk(memory, slots):
+                chunk[at, first : first + part.shape[1]] = part[here]
+            first += part.shape[1]
+
+    def union(self, one: Keys, other: Keys) -> Keys:
+        return np.union1d(one, other)
+
+    def spread(self, keys: Keys, own: Keys, rows: Floats, out: Floats) -> None:
+        out[...] = 0
+        out[np.searchsorted(keys, own)] = rows
+
+    def largest(self, values: Floats) -> float:
+        parts = range(0, values.size, _BLOCK)
+        found = [np.max(np.abs(values[start : start + _BLOCK])) for start in parts]
+        return float(np.max(found)) if found else 0.0
+
+    def rowwise_adagrad(
+        self, x: Floats, g: Floats, a: Floats, rate: np.float32, epsilon: np.float32, out: Floats
+    ) -> None:
+        with np.errstate(all="ignore"):
+            a += sum_of_squares(g) / np.float32(g.shape[1])
+            share = rate / (np.sqrt(a) + epsilon)
+            np.subtract(x, g * share[:, None], out=out)
+
+
+def sum_of_squares(rows: Floats) -> Floats:
+    """Return the sum of squares of each row, columns added from left to right."""
+    total: Floats = np.square(rows[:, 0])
+    for column in range(1, rows.shape[1]):
+        total += np.square(rows[:, column])
+    return total
+
+
+def _by_chunk(memory: Memory, slots: Slots) -> Iterator[tuple[Words, NDArray[np.int64], NDArray[np.int32]]]:
+    """Yield chunks, the places in `slots` of those that lie in it, and their rows there."""
+    number = slots >> memory.bits
+    for k in np.unique(number[slots >= 0]):
+        here = np.flatnonzero(number == k)
+        yield memory.chunks[k], here, slots[here] & ((1 << memory.bits) - 1)
 
 
 def _first(places: Keys, keys: Keys) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ absent rows in a dense variable, and ftrl would set them to zero; here absent ro
 row's own number of updates (Monolith, Paddle), or with ``bias = "global"`` the version: a row born late then begins
 with a step of (1 - beta_1) / sqrt(1 - beta_2) = 3.16 rates.
 
-rowwise-adagrad and group-adagrad see a whole row. They compute in numpy, and add columns from left to right.
+rowwise-adagrad and group-adagrad see a whole row, and add columns from left to right. group-adagrad computes in numpy.
 """
 
 from abc import ABC, abstractmethod
@@ -17,11 +17,12 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers.backend import NUMPY, Backend
+from psserver.optimizers.backend import NUMPY, Backend, Loop
 from psserver.optimizers.blocks import Array
 from psserver.optimizers.optimizer import Optimizer
 from psserver.optimizers.reading import OptimizerError, knobs_read
 from psserver.optimizers.registry import build
+from psserver.optimizers.row_kernels import RowKernels, sum_of_squares
 from psserver.optimizers.schedules import Constant, Schedule, read_schedule, schedule_config
 from pswire.knobs import number, settings
 
@@ -54,6 +55,11 @@ class RowOptimizer(ABC):
     def config(self) -> dict[str, object]:
         """All settings, defaults included; `rows_optimizer` reads them back as an equal rule."""
 
+    @property
+    @abstractmethod
+    def variants(self) -> list[tuple[Loop, str]]:
+        """The loops that a step runs, for a backend to compile."""
+
     @abstractmethod
     def step(
         self,
@@ -82,6 +88,10 @@ class ElementRows(RowOptimizer):
     def config(self) -> dict[str, object]:
         clock: dict[str, object] = {"bias": self._clock} if self._optimizer.name == "adam" else {}
         return {**self._optimizer.config, **clock}
+
+    @property
+    def variants(self) -> list[tuple[Loop, str]]:
+        return self._optimizer.variants()
 
     def step(
         self,
@@ -143,11 +153,11 @@ class RowwiseAdagrad:
 
     epsilon: float = number(1e-8, "added to the root of the sum", above=0)
 
-    def step(self, x: Array, g: Array, a: Array, rate: np.float32) -> Array:
+    def step(self, x: Array, g: Array, a: Array, rate: np.float32, kernels: RowKernels) -> Array:
         """Return new rows; `a` is [n]."""
-        a += _columns(g) / np.float32(g.shape[1])
-        share = rate / (np.sqrt(a) + np.float32(self.epsilon))
-        return x - g * share[:, None]
+        out = np.empty_like(x)
+        kernels.rowwise_adagrad(x, g, a, rate, np.float32(self.epsilon), out)
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +180,15 @@ class GroupAdagrad:
     beta: float = number(1.0, "added to the root of the sum", above=0)
     lasso: float = number(0.0, "norm up to which a row's pull towards zero wins", at_least=0)
 
-    def step(self, x: Array, g: Array, a: Array, rate: np.float32) -> Array:
+    def step(self, x: Array, g: Array, a: Array, rate: np.float32, kernels: RowKernels) -> Array:
         """Return new rows; `a` is [n]."""
+        del kernels
         a += np.square(g).max(axis=1)
         if rate == 0:
             return x.copy()
         r = (rate / (np.float32(self.beta) + np.sqrt(a)))[:, None]
         z, lasso = g - x / r, np.float32(self.lasso)
-        norm = np.sqrt(_columns(z))[:, None]
+        norm = np.sqrt(sum_of_squares(z))[:, None]
         kept: Array = np.where(norm <= lasso, np.float32(0), -r * z * (np.float32(1) - lasso / norm))
         return kept
 
@@ -202,6 +213,11 @@ class WholeRows(RowOptimizer):
         rate = schedule_config(self._rated.schedule)
         return {"name": self._name, "learning_rate": rate, **settings(self._rule)}
 
+    @property
+    def variants(self) -> list[tuple[Loop, str]]:
+        # Whole rows have kernels of their own.
+        return []
+
     def step(
         self,
         x: Array,
@@ -214,8 +230,9 @@ class WholeRows(RowOptimizer):
         rate = self._rated.rate(numbers.version, numbers.lr_scale)
         with np.errstate(all="ignore"):
             for factor in (numbers.factor, numbers.scale):
-                np.multiply(g, np.float32(factor), out=g)
-            return self._rule.step(x, g, state["accumulator"][:, 0], rate)
+                if factor != 1.0:
+                    np.multiply(g, np.float32(factor), out=g)
+            return self._rule.step(x, g, state["accumulator"].reshape(-1), rate, backend.rows)
 
 
 def rows_optimizer(config: Mapping[str, object] | None, job: Optimizer) -> RowOptimizer:
@@ -256,11 +273,3 @@ def _check(optimizer: Optimizer) -> None:
             f"{optimizer.clip.knob} of optimizer {optimizer.name!r} needs the norm of a whole variable, and a server "
             "has some rows of a table; expected clipvalue, or clipping by the workers"
         )
-
-
-def _columns(rows: Array) -> Array:
-    """Return the sum of squares of each row, columns added from left to right."""
-    total: Array = np.square(rows[:, 0])
-    for column in range(1, rows.shape[1]):
-        total += np.square(rows[:, column])
-    return total

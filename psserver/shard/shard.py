@@ -104,7 +104,8 @@ class Shard:
     @property
     def variants(self) -> list[tuple[Loop, str]]:
         """Every pass over arrays that the shard runs, for a backend that compiles."""
-        return [*self._updater.variants, *((loop, loop.letters) for loop in arithmetic.LOOPS)]
+        own = [*self._updater.variants, *self.tables.variants]
+        return [*own, *((loop, loop.letters) for loop in arithmetic.LOOPS)]
 
     @property
     def owned(self) -> tuple[list[str], list[str]]:

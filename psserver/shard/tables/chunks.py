@@ -1,60 +1,51 @@
-"""A column of a table: a few arrays, each as large as all before it, so that growth copies nothing."""
+"""The memory of rows: chunks of equal size, so that growth copies nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from psserver.optimizers import AnyArray
-from psserver.optimizers.row_kernels import RowKernels, Slots, Words
+from psserver.optimizers.row_kernels import Memory, RowKernels, Slots, Words
 
-# Rows of the first chunk. Memory that no row has touched yet costs nothing.
-ROWS = 1 << 16
+# Words of a chunk, at most. Memory that no row has touched yet costs nothing.
+_CHUNK = 1 << 23
 
 
 class Chunks:
-    """Rows of `width` numbers of one dtype, by slot. One writer, any number of readers.
+    """Rows by slot, each of several parts. One writer, any number of readers.
 
-    `kernels` returns those to use now.
+    `ends`: the word behind each part; words have 32 bits. `kernels` returns those to use now.
     """
 
-    def __init__(
-        self, width: int, kernels: Callable[[], RowKernels], dtype: type[np.generic] = np.float32
-    ) -> None:
-        self.width, self.dtype = width, dtype
+    def __init__(self, ends: tuple[int, ...], kernels: Callable[[], RowKernels]) -> None:
         self._kernels = kernels
-        self._chunks: list[Words] = []
-        self._words = width * np.dtype(dtype).itemsize // 4
+        self._memory = Memory((), np.zeros(0, np.int64), ends, (_CHUNK // ends[-1]).bit_length() - 1)
 
     @property
-    def row_bytes(self) -> int:
-        """The memory of a row."""
-        return 4 * self._words
+    def ends(self) -> tuple[int, ...]:
+        return self._memory.ends
 
     def grow(self, rows: int) -> None:
         """Make room for slots 0 to ``rows - 1``."""
-        while (room := sum(map(len, self._chunks))) < rows:
-            self._chunks.append(np.empty((max(room, ROWS), self._words), np.uint32))
+        chunks, bits = list(self._memory.chunks), self._memory.bits
+        while len(chunks) << bits < rows:
+            chunks.append(np.empty((1 << bits, self._memory.words), np.uint32))
+        if len(chunks) > len(self._memory.chunks):
+            addresses = np.array([chunk.ctypes.data for chunk in chunks], np.int64)
+            self._memory = Memory(tuple(chunks), addresses, self.ends, bits)
 
-    def gather(self, slots: Slots, out: AnyArray | None = None) -> AnyArray:
-        """Return the rows of slots, [n, width]; in `out`, rows of negative slots stay as they are."""
-        if out is None:
-            out = np.empty((slots.size, self.width), self.dtype)
-        for first, chunk in self._parts():
-            self._kernels().gather(chunk, first, slots, self._as_words(out))
+    def part(self, first: int, slots: Slots, out: AnyArray) -> AnyArray:
+        """Copy words of each row, from word `first`, to `out`, [n, width]; rows of negative slots stay as they are."""
+        self._kernels().gather(self._memory, first, slots, out.view(np.uint32))
         return out
 
-    def scatter(self, slots: Slots, rows: AnyArray) -> None:
-        """Write rows [n, width] at different slots."""
-        words = self._as_words(np.ascontiguousarray(rows))
-        for first, chunk in self._parts():
-            self._kernels().scatter(chunk, first, slots, words)
+    def gather(self, slots: Slots) -> Words:
+        """Return whole rows, flat, one part behind the other (`parts_of`); undefined for negative slots."""
+        rows = np.empty(slots.size * self._memory.words, np.uint32)
+        self._kernels().gather_parts(self._memory, slots, rows)
+        return rows
 
-    def _parts(self) -> Iterator[tuple[int, Words]]:
-        first = 0
-        for chunk in self._chunks:
-            yield first, chunk
-            first += len(chunk)
-
-    def _as_words(self, rows: AnyArray) -> NDArray[np.uint32]:
-        return rows.view(np.uint32).reshape(len(rows), self._words)
+    def scatter(self, slots: Slots, values: AnyArray, rows: Words) -> None:
+        """Write rows at different slots: the first part from `values`, [n, width], the others from `rows`."""
+        words = np.ascontiguousarray(values).view(np.uint32)
+        self._kernels().scatter_parts(self._memory, slots, words, rows)

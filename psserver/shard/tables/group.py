@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend, Optimizer
+from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard import arithmetic
 from psserver.shard.tables.store import RowStore
@@ -66,6 +66,11 @@ class Tables:
 
     def __bool__(self) -> bool:
         return bool(self.tables)
+
+    @property
+    def variants(self) -> list[tuple[Loop, str]]:
+        """The loops that updates of rows run, for a backend that compiles."""
+        return [variant for family in self._families for variant in self.tables[family[0]].variants]
 
     @property
     def nbytes(self) -> int:

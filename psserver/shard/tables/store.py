@@ -1,14 +1,18 @@
-"""The rows of all tables with one width and one optimizer: columns by slot, which an update passes over once."""
+"""The rows of all tables with one width and one optimizer, which an update passes over once.
+
+A row is one stretch of memory: its values, the optimizer's slots, its age. So an update waits for memory once per row.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psserver.optimizers import NUMPY, AnyArray, Backend
-from psserver.optimizers.row_kernels import RowKernels, Slots
+from psserver.optimizers.row_kernels import RowKernels, Slots, Words, parts_of
 from psserver.optimizers.rows import RowOptimizer, RowStep
-from psserver.shard import arithmetic
 from psserver.shard.tables.chunks import Chunks
 from pswire.model.tables import Floats
 
@@ -16,7 +20,7 @@ Counts = NDArray[np.uint32]
 
 
 class RowStore:
-    """Columns of rows: values, the optimizer's slots, and ages. A slot belongs to one table for good.
+    """Values, the optimizer's slots and the age of each row. A slot belongs to one table for good.
 
     One thread at a time computes and writes; any number may gather meanwhile.
     """
@@ -29,67 +33,83 @@ class RowStore:
 
         # The number of slots in use.
         self.count = 0
-        self._values = Chunks(dim, kernels)
-        self._state = {name: Chunks(width or dim, kernels) for name, width in optimizer.widths.items()}
-        # Of each row the last version that changed it, and how many did.
-        self._ages = Chunks(2, kernels, np.uint32)
-
-    @property
-    def _columns(self) -> list[Chunks]:
-        return [self._values, *self._state.values(), self._ages]
+        # Ends of the values, of each of the optimizer's slots, and of the age.
+        widths = [dim, *(width or dim for width in optimizer.widths.values()), 2]
+        self._rows = Chunks(tuple(accumulate(widths)), kernels)
 
     @property
     def row_bytes(self) -> int:
         """The memory of a row, without its place in an index."""
-        return sum(column.row_bytes for column in self._columns)
+        return 4 * self._rows.ends[-1]
 
     def values(self, slots: Slots) -> Floats:
         """Return the rows of slots, [n, dim]; undefined for negative ones."""
-        rows: Floats = self._values.gather(slots)
+        rows: Floats = self._rows.part(0, slots, np.empty((slots.size, self.dim), np.float32))
         return rows
 
     def ages(self, slots: Slots) -> Counts:
         """Return [n, 2]: the last version that changed each row, and how many did; 0 for negative slots."""
-        ages: Counts = self._kept(self._ages, slots, 0)
+        ages: Counts = self._rows.part(self._rows.ends[-2], slots, np.zeros((slots.size, 2), np.uint32))
         return ages
 
-    def state(self, slots: Slots) -> dict[str, Floats]:
-        """Return the optimizer's slots, [n, width] by name; first values for negative slots."""
-        return {
-            name: self._kept(column, slots, self.optimizer.initial[name])
-            for name, column in self._state.items()
-        }
+    def whole(self, slots: Slots) -> "WholeRows":
+        """Return all that the rows of slots have; negative slots have first values, and undefined `values`."""
+        rows = self._as_rows(self._rows.gather(slots))
+        absent = np.flatnonzero(slots < 0)
+        if absent.size:
+            for name, slot in rows.state.items():
+                slot[absent] = self.optimizer.initial[name]
+            rows.ages[absent] = 0
+        return rows
 
-    def _kept(self, column: Chunks, slots: Slots, absent: float) -> AnyArray:
-        return column.gather(slots, np.full((slots.size, column.width), absent, column.dtype))
+    def _as_rows(self, words: Words) -> "WholeRows":
+        values, *state, ages = parts_of(words, self._rows.ends)
+        named = zip(self.optimizer.widths, state, strict=True)
+        return WholeRows(
+            words, values.view(np.float32), {name: slot.view(np.float32) for name, slot in named}, ages
+        )
 
     def step(
-        self, before: Floats, gradients: Floats, state: Mapping[str, Floats], counts: Counts, numbers: RowStep
+        self, rows: "WholeRows", gradients: Floats, counts: Counts, numbers: RowStep
     ) -> tuple[Floats, float]:
-        """Return the rows after an update, and the largest magnitude in them and in `state`, which advances.
+        """Return the values after an update, and the largest magnitude in them and in the slots, which advance.
 
-        `gradients` are overwritten.
+        `gradients` are overwritten. `counts`: the updates of each row before this one.
         """
-        after = before
-        if len(before):
-            after = self.optimizer.step(before, gradients, state, counts, numbers, self.backend)
-        largest = max(arithmetic.largest(each.reshape(-1)) for each in (after, *state.values()))
-        return after, largest
+        after = rows.values
+        if len(after):
+            after = self.optimizer.step(after, gradients, rows.state, counts, numbers, self.backend)
+        found = [self.backend.rows.largest(each.reshape(-1)) for each in (after, *rows.state.values())]
+        return after, float(np.max(found))
 
-    def write(
-        self, slots: Slots, values: Floats, state: Mapping[str, Floats], touched: Counts, counts: Counts
-    ) -> None:
-        """Write rows at different slots, of which those beyond `count` are new."""
+    def write(self, slots: Slots, values: Floats, rows: "WholeRows") -> None:
+        """Write `values`, and `rows` except for its own, at different slots; those beyond `count` are new."""
         if not slots.size:
             return
         room = int(slots.max()) + 1
-        for column in self._columns:
-            column.grow(room)
-        self._values.scatter(slots, values)
-        for name, column in self._state.items():
-            column.scatter(slots, state[name])
-        self._ages.scatter(slots, np.stack([touched, counts], axis=1))
+        self._rows.grow(room)
+        self._rows.scatter(slots, values, rows.words)
         self.count = max(self.count, room)
+
+    def restore(self, values: Floats, state: Mapping[str, Floats], ages: Counts) -> Slots:
+        """Add rows, and return their slots."""
+        slots = np.arange(self.count, self.count + len(values), dtype=np.int32)
+        rows = self._as_rows(np.empty(slots.size * self._rows.ends[-1], np.uint32))
+        for name, slot in rows.state.items():
+            slot[...] = state[name]
+        rows.ages[...] = ages
+        self.write(slots, values, rows)
+        return slots
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRows:
+    """All that n rows have. `values`, `state` and `ages`, [n, width] each, are views of `words`."""
+
+    words: Words
+    values: Floats
+    state: dict[str, Floats]
+    ages: Counts
 
 
 def joined(arrays: Sequence[AnyArray]) -> AnyArray:

@@ -9,20 +9,22 @@ One thread at a time computes, commits, forgets and restores; any number may rea
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend
+from psserver.optimizers import NUMPY, Backend, Loop
 from psserver.optimizers.row_kernels import Slots
 from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard.accumulator import RunningSum
-from psserver.shard.tables.chunks import ROWS
 from psserver.shard.tables.index import Index
-from psserver.shard.tables.store import Counts, RowStore, joined
+from psserver.shard.tables.store import Counts, RowStore, WholeRows, joined
 from pswire.model.tables import Floats, Keys, TableSpec, check_keys, initial_rows
 from pswire.values import value
 
+# Rows that a digest takes at a time.
+_ROWS = 1 << 16
 Contribution = tuple[Keys, Floats, float]
 """Sorted unique keys, their gradients ([n, dim]), and a factor."""
 
@@ -41,18 +43,16 @@ class Part:
 class Update:
     """The coming version of rows of several tables of one store, computed and not yet there.
 
-    `slots`: -1 for rows that do not exist yet. `counts`: the updates of each row so far. `before`, `after`: rows,
-    [n, dim]. `state`: the optimizer's slots afterwards. `largest`: the largest magnitude in rows and slots; infinite
-    unless `finite`.
+    `slots`: -1 for rows that do not exist yet. `rows`: their values before; the optimizer's slots and the ages
+    afterwards. `after`: the values, [n, dim]. `largest`: the largest magnitude in rows and slots; infinite unless
+    `finite`.
     """
 
     version: int
     parts: tuple[Part, ...]
     slots: Slots
-    counts: Counts
-    before: Floats
+    rows: WholeRows
     after: Floats
-    state: dict[str, Floats]
     finite: bool
     largest: float
 
@@ -107,6 +107,11 @@ class Table:
     def slot_names(self) -> tuple[str, ...]:
         """The names of the optimizer's slots."""
         return tuple(self.store.optimizer.widths)
+
+    @property
+    def variants(self) -> list[tuple[Loop, str]]:
+        """The loops of the optimizer, for a backend that compiles."""
+        return self.store.optimizer.variants
 
     @property
     def load(self) -> float:
@@ -183,18 +188,22 @@ class Table:
         if len(contributions) == 1:
             # The step may overwrite it.
             return contributions[0][0], contributions[0][1].copy(), contributions[0][2]
-        keys = np.unique(np.concatenate([each for each, _, _ in contributions]))
+        kernels = self.store.backend.rows
+        keys = reduce(kernels.union, [each for each, _, _ in contributions])
         added = RunningSum()
         for own, rows, factor in contributions:
-            wide = np.zeros((keys.size, self.spec.dim), np.float32)
-            wide[np.searchsorted(keys, own)] = rows
+            wide = np.empty((keys.size, self.spec.dim), np.float32)
+            kernels.spread(keys, own, np.ascontiguousarray(rows), wide)
             added.add(wide.reshape(-1), factor, "", self.store.backend)
         total = added.total()
         return keys, total.values.reshape(keys.size, self.spec.dim), total.pending
 
     def publish(self, update: Update, part: Part) -> None:
         """Keep the rows that an update is about to change readable."""
-        self._undo = (*self._undo, _Undo(update.version, part.keys, update.before[part.start : part.stop]))
+        self._undo = (
+            *self._undo,
+            _Undo(update.version, part.keys, update.rows.values[part.start : part.stop]),
+        )
 
     def take_up(self, version: int, keys: Keys, slots: Slots) -> None:
         """Make new rows known, which are written, and move on to `version`."""
@@ -214,8 +223,9 @@ class Table:
     def state(self) -> TableState:
         """Return the newest version, in arrays of its own."""
         keys, slots = self._index.sorted()
-        touched, counts = self.store.ages(slots).T.copy()
-        return TableState(keys, self.store.values(slots), self.store.state(slots), touched, counts)
+        rows = self.store.whole(slots)
+        touched, counts = rows.ages.T.copy()
+        return TableState(keys, rows.values, rows.state, touched, counts)
 
     def restore(self, state: TableState, version: int) -> None:
         """Restore what `state` returned, or the rows of other buckets, into a table without rows, as `version`.
@@ -223,8 +233,8 @@ class Table:
         Raises ValueError, with nothing changed.
         """
         self.check_state(state)
-        slots = np.arange(self.store.count, self.store.count + state.keys.size, dtype=np.int32)
-        self.store.write(slots, state.values, state.slots, state.touched, state.count)
+        ages = np.stack([state.touched, state.count], axis=1)
+        slots = self.store.restore(state.values, state.slots, ages)
         self.take_up(version, state.keys, slots)
         self.oldest = version
         self._undo = ()
@@ -277,8 +287,8 @@ class Table:
         """Iterate over keys and values in the order of keys, for a digest; the same for any number of servers."""
         keys, slots = self._index.sorted()
         kind = np.dtype([("key", "<u8"), ("row", "<f4", (self.spec.dim,))])
-        for start in range(0, slots.size, ROWS):
-            here = slice(start, start + ROWS)
+        for start in range(0, slots.size, _ROWS):
+            here = slice(start, start + _ROWS)
             both = np.empty(slots[here].size, kind)
             both["key"], both["row"] = keys[here], self.store.values(slots[here])
             yield both.tobytes()
@@ -292,7 +302,8 @@ def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> list[Fl
     for table in tables:
         table.check_readable(version)
     found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
-    rows = split_rows(_present(tables, keys, joined(found)), found)
+    slots = joined(found)
+    rows = split_rows(_fresh(tables, keys, slots, tables[0].store.values(slots)), found)
     for table, each, own in zip(tables, keys, rows, strict=True):
         # After the rows, for an update may begin at any moment.
         table.overlay(each, own, version)
@@ -307,9 +318,8 @@ def split_rows(rows: Floats, like: Sequence[Slots]) -> list[Floats]:
     return [rows[end - each.size : end] for end, each in zip(ends, like, strict=True)]
 
 
-def _present(tables: Sequence[Table], keys: Sequence[Keys], slots: Slots) -> Floats:
-    """Return the newest rows, initial ones where there is none."""
-    rows = tables[0].store.values(slots)
+def _fresh(tables: Sequence[Table], keys: Sequence[Keys], slots: Slots, rows: Floats) -> Floats:
+    """Write initial rows where there is none, and return `rows`."""
     absent = slots < 0
     if absent.any():
         start = 0
@@ -340,16 +350,20 @@ def compute(
     keys = [each for each, _, _ in merged]
     found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
     slots, store, version = joined(found), tables[0].store, tables[0].version
-    before, state, counts = _present(tables, keys, slots), store.state(slots), store.ages(slots)[:, 1]
+    rows = store.whole(slots)
+    _fresh(tables, keys, slots, rows.values)
     numbers = RowStep(version, lr_scale, factor, scale)
-    after, largest = store.step(before, joined([total for _, total, _ in merged]), state, counts, numbers)
+    gradients = joined([total for _, total, _ in merged])
+    after, largest = store.step(rows, gradients, rows.ages[:, 1], numbers)
+    rows.ages[:, 0] = version + 1
+    rows.ages[:, 1] += np.uint32(1)
     finite = bool(np.isfinite(largest))
     ends = np.cumsum([each.size for each in keys]).tolist()
     parts = tuple(
         Part(table, each, end - each.size, end) for table, each, end in zip(tables, keys, ends, strict=True)
     )
     largest = largest if finite else float("inf")
-    return Update(version + 1, parts, slots, counts, before, after, state, finite, largest)
+    return Update(version + 1, parts, slots, rows, after, finite, largest)
 
 
 def commit(update: Update, *, keep: bool) -> None:
@@ -368,8 +382,7 @@ def commit(update: Update, *, keep: bool) -> None:
             part.table.publish(update, part)
     fresh = np.flatnonzero(slots < 0)
     slots[fresh] = np.arange(store.count, store.count + fresh.size)
-    touched = np.full(slots.size, update.version, np.uint32)
-    store.write(slots, update.after, update.state, touched, update.counts + np.uint32(1))
+    store.write(slots, update.after, update.rows)
     for part in update.parts:
         new = fresh[np.searchsorted(fresh, part.start) : np.searchsorted(fresh, part.stop)]
         part.table.take_up(update.version, part.keys[new - part.start], slots[new])

@@ -1,0 +1,145 @@
+"""The compiled kernels of tables: the same results, to the bit, as those in numpy."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psserver.fast import FastBackend
+from psserver.fast.row_kernels import CompiledRowKernels
+from psserver.optimizers import build
+from psserver.optimizers.row_kernels import NUMPY_ROWS, Memory, RowKernels, parts_of
+from psserver.optimizers.rows import rows_optimizer
+from psserver.shard.tables import Table, TableState
+from pswire.model.tables import mix
+from tests.tables.twin import SGD, SPEC, gradient, table, update
+
+BOTH: tuple[RowKernels, RowKernels] = (NUMPY_ROWS, CompiledRowKernels())
+sizes = st.integers(0, 60)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def floats(random: np.random.Generator, *shape: int) -> np.ndarray:
+    """Return numbers of every magnitude, with zeros, infinities and NaN among them."""
+    bits = random.integers(0, 2**32, shape, np.uint32)
+    ordinary = random.standard_normal(shape).astype(np.float32)
+    return np.where(random.random(shape) < 0.3, bits.view(np.float32), ordinary).astype(np.float32)
+
+
+def same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return True for equal bits; a NaN is equal to any other."""
+    if one.dtype == np.float32:
+        nan = np.isnan(one)
+        return bool((nan == np.isnan(other)).all()) and one[~nan].tobytes() == other[~nan].tobytes()
+    return one.tobytes() == other.tobytes()
+
+
+@given(sizes, sizes, seeds)
+def test_an_index_finds_what_either_kernel_has_inserted(inserted: int, asked: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    # Few different lower bits, so that keys meet.
+    keys = np.unique(
+        random.integers(0, 9, inserted, np.uint64) + (np.arange(inserted) << 8).astype(np.uint64)
+    )
+    new = random.permutation(keys.size).astype(np.int32)
+    wanted = np.concatenate([random.permutation(keys), random.integers(0, 2**63, asked, np.uint64)])
+    found = []
+    for kernels in BOTH:
+        places, slots = np.zeros(128, np.uint64), np.full(128, -1, np.int32)
+        kernels.insert(places, slots, keys, new)
+        for finding in BOTH:
+            out = np.empty(wanted.size, np.int32)
+            finding.find(places, slots, wanted, out)
+            found.append(out)
+    expected = [dict(zip(keys.tolist(), new.tolist(), strict=True)).get(key, -1) for key in wanted.tolist()]
+    for out in found:
+        assert out.tolist() == expected
+
+
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=4), sizes, sizes, seeds)
+def test_rows_come_and_go_alike(widths: list[int], present: int, absent: int, seed: int) -> None:
+    random, bits = np.random.default_rng(seed), 4
+    ends = tuple(np.cumsum(widths).tolist())
+    slots = random.permutation(np.concatenate([np.arange(present), np.full(absent, -1)])).astype(np.int32)
+    fill, memories, gathered = random.integers(0, 2**32, (4, 16, ends[-1]), np.uint32), [], []
+    kept = slots[slots >= 0]
+    values = random.integers(0, 2**32, (kept.size, ends[0]), np.uint32)
+    others = random.integers(0, 2**32, kept.size * ends[-1], np.uint32)
+    for kernels in BOTH:
+        chunks = tuple(chunk.copy() for chunk in fill)
+        memory = Memory(chunks, np.array([chunk.ctypes.data for chunk in chunks]), ends, bits)
+        kernels.scatter_parts(memory, kept, values, others)
+        whole = np.zeros(slots.size * ends[-1], np.uint32)
+        kernels.gather_parts(memory, slots, whole)
+        for part, (start, end) in zip(
+            parts_of(whole, ends), zip((0, *ends), ends, strict=False), strict=True
+        ):
+            one = np.zeros((slots.size, end - start), np.uint32)
+            kernels.gather(memory, start, slots, one)
+            assert same(one, part) and not part[slots < 0].any()
+        memories.append(np.concatenate(chunks))
+        gathered.append(whole)
+    assert same(*memories) and same(*gathered)
+    back = parts_of(gathered[0], ends)
+    assert same(back[0][slots >= 0], values)
+    assert all(
+        same(mine[slots >= 0], theirs)
+        for mine, theirs in zip(back[1:], parts_of(others, ends)[1:], strict=True)
+    )
+
+
+@given(sizes, sizes, st.integers(1, 5), seeds)
+def test_payloads_merge_alike(one: int, other: int, dim: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    first, second = (np.unique(random.integers(0, 80, n, np.uint64)) for n in (one, other))
+    keys = [kernels.union(first, second) for kernels in BOTH]
+    assert keys[0].tolist() == keys[1].tolist() == sorted({*first.tolist(), *second.tolist()})
+    rows = floats(random, second.size, dim)
+    out = [np.full((keys[0].size, dim), 7, np.float32) for _ in BOTH]
+    for kernels, wide in zip(BOTH, out, strict=True):
+        kernels.spread(keys[0], second, rows, wide)
+    assert same(*out)
+
+
+@given(sizes, seeds)
+def test_the_largest_magnitude_is_one(size: int, seed: int) -> None:
+    values = floats(np.random.default_rng(seed), size)
+    found = [kernels.largest(values) for kernels in BOTH]
+    assert np.isfinite(found[0]) == np.isfinite(found[1]) == bool(np.isfinite(values).all())
+    assert found[0] == found[1] or not np.isfinite(found[0])
+
+
+@given(sizes, st.integers(1, 40), seeds)
+def test_rowwise_adagrad_has_one_result(rows: int, dim: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    x, g, a = floats(random, rows, dim), floats(random, rows, dim), np.abs(floats(random, rows))
+    out = []
+    for kernels in BOTH:
+        sums, after = a.copy(), np.empty_like(x)
+        kernels.rowwise_adagrad(x, g, sums, np.float32(0.1), np.float32(1e-8), after)
+        out.append((after, sums))
+    assert same(out[0][0], out[1][0]) and same(out[0][1], out[1][1])
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "rowwise-adagrad", "adam", "ftrl"])
+def test_compiled_tables_are_those_in_numpy(name: str) -> None:
+    """Rows, slots and ages of three contributions an update, in chunks that grow."""
+    rule = rows_optimizer({"name": name}, build(SGD))
+    with FastBackend() as backend:
+        backend.prepare(rule.variants, rows=True)
+        assert backend.wait_ready(), backend.reason
+        fast, slow = Table(SPEC, rule, backend), table({"name": name})
+        for step in range(6):
+            parts = [gradient(list(range(n, 400 * (step + 1), n + 1)), step + n, 0.5) for n in range(3)]
+            for each in (fast, slow):
+                update(each, *[(keys, rows.copy(), factor) for keys, rows, factor in parts], keep=True)
+        mine, other = fast.state(), slow.state()
+        for one, two in zip(_arrays(mine), _arrays(other), strict=True):
+            assert one.size and same(one, two)
+        some = mix(np.arange(3000))
+        for version in range(fast.version):
+            assert same(fast.read(some, version), slow.read(some, version))
+
+
+def _arrays(state: TableState) -> list[np.ndarray]:
+    return [state.keys, state.values, state.touched, state.count, *state.slots.values()]
