@@ -39,7 +39,7 @@ class Remote:
             raise ModelError(
                 f"table {self.table.name!r}: its rows are on parameter servers, and nobody reads them here: call the "
                 "model within distribute() or a Job, or name a reader, as in psworker.keras.read_rows(model, "
-                "session.lookup); psworker.keras.export makes a plain Keras model"
+                "session.lookup); export() of distribute() makes a plain Keras model"
             )
         return self.reader
 

@@ -32,8 +32,8 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
     "learning_rate": 0.05}); by default that of the job.
 
     Its rows are trained within `distribute` and in a `Job`, on the TensorFlow backend. Elsewhere a call needs a reader
-    (`read_rows`), or raises ModelError. `export` makes a plain Keras model. Raises ValueError for arguments that make
-    no sense, ModelError for another backend, TranslationError for an optimizer that servers do not have.
+    (`read_rows`), or raises ModelError. `Distributed.export` makes a plain Keras model. Raises ValueError for arguments
+    that make no sense, ModelError for another backend, TranslationError for an optimizer that servers do not have.
     """
 
     def __init__(

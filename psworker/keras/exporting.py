@@ -75,9 +75,10 @@ def _unused(ids: NDArray[np.int64], mask_id: int | None) -> int:
 
 def _combined(rows: Any, places: Any, combiner: str, *, masked: bool) -> Any:
     ops = keras.ops
-    total = ops.sum(rows, axis=-2)
+    kept = ops.cast(ops.greater_equal(places, 1 if masked else 0), rows.dtype)
+    # Who trains the copy moves no row of the masked place.
+    total = ops.sum(rows * ops.expand_dims(kept, -1), axis=-2)
     if combiner == "sum":
         return total
-    kept = ops.cast(ops.greater_equal(places, 1 if masked else 0), rows.dtype)
     by = ops.maximum(ops.sum(kept, axis=-1, keepdims=True), 1)
     return total / (ops.sqrt(by) if combiner == "sqrtn" else by)

@@ -13,6 +13,7 @@ import keras
 
 import psworker.remote
 from psworker.backends.keras import KerasModel, backend, collect
+from psworker.backends.lookups import tables_of
 from psworker.keras.translate import translate, warn_of_clipping, worker_clips
 from psworker.remote import RemoteError
 from psworker.translating import TranslationError
@@ -29,6 +30,12 @@ class Remote(psworker.remote.Remote):
     """
 
     def __init__(self, model: Any, optimizer: Any, hosts: Any = None, **where: Any) -> None:
+        tables = tables_of(model._flatten_layers())
+        if tables:
+            raise RemoteError(
+                f"the rows of {', '.join(table.name for table in tables)} are pulled for each batch, which a loop of "
+                "your own does by hand: expected distribute(), a Job, or psworker.connect(tables=...) with plain arrays"
+            )
         self.model = model
         self._optimizer = keras.optimizers.get(optimizer)
         _check(self._optimizer)

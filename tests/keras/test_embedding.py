@@ -88,6 +88,7 @@ def test_a_fit_with_remote_tables_is_that_of_plain_keras(optimizer):
             for name, n in (("users", USERS), ("items", ITEMS))
         }
         evaluated = trained.evaluate(*DATA, verbose=0)
+        exported = job.export()
     print(np.abs(rows["users"] - users.embeddings.numpy()).max(), found, expected)
     np.testing.assert_allclose(rows["users"], users.embeddings.numpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(rows["items"], items.embeddings.numpy(), rtol=1e-5, atol=1e-6)
@@ -98,12 +99,13 @@ def test_a_fit_with_remote_tables_is_that_of_plain_keras(optimizer):
     ):
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-5)
-    np.testing.assert_allclose(evaluated, alone.evaluate(*DATA, verbose=0), rtol=1e-5)
+    for measured in (evaluated, exported.evaluate(*DATA, verbose=0)):
+        np.testing.assert_allclose(measured, alone.evaluate(*DATA, verbose=0), rtol=1e-5)
 
 
 def test_a_step_of_ones_own_trains_each_table_by_itself():
     class Halves(keras.Model):
-        """Adds up gradients of two halves, each of which sees one tower only as trained."""
+        """Takes the gradient of each variable by a tape of its own."""
 
         def train_step(self, data):
             x, y = data
@@ -366,6 +368,17 @@ def compiled(callbacks=(), **how):
         made.fit(np.arange(4), np.ones(4), verbose=0, callbacks=list(callbacks))
 
 
+def in_a_loop():
+    psworker.keras.Remote(remote(), "sgd")
+
+
+def early_export():
+    made = remote()
+    made.compile("sgd", "mse")
+    with psworker.keras.distribute(made) as job:
+        job.export()
+
+
 def averaging():
     compiled(optimizer=keras.optimizers.SGD(use_ema=True))
 
@@ -409,11 +422,20 @@ def partly_frozen():
     [
         *(unknown_combiner, other_initializer, clipping_optimizer, no_reader, sparse_ids),
         *(two_shapes_of_one_table, accumulating, partly_frozen, averaging),
-        *(bringing_back, without_such_a_layer, with_weights_of_its_own, beyond_its_size),
+        *(
+            in_a_loop,
+            early_export,
+            bringing_back,
+            without_such_a_layer,
+            with_weights_of_its_own,
+            beyond_its_size,
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(refused, sentences):
-    with pytest.raises((ValueError, ModelError, psworker.keras.FitError)) as error:
+    with pytest.raises(
+        (ValueError, ModelError, psworker.keras.FitError, psworker.keras.RemoteError)
+    ) as error:
         refused()
     sentences.check(error)
 

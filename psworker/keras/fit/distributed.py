@@ -23,6 +23,7 @@ from pswire.logs.events import event
 from psworker.backends.keras import FitError, backend
 from psworker.errors import SessionError
 from psworker.keras.converted import Converted
+from psworker.keras.exporting import export
 from psworker.keras.fit.callbacks import First, Last, Moments, guarded, listed
 from psworker.keras.fit.data import DealtData, cut, fingerprint
 from psworker.keras.fit.dealt_epochs import DealtEpochs
@@ -111,6 +112,18 @@ class Distributed:
         """Number of this worker's contributions by fate ("applied", "dropped"), as the servers have reported."""
         self._steps.count_fates()
         return dict(self._steps.fates.counts)
+
+    def export(self) -> Any:
+        """Return a copy of the model as plain Keras, with the rows of its `RemoteEmbedding` layers in `Embedding`s.
+
+        At the version of the weights in the model; where other workers make versions meanwhile, rows may be of a later
+        one. Ids that have no row give zeros. Raises ModelError as `psworker.keras.export`, FitError before the first
+        batch.
+        """
+        session, grant, steps = self._membership.session, self._steps.grant, self._steps
+        if session is None or (grant is None and not steps.finished):
+            raise FitError("export() takes rows of a version: expected it after fit, and before close")
+        return export(self.model, lambda table: session.pull_table(table, grant))
 
     def close(self) -> None:
         """End this worker's part of the job, and the server of this process. The model keeps its weights.
