@@ -94,6 +94,7 @@ RULES = (
         ),
         never=IMPURE,
     ),
+    Rule("psserver.replication", only=(*STDLIB, "psserver.replication"), never=IMPURE),
     Rule(
         "psserver.shard",
         only=(

@@ -1,0 +1,65 @@
+"""Who holds what: the configuration of a replicated log, and which servers are partners."""
+
+from dataclasses import dataclass
+from typing import Final
+
+#: Copies of a part that `--replicas 2` asks for. Pairs lose less than a ring when two servers die at once.
+COPIES: Final = 2
+
+
+class ReplicationError(Exception):
+    """What the protocol excludes: a broken promise of another server, or a call that does not fit the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A copy that is in sync: a server, in one incarnation. A restarted server is another member."""
+
+    server: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The configuration of one epoch.
+
+    `members`: the copies in sync, the primary's among them. `base`: how many items of the log the epoch begins with.
+    """
+
+    epoch: int
+    primary: int
+    members: tuple[Member, ...]
+    base: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What a server must never forget: the highest epoch that it promised, and the newest configuration accepted."""
+
+    promised: int
+    config: Config
+
+
+def first_config(copies: tuple[int, ...]) -> Config:
+    """Return the configuration that a generation begins with: all copies empty, in incarnation 0, and equal."""
+    return Config(0, copies[0], tuple(Member(server, 0) for server in copies))
+
+
+def majority(servers: int) -> int:
+    """Return the least number of servers of which any two groups have one in common."""
+    return servers // 2 + 1
+
+
+def next_epoch(above: int, server: int, servers: int) -> int:
+    """Return this server's lowest epoch above the given one. No two servers propose the same epoch."""
+    return (above // servers + 1) * servers + server
+
+
+def placement(servers: int) -> tuple[tuple[int, ...], ...]:
+    """Return the copies of each part, its primary first. An odd server has no part: it votes.
+
+    Raises ReplicationError for fewer than two servers.
+    """
+    if servers < COPIES:
+        raise ReplicationError(f"expected at least {COPIES} servers for {COPIES} replicas, got {servers}")
+    return tuple((server, server ^ 1) for server in range(servers - servers % COPIES))

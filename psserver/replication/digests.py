@@ -1,0 +1,69 @@
+"""Divergence, watched: a running hash of what a coordinator decides, and digests of versions compared."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from psserver.replication.configuration import Member
+
+#: Digests that wait for the other copy's; older ones are forgotten.
+MOST_WAITING: Final = 64
+
+
+class RunningHash:
+    """A digest of everything so far: equal on two copies that took the same inputs and decided the same."""
+
+    def __init__(self, value: bytes = b"") -> None:
+        self.value = value
+
+    def add(self, lines: Iterable[bytes]) -> bytes:
+        """Add what one input led to; return the new value, 16 bytes."""
+        digest = hashlib.blake2b(self.value, digest_size=16)
+        for line in lines:
+            digest.update(len(line).to_bytes(8, "big"))
+            digest.update(line)
+        self.value = digest.digest()
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A copy that is not the primary's equal, and the first number (of a version, or of an input) at which it shows."""
+
+    member: Member
+    at: int
+
+
+class Comparison:
+    """A primary's: its own digests beside those of its followers, which may come earlier or later, or not at all."""
+
+    def __init__(self) -> None:
+        self._own: dict[int, bytes] = {}
+        self._theirs: dict[Member, dict[int, bytes]] = {}
+
+    def own(self, at: int, digest: bytes) -> list[Difference]:
+        """Take this server's digest; return the copies that differ."""
+        _keep(self._own, at, digest)
+        return [
+            Difference(member, at)
+            for member, waiting in self._theirs.items()
+            if waiting.pop(at, digest) != digest
+        ]
+
+    def theirs(self, member: Member, at: int, digest: bytes) -> Difference | None:
+        """Take a follower's digest; return the difference, if there is one."""
+        if at in self._own:
+            return Difference(member, at) if self._own[at] != digest else None
+        _keep(self._theirs.setdefault(member, {}), at, digest)
+        return None
+
+    def forget(self, member: Member) -> None:
+        """Remember nothing more of a copy that is none any more."""
+        self._theirs.pop(member, None)
+
+
+def _keep(digests: dict[int, bytes], at: int, digest: bytes) -> None:
+    digests[at] = digest
+    while len(digests) > MOST_WAITING:
+        del digests[min(digests)]

@@ -1,0 +1,102 @@
+"""When a server stands, and when it withholds its promise: what it has heard, and when.
+
+Times are seconds on the server's own monotonic clock: no two clocks need agree, and safety needs none of this. A jump
+of a clock costs a change of the configuration at most.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from psserver.replication.messages import Append, Message, Prepare, Stand
+from psserver.replication.state import Replica
+
+#: Seconds between two heartbeats; after which a silent server is suspected; that an attempt may take.
+HEARTBEAT: Final = 0.25
+SILENCE: Final = 1.0
+ATTEMPT: Final = 0.5
+#: The first pause before another attempt, for each partner; it doubles up to LONGEST_PAUSE.
+PAUSES: Final = (0.05, 0.15)
+LONGEST_PAUSE: Final = 2.0
+#: A learner so few items behind is named.
+NEAR: Final = 2
+
+
+@dataclass(slots=True)
+class Watch:
+    """What one server knows about the others of one log. `began`: now."""
+
+    server: int
+    began: float
+    primary: int | None = None
+    _epoch: int = -1
+    _heard: dict[int, float] = field(default_factory=dict)
+    _broken: set[int] = field(default_factory=set)
+    _attempts: int = 0
+    _again: float = 0.0
+
+    def hear(self, sender: int, message: Message, now: float) -> None:
+        """Note a sign of life; a heartbeat also says who leads."""
+        self._heard[sender] = now
+        self._broken.discard(sender)
+        if isinstance(message, Append) and message.config.epoch >= self._epoch:
+            self.primary, self._epoch = sender, message.config.epoch
+
+    def broke(self, server: int) -> None:
+        """Note that the stream to a server broke: it is silent at once."""
+        self._broken.add(server)
+
+    def silent(self, server: int, now: float) -> bool:
+        return server in self._broken or now - self._heard.get(server, self.began) > SILENCE
+
+    def withholds(self, replica: Replica, sender: int, message: Message, now: float) -> bool:
+        """Return whether to leave a candidate without an answer, because the primary is there.
+
+        So one server with a bad link cannot unseat a primary that others hear.
+        """
+        if not isinstance(message, Prepare) or sender == self.primary:
+            return False
+        if replica.leads and not replica.sealed:
+            others = [each.member for each in replica.progress if each.member in replica.disk.config.members]
+            return any(each.server != sender and not self.silent(each.server, now) for each in others)
+        return self.primary is not None and self.primary != self.server and not self.silent(self.primary, now)
+
+    def decide(self, replica: Replica, now: float) -> Stand | None:
+        """Return an order to stand, if this server should change the configuration. Call it some ten times a second."""
+        include = self._wish(replica, now)
+        if include is None:
+            self._attempts = 0
+            return None
+        if now < self._again:
+            return None
+        pause = min(PAUSES[self.server % 2] * 2**self._attempts, LONGEST_PAUSE)
+        self._attempts, self._again = self._attempts + 1, now + ATTEMPT + pause
+        return Stand(include)
+
+    def _wish(self, replica: Replica, now: float) -> tuple[int, ...] | None:
+        """Return the copies to include; None if the configuration is as it should be."""
+        if replica.leads:
+            return self._wish_of_primary(replica, now)
+        if replica.standing is not None and replica.sealed:
+            return ()
+        if not replica.in_sync(replica.disk.config):
+            return None
+        if self.primary in (None, self.server) or replica.sealed:
+            since = self._heard.get(replica.disk.config.primary, self.began)
+            return () if now - since > SILENCE else None
+        return () if self.silent(self.primary, now) else None
+
+    def _wish_of_primary(self, replica: Replica, now: float) -> tuple[int, ...] | None:
+        members = replica.disk.config.members
+        others = [each for each in replica.progress if each.member in members]
+        here = tuple(
+            each.member.server
+            for each in others
+            if not self.silent(each.member.server, now) and each.member not in replica.expelled
+        )
+        if len(here) < len(others) or replica.sealed or replica.heard > replica.disk.promised:
+            return here
+        for each in replica.progress:
+            caught_up = each.end >= replica.log.end - NEAR and each.executed >= replica.log.first
+            if each.member not in members and caught_up and not self.silent(each.member.server, now):
+                return (*here, each.member.server)
+        return None
