@@ -20,7 +20,7 @@ from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.model.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
-from pswire.model.tables import TableSpec, joined_parts, unique
+from pswire.model.tables import TableSpec, compile_batches, joined_parts, unique
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.wire import wire_named
 from pswire.v1 import coordinator_pb2 as pb
@@ -84,6 +84,8 @@ class Session(Facts):
         for codec in (wire.up, wire.deltas):
             if codec is not None:
                 codec.prepare()
+        if self.plan.tables:
+            compile_batches()
         settings = Settings(self.plan, wire, server_timeout, transport, credentials)
         servers = self._servers = ShardGroup(hosts, settings)
         contact = Contact(hosts[0], credentials)

@@ -62,7 +62,7 @@ RULES = (
             "numba",
         ),
     ),
-    Rule("pswire", never=("numba",), but=("pswire.transport.block_kernels",)),
+    Rule("pswire", never=("numba",), but=("pswire.transport.block_kernels", "pswire.model.batch_kernels")),
     Rule("pswire", never=("click",), but=("pswire.command.options",)),
     # TLS itself is Python's and gRPC's; to make certificates is an extra.
     *(Rule(package, never=("cryptography",), but=("pswire.security.authority",)) for package in PACKAGES),

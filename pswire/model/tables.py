@@ -1,13 +1,16 @@
 """Sparse tables: their specification, the keys of ids, where keys lie, and the initial row of each.
 
 An id is any int64. Its key is ``mix(id)``, a bijection onto uint64 that spreads ids evenly. The upper 12 bits of a key
-are its bucket. Each server has a contiguous range of buckets, so its keys are one slice of a sorted array. Numpy only.
+are its bucket. Each server has a contiguous range of buckets, so its keys are one slice of a sorted array. Numpy;
+batches may have compiled loops, with the same bits.
 """
 
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -265,9 +268,22 @@ def check_keys(keys: Keys, start: int, stop: int) -> str | None:
 # Batches
 
 
+_compiled: ModuleType | None = None
+
+
+def compile_batches() -> None:
+    """Compile `unique` and `sums`, or load what an earlier process compiled. Results keep their bits."""
+    global _compiled
+    _compiled = import_module("pswire.model.batch_kernels")
+
+
 def unique(ids: ArrayLike) -> tuple[Keys, NDArray[np.int32]]:
     """Return the sorted unique keys of `ids`, and of each id (flattened) its position among them."""
-    keys, inverse = np.unique(mix(ids).reshape(-1), return_inverse=True)
+    given = mix(ids).reshape(-1)
+    if _compiled is not None:
+        found: tuple[Keys, NDArray[np.int32]] = _compiled.unique(given)
+        return found
+    keys, inverse = np.unique(given, return_inverse=True)
     return keys, inverse.reshape(-1).astype(np.int32)
 
 
@@ -277,6 +293,9 @@ def sums(inverse: NDArray[np.int32], gradients: Floats, rows: int) -> Floats:
     `gradients`: float32 [len(inverse), dim]. The bits are those of TensorFlow's segment sum.
     """
     total = np.zeros((rows, gradients.shape[1]), np.float32)
+    if _compiled is not None:
+        _compiled.add(np.ascontiguousarray(inverse, np.int32), np.ascontiguousarray(gradients), total)
+        return total
     with np.errstate(all="ignore"):
         np.add.at(total, inverse, gradients)
     return total

@@ -11,7 +11,7 @@ from psserver.optimizers import build
 from psserver.optimizers.row_kernels import NUMPY_ROWS, Memory, RowKernels, parts_of
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard.tables import Table, TableState
-from pswire.model.tables import mix
+from pswire.model.tables import compile_batches, mix, sums, unique
 from tests.tables.twin import SGD, SPEC, gradient, table, update
 
 BOTH: tuple[RowKernels, RowKernels] = (NUMPY_ROWS, CompiledRowKernels())
@@ -119,6 +119,22 @@ def test_rowwise_adagrad_has_one_result(rows: int, dim: int, seed: int) -> None:
         kernels.rowwise_adagrad(x, g, sums, np.float32(0.1), np.float32(1e-8), after)
         out.append((after, sums))
     assert same(out[0][0], out[1][0]) and same(out[0][1], out[1][1])
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63), 7, 8, 9]) | st.integers(0, 99), max_size=200),
+    seeds,
+)
+def test_batches_are_summed_as_numpy_does(given_ids: list[int], seed: int) -> None:
+    compile_batches()
+    ids, random = np.array(given_ids, np.int64), np.random.default_rng(seed)
+    keys, inverse = unique(ids)
+    expected, positions = np.unique(mix(ids), return_inverse=True)
+    assert same(keys, expected) and inverse.tolist() == positions.tolist() and inverse.dtype == np.int32
+    gradients, total = floats(random, ids.size, 3), np.zeros((keys.size, 3), np.float32)
+    with np.errstate(all="ignore"):
+        np.add.at(total, positions, gradients)
+    assert same(sums(inverse, gradients, keys.size), total)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "rowwise-adagrad", "adam", "ftrl"])
