@@ -125,6 +125,8 @@ class Session(Facts):
         self._reader = WeightReader(servers, stream, self._watch, prefetch)
         # The servers' receipts for the payload that is not committed yet, by ticket.
         self._receipts: dict[int, tuple[bytes, ...]] = {}
+        # The ticket whose payload was encoded last, by a codec that remembers.
+        self._encoded = 0
         # Log index of the newest grant.
         self._seen = 0
         self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
@@ -411,9 +413,10 @@ class Session(Facts):
     def _begin_push(self, grant: Grant) -> None:
         self._require_valid(grant)
         self._watch.push(grant.ticket)
-        if self._wire.up.remembers:
-            # Before a payload is encoded: the residual of a dropped payload does not count.
-            dropped = self._stream.dropped
+        if self._wire.up.remembers and self._encoded != grant.ticket:
+            # Before a payload is first encoded: the residual of a dropped payload does not count. A payload that is
+            # sent again has the bytes that the servers may hold already.
+            self._encoded, dropped = grant.ticket, self._stream.dropped
             for shard in self._shards:
                 shard.encoder.take_back(dropped)
 

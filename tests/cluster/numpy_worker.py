@@ -192,6 +192,7 @@ def main() -> int:
     )
     # The moments to hold at are between chunks, which shared memory does not have.
     parser.add_argument("--transport", help="default: auto, or grpc with --hold")
+    parser.add_argument("--wire-dtype", default="float32")
     parser.add_argument("launched", nargs="*", help="in place of psworker.script: its parent and its script")
     options = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
@@ -211,7 +212,9 @@ def main() -> int:
         hold, more, options.seconds, options.nonfinite, samples=options.samples, work=work, gates=gates
     )
     trainer.ledger = options.ledger
-    start = {"w": np.full((options.elements // 10, 10), 0.5, np.float32), "b": np.ones(3, np.float32)}
+    # Codecs with scales encode long rows.
+    shape = (options.elements // 10, 10) if options.wire_dtype == "float32" else (10, options.elements // 10)
+    start = {"w": np.full(shape, 0.5, np.float32), "b": np.ones(3, np.float32)}
     try:
         with connect(
             options.ps_hosts,
@@ -220,6 +223,7 @@ def main() -> int:
             server_timeout=options.server_timeout,
             transport=options.transport or ("auto" if options.hold == "@-1" else "grpc"),
             local_rules=True,
+            wire_dtype=options.wire_dtype,
             work=work,
             epochs=options.epochs,
         ) as session:

@@ -100,6 +100,30 @@ def test_a_run_that_lost_a_server_ends_with_the_bits_of_one_that_did_not(
     assert len([json.loads(line) for line in void]) == restore["rolled_back"]
 
 
+@pytest.mark.parametrize("wire_dtype", ["int8/int8", "top-k/int4"])
+def test_what_codecs_remember_is_forgotten_with_the_commits_that_are_undone(
+    cluster: Cluster, wire_dtype: str
+) -> None:
+    """By the workers, which live on, and by the servers, which would refuse a commit with another residual."""
+    sgd = ("--workers", "2", "--policy", "sync", "--optimizer", "sgd", "--learning-rate", "0.05")
+    start_servers(cluster, 2, sgd)
+    for index in range(2):
+        flags = ("--batches", str(BATCHES), "--task-index", str(index), "--wire-dtype", wire_dtype)
+        cluster.start_worker(*flags, *until_killed(cluster))
+    cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
+    kill(cluster, 0)
+    again(cluster, 0, first=sgd)
+    run = cluster.wait_end(worker_codes=[0, 0])
+    check_counted_once(run)
+    (restore,) = entries_of(run, "restore")
+    returned = [entry for entry in entries_of(run, "join") if entry["i"] > restore["i"]]
+    assert [entry["forgets"] for entry in returned] == [["codec"]] * 2
+    for worker in {entry["worker"] for entry in returned}:
+        later = [e for e in entries_of(run, "commit") if e["worker"] == worker and e["i"] > restore["i"]]
+        assert [e.get("residual") for e in later] == [None, *(e["ticket"] for e in later[:-1])]
+    assert check_run(run).ok
+
+
 def test_a_server_that_comes_back_elsewhere(cluster: Cluster, undisturbed: str | None) -> None:
     """On another port, which its own command alone has. It is found again by a server 0 that knows nothing of that."""
     start(cluster, 2, BATCHES, *until_killed(cluster), *until_killed(cluster, "second", 24))

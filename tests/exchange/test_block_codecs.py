@@ -21,10 +21,12 @@ from psserver.policies import build as build_policy
 from pswire.addresses import Address
 from pswire.config.experiment import ExperimentError
 from pswire.model.plan import ShardLayout, VariableSpec, make_plan
+from pswire.transport.blocks import ErrorFeedback
 from pswire.transport.codecs import Encoder
 from pswire.transport.wire import CODECS, codec_named, wire_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2
+from psworker.control.stream import SessionStream
 from psworker.data.shard_client import Settings, ShardClient
 from tests.replay.simulated import edit_log, simulate
 from tests.sentences import Recorder
@@ -193,6 +195,43 @@ def test_a_gradient_that_is_not_finite_is_refused_by_the_worker_and_changes_noth
         sentences.check(refused)
         assert cluster.picture() == before
         session.contribute(grant, [np.ones(flat.size, np.float32) for flat in flats], samples=1)
+
+
+def test_a_payload_that_is_sent_again_has_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Although its worker hears meanwhile that the payload before it was dropped: the servers may hold it already."""
+    dropped, sent = [0], []
+    monkeypatch.setattr(SessionStream, "dropped", property(lambda stream: dropped[0]))
+    encode = ErrorFeedback.encode
+
+    def recorded(encoder: ErrorFeedback, ticket: int, values: np.ndarray) -> np.ndarray:
+        sent.append((ticket, encode(encoder, ticket, values)))
+        return sent[-1][1]
+
+    monkeypatch.setattr(ErrorFeedback, "encode", recorded)
+    with (
+        serving(servers=2, out=tmp_path, shared=True, overrides=["run.versions=3"]) as cluster,
+        psworker.connect(cluster.hosts, ones(), wire_dtype="int8", transport="grpc") as session,
+    ):
+        tickets = []
+        for _ in range(3):
+            grant = session.ready()
+            assert grant is not None
+            flats = [np.linspace(0, 1, shard.elements, dtype=np.float32) for shard in session.plan.shards]
+            session.push_flat(grant, flats)
+            if tickets:
+                dropped[0] = tickets[-1]
+                session.push_flat(grant, flats)
+            session.commit(grant, samples=1)
+            dropped[0] = 0
+            tickets.append(grant.ticket)
+        session.done()
+    lines = [json.loads(line) for line in (tmp_path / "decisions.jsonl").read_text().splitlines()]
+    assert [each.get("residual") for each in lines if each["kind"] == "commit"] == [None, *tickets[:-1]]
+    for ticket in tickets[1:]:
+        payloads = [bytes(payload) for each, payload in sent if each == ticket]
+        assert len(payloads) == 4 and len(set(payloads)) == 2
 
 
 def test_workers_of_a_job_agree_on_it() -> None:
