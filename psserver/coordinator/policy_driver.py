@@ -316,8 +316,6 @@ class PolicyDriver:
         former = config_of(self.policy)
         policy.succeed(self.policy, self.time(now))
         self.policy, self.ahead = policy, policy.ahead
-        # The former policy's timers are no concern of the new one.
-        self.timers = Timers(paused_since=self.timers.paused_since)
         entry = entries.Policy(config_of(policy), former, ledger.version, change.by, change.why)
         ledger.record(entry, now)
         changes.began_with = changes.began_with or former

@@ -425,12 +425,6 @@ FAULTS: Final = (
         ("coordinator/test_policy_changes.py",),
     ),
     Fault(
-        "timers of the former policy fire under the new one",
-        "self.timers = «Timers(paused_since=self.timers.paused_since)»",
-        "self.timers",
-        ("coordinator/test_policy_changes.py",),
-    ),
-    Fault(
         "a second change replaces the one that waits",
         "if «waiting is not None»: raise PolicyError",
         "False",
