@@ -1,12 +1,10 @@
 """Channel options, on real sockets: which messages pass, who owns a port, how soon a dead peer is noticed."""
 
-import selectors
-import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import grpc
@@ -18,6 +16,7 @@ from pswire.transport import channels
 from pswire.transport.channels import CHANNEL_OPTIONS, RECEIVED_BYTES, SERVER_OPTIONS, UNREAD_BYTES
 from tests.comparing import same
 from tests.patience import PATIENCE, within
+from tests.relay import relayed
 from tests.sentences import Recorder
 
 # Seconds; a ping, and the patience with its answer, are three tenths of it.
@@ -96,59 +95,19 @@ def test_a_silent_call_survives_its_keep_alive_pings(patient_echo: Echo) -> None
         assert call(b"6.5", timeout=PATIENCE) == b"awake"
 
 
-class Relay:
-    """A link between a client and a server that can go dead without closing, as a pulled cable does."""
-
-    def __init__(self, port: int) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self.listener.getsockname()[1]
-        self.target, self.frozen = port, Event()
-        self.wake, self.woken = socket.socketpair()
-        self.ends: list[socket.socket] = []
-        self.thread = Thread(target=self.forward, daemon=True)
-        self.thread.start()
-
-    def forward(self) -> None:
-        client, _ = self.listener.accept()
-        server = socket.create_connection(("127.0.0.1", self.target))
-        self.ends = [client, server]
-        with selectors.DefaultSelector() as selector:
-            selector.register(client, selectors.EVENT_READ, server)
-            selector.register(server, selectors.EVENT_READ, client)
-            selector.register(self.woken, selectors.EVENT_READ, None)
-            while not self.frozen.is_set():
-                for key, _ in selector.select():
-                    if isinstance(key.fileobj, socket.socket) and key.data is not None:
-                        key.data.sendall(key.fileobj.recv(65536))
-
-    def freeze(self) -> None:
-        self.frozen.set()
-        self.wake.send(b"x")
-        self.thread.join()
-
-    def close(self) -> None:
-        self.freeze()
-        for end in [self.listener, self.wake, self.woken, *self.ends]:
-            end.close()
-
-
 def test_both_ends_notice_a_dead_link(echo: Echo) -> None:
-    relay = Relay(echo.port)
-    try:
-        with open_channel(relay.port) as channel:
-            call: Call = channel.unary_unary("/test.Echo/Wait").future
-            answer = call(b"60", timeout=4 * PATIENCE)
-            assert echo.called.wait(PATIENCE)
-            relay.freeze()
-            begin = time.monotonic()
-            # A second until the ping, a third of the timeout for its answer, and a little.
-            with within(1 + WORKER_TIMEOUT / 3 + 5):
-                assert answer.code() == grpc.StatusCode.UNAVAILABLE
-                assert echo.peer_lost.wait(PATIENCE)
-            # However busy the machine is: less than the minute after which gRPC notices without our options.
-            assert time.monotonic() - begin < 50
-    finally:
-        relay.close()
+    with relayed(("127.0.0.1", echo.port)) as relay, open_channel(relay.port) as channel:
+        call: Call = channel.unary_unary("/test.Echo/Wait").future
+        answer = call(b"60", timeout=4 * PATIENCE)
+        assert echo.called.wait(PATIENCE)
+        relay.freeze()
+        begin = time.monotonic()
+        # A second until the ping, a third of the timeout for its answer, and a little.
+        with within(1 + WORKER_TIMEOUT / 3 + 5):
+            assert answer.code() == grpc.StatusCode.UNAVAILABLE
+            assert echo.peer_lost.wait(PATIENCE)
+        # However busy the machine is: less than the minute after which gRPC notices without our options.
+        assert time.monotonic() - begin < 50
 
 
 def test_a_web_proxy_is_not_asked(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:

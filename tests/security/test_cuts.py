@@ -16,8 +16,8 @@ from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.transport.frames import Message
 from tests.comparing import same
+from tests.relay import relayed
 from tests.repetitions import seeds
-from tests.security.relay import relayed
 from tests.security.test_line import WORKER, listening
 from tests.service.loops import Opened
 from tests.service.serving import PATIENCE, wait_until

@@ -25,8 +25,8 @@ from pswire.transport.frames import Message
 from psworker.data.exchange import SocketBroken, SocketStream
 from tests.comparing import same
 from tests.probes import send_beneath_tls, send_raw
+from tests.relay import relayed
 from tests.security.authorities import authority, ended, server, worker
-from tests.security.relay import relayed
 from tests.sentences import Recorder
 from tests.service.loops import Opened
 from tests.service.loops import opened as opened_by

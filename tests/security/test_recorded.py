@@ -14,8 +14,8 @@ from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FramedSocket
+from tests.relay import Relay, relayed
 from tests.security.identities import Identities
-from tests.security.relay import Relay, relayed
 from tests.service.serving import PATIENCE, Served
 from tests.shm.sessions import granted
 

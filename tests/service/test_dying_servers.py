@@ -16,8 +16,8 @@ from psserver.service.net.registration import Call, Registration
 from pswire.transport.channels import CHANNEL_OPTIONS, SERVER_OPTIONS
 from pswire.transport.failures import CallEnding, may_pass
 from tests.patience import PATIENCE
+from tests.relay import Relay
 from tests.repetitions import FIRST_SEED
-from tests.security.relay import Relay
 
 OPTIONS = CHANNEL_OPTIONS(10.0)
 # Of messages; the larger ones travel in many frames.

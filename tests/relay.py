@@ -1,4 +1,4 @@
-"""A port that carries connections to another one, keeps what passes, and cuts a connection after so many bytes."""
+"""A port that forwards connections to another port, records what passes, cuts a connection or goes dead."""
 
 import selectors
 import socket
@@ -31,6 +31,8 @@ class Relay:
         self.port: int = self._listening.getsockname()[1]
         self._threads: list[threading.Thread] = []
         self._open: set[socket.socket] = set()
+        self._frozen, self._thawed = False, threading.Event()
+        self._wake, self._woken = socket.socketpair()
         self._accepting = threading.Thread(target=self._accept)
         self._accepting.start()
 
@@ -53,9 +55,14 @@ class Relay:
             left: list[int | None] = list(self._limits)
             ends.register(near, selectors.EVENT_READ, (far, 0))
             ends.register(far, selectors.EVENT_READ, (near, 1))
+            ends.register(self._woken, selectors.EVENT_READ)
             with suppress(OSError):
                 while all(each is None or each > 0 for each in left):
-                    for key, _ in ends.select():
+                    ready = ends.select()
+                    if self._frozen:
+                        self._thawed.wait()
+                        return
+                    for key, _ in ready:
                         if not self._pass_on(key.fileobj, *key.data, left):  # type: ignore[arg-type]
                             return
             if self._reset:
@@ -73,7 +80,13 @@ class Relay:
         left[way] = None if limit is None else limit - len(data)
         return True
 
+    def freeze(self) -> None:
+        """Forward nothing more, and close nothing until `close`, as a pulled cable does."""
+        self._frozen = True
+        self._wake.send(b"x")
+
     def close(self) -> None:
+        self._thawed.set()
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -83,6 +96,8 @@ class Relay:
                 end.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
+        self._wake.close()
+        self._woken.close()
 
 
 @contextmanager
