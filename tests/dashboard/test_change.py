@@ -10,19 +10,11 @@ import psworker
 from pswire.v1 import coordinator_pb2 as pb
 from tests.dashboard.page import Page
 from tests.patience import PATIENCE
-from tests.service.serving import serving
+from tests.service.serving import serving, step
 
 START = {"w": np.ones(4, np.float32)}
 JSON = {"Content-Type": "application/json"}
 ASYNC = json.dumps({"to": "async", "set": [], "why": "from the page"})
-
-
-def step(session: psworker.Session) -> None:
-    grant = session.ready()
-    assert grant is not None
-    session.pull(grant)
-    session.push(grant, {"w": np.ones(4, np.float32)})
-    session.commit(grant, samples=1, loss=1.0)
 
 
 def test_the_page_changes_the_policy(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from signal import SIGTERM, Signals
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
+import psworker
 from psserver.service.server import Server
 from psserver.settings import Options, resolve
 from pswire.exits import ExitCode
@@ -198,3 +200,12 @@ def refused(code: grpc.StatusCode, *words: str) -> "Iterator[pytest.ExceptionInf
     assert error.code() == code, f"{error.code()}: {error.details()}"
     for word in words:
         assert word in error.details(), error.details()
+
+
+def step(session: psworker.Session) -> None:
+    """Compute ones for "w" under one ticket, from grant to commit."""
+    grant = session.ready()
+    assert grant is not None
+    session.pull(grant)
+    session.push(grant, {"w": np.ones(4, np.float32)})
+    session.commit(grant, samples=1, loss=1.0)

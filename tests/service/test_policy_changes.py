@@ -16,17 +16,9 @@ from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.lab.test_cli import ps_lab
 from tests.sentences import Recorder
-from tests.service.serving import PATIENCE, Cluster, refused, serving
+from tests.service.serving import PATIENCE, Cluster, refused, serving, step
 
 START = {"w": np.ones(4, np.float32)}
-
-
-def step(session: psworker.Session) -> None:
-    grant = session.ready()
-    assert grant is not None
-    session.pull(grant)
-    session.push(grant, {"w": np.ones(4, np.float32)})
-    session.commit(grant, samples=1, loss=1.0)
 
 
 def test_a_change_by_command_stands_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
