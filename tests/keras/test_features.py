@@ -4,7 +4,7 @@ features.md has the table; `test_features_page.py` holds it to Keras' own lists.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ import pytest
 from psworker.control.epochs import EpochTotals
 from psworker.errors import Refused
 from tests.keras.in_process import servers
-from tests.probes import distributed_models, leave_fit
+from tests.probes import leave_fit
 from tests.service.serving import wait_until
 
 pytestmark = [
+    pytest.mark.usefixtures("jobs_end"),
     pytest.mark.tensorflow,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
@@ -37,13 +38,6 @@ BATCH = 16
 X = np.random.default_rng(0).normal(size=(96, 8)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 4, 96)
 FIT: dict[str, Any] = {"x": X, "y": Y, "batch_size": BATCH, "verbose": 0}
-
-
-@pytest.fixture(autouse=True)
-def jobs_end() -> Iterator[None]:
-    yield
-    for job in distributed_models():
-        job.close()
 
 
 def compiled(model: Any, optimizer: Any = "adam", **more: Any) -> Any:

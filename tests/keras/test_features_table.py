@@ -5,7 +5,7 @@ Under KERAS_BACKEND=jax or torch these tests run on that backend; `test_backends
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from tests.keras.in_process import in_threads, servers
-from tests.probes import distributed_models, pretend_strategy
+from tests.probes import pretend_strategy
 from tests.repetitions import usually
 
 pytestmark = [
+    pytest.mark.usefixtures("jobs_end"),
     pytest.mark.tensorflow,
     pytest.mark.cluster,
     pytest.mark.timeout(600),
@@ -267,15 +268,6 @@ CASES: dict[str, Case] = {
         sequential, told={"policy": "snyc"}, cells=('refused: "snyc"', SERVERS_RUN, SERVERS_RUN)
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def jobs_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("PS_HOSTS", "TF_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    for job in distributed_models():
-        job.close()
 
 
 def made(case: Case) -> Any:

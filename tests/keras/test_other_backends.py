@@ -1,14 +1,14 @@
 """What is of JAX and PyTorch only. `tests/frameworks/test_backends.py` runs this file with KERAS_BACKEND set."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.probes import distributed_models, traces
+from tests.probes import traces
 
 pytestmark = [
+    pytest.mark.usefixtures("jobs_end"),
     pytest.mark.tensorflow,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
@@ -28,15 +28,6 @@ others_only = pytest.mark.skipif(
 
 X = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 4, 40)
-
-
-@pytest.fixture(autouse=True)
-def jobs_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("PS_HOSTS", "TF_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    for job in distributed_models():
-        job.close()
 
 
 def compiled(model: Any, **more: Any) -> Any:

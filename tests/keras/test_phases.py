@@ -2,7 +2,6 @@
 
 import gc
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ import pytest
 
 from psworker.servers import EmbeddedServerError
 from tests.keras.in_process import servers
-from tests.probes import distributed_models, embedded_server, pretend_strategy
+from tests.probes import embedded_server, pretend_strategy
 from tests.service.serving import wait_until
 
 pytestmark = [
+    pytest.mark.usefixtures("jobs_end"),
     pytest.mark.tensorflow,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
@@ -27,15 +27,6 @@ tf = pytest.importorskip("tensorflow")
 X = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 4, 64)
 FIT: dict[str, Any] = {"x": X, "y": Y, "batch_size": 16, "verbose": 0}
-
-
-@pytest.fixture(autouse=True)
-def jobs_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("PS_HOSTS", "TF_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    for job in distributed_models():
-        job.close()
 
 
 def compiled(model: Any, optimizer: Any, **more: Any) -> Any:
