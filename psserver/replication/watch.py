@@ -78,7 +78,8 @@ class Watch:
             return self._wish_of_primary(replica, now)
         if replica.standing is not None and replica.sealed:
             return ()
-        if not replica.in_sync(replica.disk.config):
+        if not replica.in_sync(replica.disk.config) and replica.synced <= replica.disk.config.epoch:
+            # A copy made equal for a configuration that it has not seen may be a member of it: promises will tell.
             return None
         if self.primary in (None, self.server) or replica.sealed:
             since = self._heard.get(replica.disk.config.primary, self.began)

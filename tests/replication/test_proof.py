@@ -37,6 +37,11 @@ def test_random_histories_end_well() -> None:
         assert counts["lost"] < histories / 2
 
 
+def test_a_copy_named_by_a_candidate_that_died_takes_over() -> None:
+    """Only the candidate's disk has the configuration; the copy was made equal and was not told."""
+    assert "lost" not in randomly(638_761_777_241, 1)
+
+
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda each: each.__name__)
 def test_directed_schedule_ends_well(schedule: Callable[[bool], None], torn: bool) -> None:
