@@ -355,7 +355,7 @@ class Session(Facts):
         if ahead or self._reader.wanted:
             self.want_rows(ahead)
         try:
-            if len(self._shards) > 1:
+            if len(self._shards) > 1 or self._stream.owes_commits:
                 self._push(grant, flats, rows)
                 self._commit(commit)
             else:

@@ -190,6 +190,12 @@ class SessionStream:
         with self._lock:
             return self._engine.pending.dropped
 
+    @property
+    def owes_commits(self) -> bool:
+        """Whether commits are on their way by the stream, which an exchange must not overtake."""
+        with self._lock:
+            return bool(self._engine.pending.commits)
+
     def dispositions(self, ticket: int | None = None) -> list[Disposition]:
         """Return what became of commits. `ticket`: first wait for the answer to its commit, unless the next ticket was
         granted ahead."""

@@ -1,5 +1,6 @@
 """Prefetch: the next version is on its way while the present one is computed on; the same training otherwise."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -155,6 +156,35 @@ def test_the_present_version_may_be_pulled_again_meanwhile() -> None:
             session.prefetch(grant)
             again = session.pull_flat(grant)
         session.contribute(grant, again, samples=1)
+
+
+def test_no_commit_overtakes_the_one_before(tmp_path: Path) -> None:
+    """Which is on its way by the session's stream, as after a lost answer, when the next ticket is in hand already."""
+    with (
+        serving(policy="async", out=tmp_path) as cluster,
+        psworker.connect(
+            cluster.hosts,
+            {"w": np.ones((9, 50), np.float32)},
+            transport="socket",
+            prefetch=True,
+            wire_dtype="int8",
+        ) as session,
+    ):
+        payload = [np.ones(450, np.float32)]
+        for _ in range(30):
+            grant = granted(session)
+            with session.view_flat(grant):
+                session.prefetch(grant)
+                wait_until(lambda: fetched(session), "the next version")
+            session.push_flat(grant, payload)
+            session.commit(grant, samples=1, ready=True)
+            session.contribute(granted(session), payload, samples=1)
+        session.done()
+    lines = [json.loads(line) for line in (tmp_path / "decisions.jsonl").read_text().splitlines()]
+    commits = [line for line in lines if line["kind"] == "commit"]
+    tickets = [line["ticket"] for line in commits]
+    assert tickets == sorted(tickets) and len(tickets) == 60
+    assert [line.get("residual") for line in commits] == [None, *tickets[:-1]]
 
 
 def test_closing_ends_the_wait_for_a_ticket_that_never_comes() -> None:
