@@ -174,7 +174,9 @@ def test_rows_of_batches_that_are_dealt_are_pulled_for_each():
     (one, version, fates), (other, last, more) = found
     assert version == last == 16 == fates.get("applied", 0) + more.get("applied", 0)
     assert np.array_equal(one, other)
-    assert (one != initial_rows(TableSpec("t", 4), mix(np.arange(64)))).any(axis=1).all()
+    # Dropout leaves out a whole row, now and then, in both epochs.
+    moved = (one != initial_rows(TableSpec("t", 4), mix(np.arange(64)))).any(axis=1)
+    assert moved.sum() > 40
 
 
 # Which ids a step looks up
