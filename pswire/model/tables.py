@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -41,7 +42,10 @@ class TableSpec:
     """One table. Raises PlanError for a value out of bounds.
 
     `numbers`: the initializer's, in the order of `INITIALIZERS`. `optimizer`: the rule's settings as canonical JSON;
-    "" for the job's optimizer.
+    "" for the job's optimizer. `admit`: the chance that a gradient for an id without a row makes one; a gradient that
+    makes none is dropped. Every `evict_every` versions rows go that no update has touched for `evict_age` versions, or
+    whose norm is at most `evict_norm`, or that are not among the `evict_capacity` rows of their bucket that were
+    touched last; None: none go for that reason. An id that returns begins anew.
     """
 
     name: str
@@ -51,6 +55,11 @@ class TableSpec:
     seed: int = 0
     optimizer: str = ""
     buckets: int = BUCKETS
+    admit: float = 1.0
+    evict_age: int | None = None
+    evict_norm: float | None = None
+    evict_capacity: int | None = None
+    evict_every: int = 100
 
     def __post_init__(self) -> None:
         _need(
@@ -76,6 +85,16 @@ class TableSpec:
             _need(low <= high and _single(high - low), "initializer's numbers", self.numbers, "low <= high")
         if self.initializer == "normal":
             _need(self.numbers[1] >= 0, "stddev", self.numbers[1], "0 or more")
+        _need(_single(self.admit) and 0 < self.admit <= 1, "admit", self.admit, "a number above 0, at most 1")
+        for what, limit in (("evict_age", self.evict_age), ("evict_capacity", self.evict_capacity)):
+            _need(limit is None or _whole(limit, 1, 2**32 - 1), what, limit, "a whole number from 1, or none")
+        _need(
+            self.evict_norm is None or (_single(self.evict_norm) and self.evict_norm >= 0),
+            *("evict_norm", self.evict_norm, "a number from 0, or none"),
+        )
+        _need(
+            _whole(self.evict_every, 1, 2**32 - 1), "evict_every", self.evict_every, "a whole number from 1"
+        )
         _need(
             self.optimizer == "" or _is_table(self.optimizer),
             "optimizer",
@@ -93,6 +112,7 @@ class TableSpec:
             "seed": self.seed,
             "optimizer": json.loads(self.optimizer) if self.optimizer else None,
             "buckets": self.buckets,
+            **{rule: getattr(self, rule) for rule in RULES if getattr(self, rule) != DEFAULTS[rule]},
         }
 
     @classmethod
@@ -100,7 +120,7 @@ class TableSpec:
         """Read what `to_json` returned, or the part of it that differs from defaults. Raises PlanError."""
         _need(isinstance(data, Mapping), "specification", data, "an object with name and dim")
         table = dict(data)  # type: ignore[call-overload]
-        unknown = set(table) - {"name", "dim", "initializer", "seed", "optimizer", "buckets"}
+        unknown = set(table) - {"name", "dim", "initializer", "seed", "optimizer", "buckets", *RULES}
         _need(
             not unknown and {"name", "dim"} <= set(table),
             "keys",
@@ -120,10 +140,18 @@ class TableSpec:
             table.get("seed", 0),
             "" if optimizer is None else canonical(optimizer),
             table.get("buckets", BUCKETS),
+            **{rule: table[rule] for rule in RULES if rule in table},
         )
 
     def __str__(self) -> str:
         return f"{self.name} (rows of {self.dim})"
+
+
+# Which rows there are: what stands in a specification's JSON only where it is not the default.
+RULES: Final = ("admit", "evict_age", "evict_norm", "evict_capacity", "evict_every")
+DEFAULTS: Final[Mapping[str, object]] = {
+    each.name: each.default for each in fields(TableSpec) if each.name in RULES
+}
 
 
 def check_tables(specs: Sequence[TableSpec]) -> None:
@@ -327,6 +355,13 @@ def initial_rows(spec: TableSpec, keys: Keys) -> Floats:
     total = quarters.reshape(keys.size, spec.dim, per).sum(axis=2) - 6 * 0xFFFF
     rows: Floats = total.astype(np.float32) * np.float32(2.0**-16) * second + first
     return rows
+
+
+def admitted(spec: TableSpec, keys: Keys, version: int) -> NDArray[np.bool_]:
+    """Return whether an update to `version` makes a row of each key: a coin that is a pure function of both."""
+    salt = hashlib.sha256(f"admit:{spec.seed}:{spec.name}:{version}".encode()).digest()[:8]
+    coin = _splitmix(_splitmix(keys ^ np.uint64(int.from_bytes(salt, "little"))))
+    return (coin >> np.uint64(11)).astype(np.float64) * 2.0**-53 < spec.admit
 
 
 def _draws(spec: TableSpec, keys: Keys, count: int) -> Keys:

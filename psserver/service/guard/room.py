@@ -119,7 +119,7 @@ def usual_payloads(optimizer: Optimizer, tensors: TensorParts) -> int:
 
 
 # What helps when tables have grown too large.
-MORE_ROOM = "tables of fewer ids (hash them), a smaller dim, or more servers make room"
+MORE_ROOM = "rules for admission and eviction (TableSpec's admit and evict_*), a smaller dim, or more servers make room"
 SLOTS = "shared slots"
 COPY = "copy of optimizer state"
 

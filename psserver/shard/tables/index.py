@@ -55,6 +55,14 @@ class Index:
         order = np.argsort(keys)
         return keys[order], self._slots[taken[order]]
 
+    def without(self, gone: Slots) -> "Index":
+        """Return another index that lacks the keys of these slots."""
+        keys, slots = self.sorted()
+        kept = ~np.isin(slots, gone)
+        other = Index(self._kernels).with_room(int(np.count_nonzero(kept)))
+        other.insert(keys[kept], slots[kept])
+        return other
+
     def with_room(self, more: int) -> "Index":
         """Return this index if `more` keys fit, else a larger one with the same entries."""
         places = self._slots.size

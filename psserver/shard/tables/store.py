@@ -31,11 +31,22 @@ class RowStore:
         def kernels() -> RowKernels:
             return backend.rows
 
-        # The number of slots in use.
+        # Slots 0 to count - 1 have been used; those in `_free` can be used again.
         self.count = 0
+        self._free = np.zeros(0, np.int32)
         # Ends of the values, of each of the optimizer's slots, and of the age.
         widths = [dim, *(width or dim for width in optimizer.widths.values()), 2]
         self._rows = Chunks(tuple(accumulate(widths)), kernels)
+
+    def take(self, number: int) -> Slots:
+        """Return unused slots."""
+        free, self._free = self._free[:number], self._free[number:]
+        more = np.arange(self.count, self.count + number - free.size, dtype=np.int32)
+        return np.concatenate([free, more])
+
+    def give(self, slots: Slots) -> None:
+        """Take slots back whose rows are gone. Readers of older versions lay undo records over what follows."""
+        self._free = np.concatenate([self._free, slots])
 
     @property
     def row_bytes(self) -> int:
@@ -93,7 +104,7 @@ class RowStore:
 
     def restore(self, values: Floats, state: Mapping[str, Floats], ages: Counts) -> Slots:
         """Add rows, and return their slots."""
-        slots = np.arange(self.count, self.count + len(values), dtype=np.int32)
+        slots = self.take(len(values))
         rows = self._as_rows(np.empty(slots.size * self._rows.ends[-1], np.uint32))
         for name, slot in rows.state.items():
             slot[...] = state[name]

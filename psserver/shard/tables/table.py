@@ -20,7 +20,7 @@ from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard.accumulator import RunningSum
 from psserver.shard.tables.index import Index
 from psserver.shard.tables.store import Counts, RowStore, WholeRows, joined
-from pswire.model.tables import Floats, Keys, TableSpec, check_keys, initial_rows
+from pswire.model.tables import Floats, Keys, TableSpec, admitted, bucket, check_keys, initial_rows
 from pswire.values import value
 
 # Rows that a digest takes at a time.
@@ -205,13 +205,31 @@ class Table:
             _Undo(update.version, part.keys, update.rows.values[part.start : part.stop]),
         )
 
-    def take_up(self, version: int, keys: Keys, slots: Slots) -> None:
-        """Make new rows known, which are written, and move on to `version`."""
+    def take_up(self, version: int, keys: Keys, slots: Slots, *, keep: bool) -> None:
+        """Make new rows known, which are written, evict others if it is time, and move on to `version`."""
         if keys.size:
             index = self._index.with_room(keys.size)
             index.insert(keys, slots)
             self._index = index
+        if self._evicts and version % self.spec.evict_every == 0:
+            self._evict(version, keep)
         self.version = version
+
+    @property
+    def _evicts(self) -> bool:
+        spec = self.spec
+        return any(rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity))
+
+    def _evict(self, version: int, keep: bool) -> None:
+        """Drop rows by the table's rules: pure functions of the rows, so the same on any number of servers."""
+        keys, slots = self._index.sorted()
+        going = evicted(self.spec, keys, self.store.values(slots), self.store.ages(slots)[:, 0], version)
+        if not going.any():
+            return
+        if keep:
+            self._undo = (*self._undo, _Undo(version, keys[going], self.store.values(slots[going])))
+        self._index = self._index.without(slots[going])
+        self.store.give(slots[going])
 
     def forget(self, oldest: int) -> None:
         """Drop what only readers of versions before `oldest` need."""
@@ -235,8 +253,9 @@ class Table:
         self.check_state(state)
         ages = np.stack([state.touched, state.count], axis=1)
         slots = self.store.restore(state.values, state.slots, ages)
-        self.take_up(version, state.keys, slots)
-        self.oldest = version
+        self._index = self._index.with_room(slots.size)
+        self._index.insert(state.keys, slots)
+        self.version = self.oldest = version
         self._undo = ()
 
     def check_state(self, state: TableState) -> None:
@@ -312,6 +331,25 @@ def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> list[Fl
     return rows
 
 
+def evicted(spec: TableSpec, keys: Keys, rows: Floats, touched: Counts, version: int) -> NDArray[np.bool_]:
+    """Return which rows a table drops at `version`. `keys` are sorted; `touched`: the last version of each."""
+    gone = np.zeros(keys.size, bool)
+    if spec.evict_age is not None:
+        gone |= touched.astype(np.int64) <= version - spec.evict_age
+    if spec.evict_norm is not None:
+        # Added from left to right, so that every machine has its bits.
+        squares = np.add.accumulate(np.square(rows), axis=1)[:, -1]
+        gone |= squares <= np.float32(spec.evict_norm) ** 2
+    if spec.evict_capacity is not None:
+        # Within a bucket, from the one that was touched last; of equals the larger key first.
+        order = np.lexsort((keys, touched, bucket(keys)))[::-1]
+        of = bucket(keys)[order]
+        starts = np.flatnonzero(np.r_[True, of[1:] != of[:-1]])
+        rank = np.arange(keys.size) - np.repeat(starts, np.diff(np.r_[starts, keys.size]))
+        gone[order] |= rank >= spec.evict_capacity
+    return gone
+
+
 def split_rows(rows: Floats, like: Sequence[Slots]) -> list[Floats]:
     """Return the rows of each table."""
     ends = np.cumsum([each.size for each in like])
@@ -348,12 +386,18 @@ def compute(
         for _, total, own in merged:
             np.multiply(total, np.float32(own), out=total)
     keys = [each for each, _, _ in merged]
+    totals = [total for _, total, _ in merged]
     found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
+    for t, table in enumerate(tables):
+        if table.spec.admit < 1:
+            # Rows that are not made are not in the update at all.
+            stay = (found[t] >= 0) | admitted(table.spec, keys[t], table.version + 1)
+            keys[t], totals[t], found[t] = keys[t][stay], totals[t][stay], found[t][stay]
     slots, store, version = joined(found), tables[0].store, tables[0].version
     rows = store.whole(slots)
     _fresh(tables, keys, slots, rows.values)
     numbers = RowStep(version, lr_scale, factor, scale)
-    gradients = joined([total for _, total, _ in merged])
+    gradients = joined(totals)
     after, largest = store.step(rows, gradients, rows.ages[:, 1], numbers)
     rows.ages[:, 0] = version + 1
     rows.ages[:, 1] += np.uint32(1)
@@ -381,10 +425,10 @@ def commit(update: Update, *, keep: bool) -> None:
         for part in update.parts:
             part.table.publish(update, part)
     fresh = np.flatnonzero(slots < 0)
-    slots[fresh] = np.arange(store.count, store.count + fresh.size)
+    slots[fresh] = store.take(fresh.size)
     store.write(slots, update.after, update.rows)
     for part in update.parts:
         new = fresh[np.searchsorted(fresh, part.start) : np.searchsorted(fresh, part.stop)]
-        part.table.take_up(update.version, part.keys[new - part.start], slots[new])
+        part.table.take_up(update.version, part.keys[new - part.start], slots[new], keep=keep)
         if not keep:
             part.table.forget(update.version)
