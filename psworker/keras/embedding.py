@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from pswire.model.tables import TableSpec
+from pswire.model.tables import RULES, TableSpec
 from pswire.model.variables import PlanError
 from psworker.backends import ModelError
 from psworker.backends.lookups import Reader, Remote, remote_of
@@ -29,7 +29,9 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
     "normal" or "zeros", one with numbers ({"name": "uniform", "low": -0.1, "high": 0.1}), or Keras' RandomUniform,
     RandomNormal or Zeros. A row is drawn from `seed`, the table and its id, when the first gradient for it is applied.
     `optimizer`: the servers' rule for the rows, a Keras optimizer or settings ({"name": "rowwise-adagrad",
-    "learning_rate": 0.05}); by default that of the job.
+    "learning_rate": 0.05}); by default that of the job. `admit`: the chance that a gradient for an id without a row
+    makes one. `evict`: which rows go, some of {"age": versions, "norm": least, "capacity": rows of a bucket, "every":
+    versions} (`pswire.model.tables.TableSpec`).
 
     Its rows are trained within `distribute` and in a `Job`, on the TensorFlow backend. Elsewhere a call needs a reader
     (`read_rows`), or raises ModelError. `Distributed.export` makes a plain Keras model. Raises ValueError for arguments
@@ -47,6 +49,8 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
         mask_id: int | None = None,
         table: str | None = None,
         seed: int = 0,
+        admit: float = 1.0,
+        evict: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
         if keras.backend.backend() != "tensorflow":
@@ -58,7 +62,8 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
             raise ValueError(f"combiner: expected one of {', '.join(map(str, COMBINERS))}, got {combiner!r}")
         super().__init__(name=name, **kwargs)
         self.combiner = combiner
-        self.remote = Remote(table_spec(table or name, dim, initializer, optimizer, seed), mask_id)
+        rules = {"admit": admit, **{f"evict_{rule}": number for rule, number in (evict or {}).items()}}
+        self.remote = Remote(table_spec(table or name, dim, initializer, optimizer, seed, rules), mask_id)
         self.supports_masking = mask_id is not None and combiner is None
         # Ids are not numbers to be rounded, and the number of rows differs from batch to batch.
         self.autocast = self.supports_jit = False
@@ -96,13 +101,21 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
             "mask_id": self.remote.mask_id,
             "table": self.remote.table.name,
             "seed": self.remote.table.seed,
+            "admit": self.remote.table.admit,
+            "evict": {
+                rule.removeprefix("evict_"): table[rule]
+                for rule in RULES
+                if rule in table and rule != "admit"
+            },
         }
         return {**super().get_config(), **own}
 
 
-def table_spec(name: str, dim: int, initializer: Any, optimizer: Any, seed: int) -> TableSpec:
-    """Describe a table. Raises ValueError, TranslationError."""
-    found: dict[str, Any] = {"name": name, "dim": dim, "seed": seed}
+def table_spec(
+    name: str, dim: int, initializer: Any, optimizer: Any, seed: int, rules: Mapping[str, Any] | None = None
+) -> TableSpec:
+    """Describe a table. `rules`: of admission and eviction. Raises ValueError, TranslationError."""
+    found: dict[str, Any] = {"name": name, "dim": dim, "seed": seed, **(rules or {})}
     found["initializer"], drawn = _initializer(initializer)
     if drawn is not None:
         found["seed"] = drawn
