@@ -122,7 +122,7 @@ class Shard:
         An update of contributions that lie side by side passes over each of them, and every update over all rows.
         """
         apart = len(order.parts) + len(self._updater.kept) if isinstance(order, Apply) else 1
-        rows = self._updates.row_bytes(order) if self.tables and isinstance(order, Apply) else 0
+        rows = self._updates.row_bytes(order) if self.plan.tables and isinstance(order, Apply) else 0
         return self.layout.nbytes * max(1, apart) + rows
 
     @property
@@ -200,7 +200,8 @@ class Shard:
                     self.staging.tickets[ticket].sealed = True
                     # The worker has read what it computed the payload from.
                     self.arena.unpin(ticket)
-                    self.tables.unpin(ticket)
+                    if self.plan.tables:
+                        self.tables.unpin(ticket)
             case Fold():
                 return self._begun(self._updates.fold(order))
             case Apply():
@@ -210,7 +211,8 @@ class Shard:
             case Release(ticket):
                 self.staging.close(ticket)
                 self.arena.forget(ticket)
-                self.tables.unpin(ticket)
+                if self.plan.tables:
+                    self.tables.unpin(ticket)
             case Admit(worker, incarnation):
                 self.members[worker] = incarnation
                 self._updates.admit(worker)
@@ -232,7 +234,8 @@ class Shard:
                     f"ticket {pin.ticket} was granted version {pin.version}, but {self.version} is newest"
                 )
             self.arena.pin(pin.ticket, pin.version, keep_base=self._keep_bases)
-            self.tables.pin(pin.ticket, pin.version)
+            if self.plan.tables:
+                self.tables.pin(pin.ticket, pin.version)
 
     def _install(self, ticket: int) -> None:
         need(self.staging, ticket)

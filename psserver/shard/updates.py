@@ -97,8 +97,9 @@ class Updates:
         worker = self._staging.tickets[fold.ticket].worker
         self.summed.append(worker)
         gap = self._gap(fold.ticket, worker) if fold.compensation else None
-        # Rows are kept, and summed with the update.
-        self._tables.add(self._staging.rows(fold.ticket), fold.factor)
+        if rows := self._staging.rows(fold.ticket):
+            # Kept, and summed with the update.
+            self._tables.add(rows, fold.factor)
         payload = self._staging.take(fold.ticket)
 
         def compute() -> None:
@@ -108,7 +109,8 @@ class Updates:
             if not self._updater.keeps(payload):
                 self._staging.recycle(payload)
             self._arena.forget(fold.ticket)
-            self._tables.unpin(fold.ticket)
+            if self._tables:
+                self._tables.unpin(fold.ticket)
 
         return PendingUpdate(compute, finish)
 
@@ -150,12 +152,12 @@ class Updates:
         assert newest is not None
         out = self._arena.take()
         now, target = (newest, out) if stream is None else (stream.exact, stream.spare)
-        tables = self._tables
+        tables = self._tables if self._tables else None
 
         def compute() -> None:
             for fold in folds:
                 fold.compute()
-            updates = tables.compute((), apply.scale, apply.lr_scale)
+            updates = [] if tables is None else tables.compute((), apply.scale, apply.lr_scale)
             # `step` reports an overflow.
             with np.errstate(all="ignore"):
                 finite = self._updater.step(now, target, base, apply.scale, apply.lr_scale)
@@ -163,14 +165,16 @@ class Updates:
                 raise NonfiniteError(self._unfit(apply.version, target, workers))
             if stream is not None and not stream.make(newest, out):
                 raise NonfiniteError(self._unfit(apply.version, target, workers))
-            if updates and not (largest_of(updates)[0] or self._unchecked):
-                raise NonfiniteError(self._unfit_rows(apply.version, updates, workers))
-            tables.commit(updates)
+            if tables is not None:
+                if not (largest_of(updates)[0] or self._unchecked):
+                    raise NonfiniteError(self._unfit_rows(apply.version, updates, workers))
+                tables.commit(updates)
 
         def finish() -> None:
             for fold in folds:
                 fold.finish()
-            tables.committed()
+            if tables is not None:
+                tables.committed()
             for values in self._updater.clear():
                 self._staging.recycle(values)
             self.summed.clear()

@@ -45,6 +45,8 @@ class RowsBehind:
         cls, host: ShardHost, shard: Shard, header: shard_pb2.PushHeader, codec: Codec, base: int
     ) -> "RowsBehind | None":
         """Return what follows a push, or None. Raises Refused for numbers that fit no table."""
+        if not (header.rows or header.next_rows):
+            return None
         return cls._checked(host, shard, header.worker, codec, header.rows, header.next_rows, base)
 
     @classmethod

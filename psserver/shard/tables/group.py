@@ -99,8 +99,7 @@ class Tables:
 
     def pin(self, ticket: int, version: int) -> None:
         """Keep the rows of `version` readable for a ticket."""
-        if self.tables:
-            self._readers[ticket] = version
+        self._readers[ticket] = version
 
     def unpin(self, ticket: int) -> None:
         """The ticket has read, or will not."""
@@ -138,9 +137,8 @@ class Tables:
     # Updates
 
     def add(self, rows: Rows, factor: float) -> None:
-        """Add a contribution to the coming update. A contribution without rows has empty `rows`."""
-        if rows:
-            self.added.append((rows, factor))
+        """Add a contribution to the coming update."""
+        self.added.append((rows, factor))
 
     def clear(self) -> None:
         """Start the coming update anew."""
@@ -169,8 +167,7 @@ class Tables:
     def committed(self) -> None:
         """Drop what the new version has made superfluous."""
         self.added.clear()
-        if self.tables:
-            self._forget()
+        self._forget()
 
     # Saved state
 
