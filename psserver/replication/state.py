@@ -57,10 +57,12 @@ class Replica:
 
     @property
     def member(self) -> Member:
+        """This server in its present incarnation."""
         return Member(self.server, self.incarnation)
 
     @property
     def sealed(self) -> bool:
+        """Whether it has promised more than it is synced to."""
         return self.disk.promised > self.synced
 
     def in_sync(self, config: Config) -> bool:

@@ -33,6 +33,8 @@ MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Checkpoint(3), orders.Save(3)),
     (entries.Restore("k", 3, 2, 17), orders.Discard()),
     (entries.Note("hot"), orders.Note()),
+    (entries.Policy({"name": "sync"}, {"name": "async"}, 3, "plan"), orders.Note()),
+    (entries.Settled(4), orders.Note()),
     (entries.Stop("all workers are done", 1, True), orders.Note()),
 )
 
