@@ -104,7 +104,7 @@ def no_bases(patch: pytest.MonkeyPatch) -> None:
 
 def no_payloads(patch: pytest.MonkeyPatch) -> None:
     restore = Staging.restore
-    patch.setattr(Staging, "restore", lambda self, tickets, payloads: restore(self, tickets, {}))
+    patch.setattr(Staging, "restore", lambda self, tickets, payloads, rows: restore(self, tickets, {}, {}))
 
 
 def no_arrays(patch: pytest.MonkeyPatch) -> None:
