@@ -10,9 +10,9 @@ export function servers() {
   const row = (state, cells) => h("tr", { "data-state": state }, cells.map((cell, place) => h("td", { "data-title": titles[place] }, cell)));
   const count = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en");
   const table = h("div", { class: "card" }, h("h2", {}, "Servers"), h("div", { class: "scroll" }, h("table", { class: "stacked" }, h("thead", {}, head), body)), total);
+  const changing = change();
   const element = h("section", { class: "page", "aria-label": "Servers" },
     h("div", { class: "columns" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), h("div", { class: "card" }, h("h2", {}, "Contributions"), fates)), changing.element, table, held);
-  const changing = change();
   let key = "";
 
   function update({ model, clock, info, about }) {
