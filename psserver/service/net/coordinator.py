@@ -299,6 +299,8 @@ class CoordinatorRpc:
 
     async def change_policy(self, request: pb.ChangePolicyRequest, call: Call) -> pb.ChangePolicyReply:
         job, caller = self._job, call.caller
+        if not request.name:
+            raise invalid("expected the name of a policy, got none")
         if not job.decider.opened:
             raise precondition("expected a job that trains: it has not begun yet")
         self._spend(caller.address)
