@@ -89,7 +89,8 @@ def load(path: Path) -> Saved:
             for name in file.keys():
                 expected = "I64" if name in whole else "F32"
                 if (dtype := file.get_slice(name).get_dtype()) != expected:
-                    raise WeightsFileError(f"expected {expected} for {name!r}, got {dtype}")
+                    wanted = "int64" if expected == "I64" else "float32"
+                    raise WeightsFileError(f"expected {wanted} for {name!r}, got {dtype}")
                 arrays[name] = file.get_tensor(name)
             rows = {
                 name: (arrays.pop(f"table/{name}/{IDS}"), arrays.pop(f"table/{name}/{ROWS}"))
@@ -108,7 +109,7 @@ def _names(metadata: Mapping[str, str], key: str) -> tuple[str, ...] | None:
     try:
         names = json.loads(metadata[key])
     except ValueError as error:
-        raise WeightsFileError(f"its list of names is not JSON: {error}") from error
+        raise WeightsFileError(f"its list of variables is not JSON: {error}") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise WeightsFileError("its list of names is not one")
+        raise WeightsFileError("its list of variables is not a list of names")
     return tuple(names)

@@ -28,6 +28,7 @@ from psworker.local import (
     by_ticket,
     evaluated,
     gradient_of,
+    tables_of,
 )
 from psworker.local.rule import Flats
 from psworker.session import Session
@@ -73,7 +74,7 @@ def train(
     outcome = Outcome()
     session.goes_back()
     if evaluations is not None:
-        evaluations.read = session.newest_rows
+        evaluations.read = lambda keys: session.newest_rows(keys)
     while True:
         try:
             _pass(session, trainer, epochs, outcome, progress, pause, evaluations)
@@ -86,7 +87,7 @@ def train(
                 evaluations.rolled_back()
     if outcome.stop.evaluate:
         final = session.pull_final()
-        outcome.metrics = evaluated(trainer, final, session.newest_rows)
+        outcome.metrics = evaluated(trainer, final, lambda keys: session.newest_rows(keys))
         if outcome.metrics:
             if evaluations is not None:
                 evaluations.judge(outcome.stop.version, final, outcome.metrics)
@@ -205,7 +206,9 @@ class TicketLoop:
             result = self._payload(batches, grant)
             pending = evaluations is not None and evaluations.pending
             more = batches.more and not self.work.steps_before_pull
-            more_rows = {} if not session.plan.tables else self._rows_of(result, batches if more else None)
+            more_rows = (
+                {} if not tables_of(self.trainer) else self._rows_of(result, batches if more else None)
+            )
             session.contribute(
                 grant,
                 payloads_of(result),
@@ -252,7 +255,7 @@ class TicketLoop:
         work.renew(self.session.membership)
         if not work.can_use(batches):
             raise Voided(f"{_named(batches)} used up by a ticket of another incarnation")
-        if self.session.plan.tables:
+        if tables_of(self.trainer):
             (batch,) = batches
             assert isinstance(self.trainer, RowTrainer)
             self.session.want_rows(self.trainer.keys(batch))

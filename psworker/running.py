@@ -25,6 +25,7 @@ from psworker.engine import Disposition
 from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachable, Untrusted
 from psworker.evaluating import Evaluations, Every, MonitorError, Plateau, Watched
 from psworker.job import JobError
+from psworker.local import tables_of
 from psworker.loop import Outcome, Pause, no_pause, train
 from psworker.servers import Place
 from psworker.session import Session
@@ -193,7 +194,7 @@ def _train(
     section = experiment.workers.get(place.task_index) if place.task_index is not None else None
     chosen = options.device or (section.device if section else "auto")
     trainer = _trainer(experiment, chosen)
-    if trainer.tables and options.save_best is not None:
+    if tables_of(trainer) and options.save_best is not None:
         raise JobError(
             "--save-best: the rows of the model's tables go on with other workers while worker 0 evaluates: expected "
             "--save, for the last version, or ps-lab export --version"
@@ -214,7 +215,7 @@ def _train(
         optimizer=optimizer,
         credentials=credentials,
         computes=computes("tensorflow", trainer.device),
-        tables=trainer.tables,
+        tables=tables_of(trainer),
     ) as session:
         if optimizer is not None:
             from psworker.keras.translate import warn_of_clipping
@@ -235,7 +236,7 @@ def _train(
         outcome = train(session, trainer, experiment.job.epochs, report.progress, pause, evaluations)
         save = options.save
         if save is not None and outcome.stop is not None and outcome.stop.success:
-            tables = {table.name: session.pull_table(table.name) for table in trainer.tables}
+            tables = {table.name: session.pull_table(table.name) for table in tables_of(trainer)}
             trainer.save_model(session.plan.gather_by_name(session.pull_final()), save, tables=tables)
             report.saved(save)
         return outcome

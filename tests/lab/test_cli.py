@@ -64,7 +64,7 @@ def test_help_lists_every_command_by_what_it_is_for_and_the_exit_codes(
 @pytest.mark.parametrize(
     ("words", "begun", "completed"),
     [
-        ([], "pol", ["policies"]),
+        ([], "pol", ["policies", "policy"]),
         (["policies"], "ssp", ["ssp"]),
         (["verify-policy"], "k-a", ["k-async"]),
         (["replay", "run", "--policy"], "boun", ["bounded"]),

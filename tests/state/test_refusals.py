@@ -64,8 +64,14 @@ def test_a_state_that_fits() -> None:
             lambda s: s.update(optimizer={"name": "adam"}),
             "expected the state of a job with optimizer = .*'sgd'",
         ),
-        (lambda s: s.update(policy="async"), "expected the state of policy sync with .*, got one of async"),
-        (lambda s: s.update(knobs={"backup": 1}), "expected the state of policy sync with .*'backup': 1"),
+        (
+            lambda s: s.update(policy="async"),
+            "expected the state of a job that began with policy .*, got .*'async'",
+        ),
+        (
+            lambda s: s.update(knobs={"backup": 1}),
+            "expected the state of a job that began with policy .*'backup': 1",
+        ),
         (lambda s: s.update(entries=0), "no entry was written"),
         (lambda s: s.update(next_number=1), "a ticket's number is yet to be given"),
         (lambda s: s.update(members=s["members"] * 2), "two members have one name"),
