@@ -35,7 +35,6 @@ from pswire.decisions.orders import (
 )
 from pswire.model.plan import Plan
 from pswire.model.rows import WantedRows
-from pswire.model.tables import Floats as Rows
 from pswire.transport.blocks import BlockCodec
 
 Floats = NDArray[np.float32]
@@ -166,7 +165,7 @@ class Shard:
 
     # Readers of rows
 
-    def read_rows(self, keys: WantedRows, version: int) -> list[Rows]:
+    def read_rows(self, keys: WantedRows, version: int) -> list[Floats]:
         """Return rows at a version, [n, dim] for each table. Raises ValueError if the version is gone."""
         return self.tables.read(keys, version)
 

@@ -15,7 +15,7 @@ from pswire.transport.codecs import FLOAT32
 from pswire.transport.rows import RowFormat
 from pswire.v1 import shard_pb2
 from psworker.errors import PayloadRefused, SessionError
-from tests.service.serving import Cluster, serving
+from tests.service.serving import Cluster, serving, wait_until
 
 SPEC = TableSpec("items", 3)
 VARIABLES = [(VariableSpec("bias", (2,)), np.zeros(2, np.float32))]
@@ -149,6 +149,29 @@ def test_new_rows_count_towards_the_limit_of_memory() -> None:
         assert grant is not None
         session.push(grant, {}, rows={"wide": (np.arange(100), np.ones((100, 256)))})
         session.commit(grant, samples=1)
+
+
+def kinds(cluster: Cluster) -> set[str]:
+    """What the first server holds memory for."""
+    return {part.kind for part in cluster.servers[0].probe.host.memory_use().parts}
+
+
+def test_few_keys_that_ask_for_large_rows_are_held_to_the_readers_memory() -> None:
+    wide = TableSpec("wide", 4096)
+    with (
+        serving(memory_limit=24 << 20) as served,
+        psworker.connect(served.hosts, VARIABLES, tables=[wide], server_timeout=5) as session,
+    ):
+        grant = session.ready()
+        assert grant is not None
+        for read in (
+            lambda count: session.lookup("wide", np.arange(count))[0],
+            lambda count: session.pull(grant, rows={"wide": np.arange(count)})[1]["wide"],
+        ):
+            with pytest.raises(SessionError, match="no memory for rows"):
+                read(5_000)
+            assert read(50).shape == (50, 4096)
+            wait_until(lambda: "rows being read" not in kinds(served), "the memory to be given back")
 
 
 def test_rows_take_the_bytes_that_they_must() -> None:

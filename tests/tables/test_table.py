@@ -30,8 +30,9 @@ each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: "-".join(map
 def digest(*tables: Table) -> str:
     found = hashlib.sha256()
     for each in tables:
-        for part in each.parts():
-            found.update(part)
+        state = each.state()
+        for key, row in zip(state.keys, state.values, strict=True):
+            found.update(key.tobytes() + row.tobytes())
     return found.hexdigest()
 
 

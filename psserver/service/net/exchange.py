@@ -174,22 +174,26 @@ class ExchangeRpc:
         else:
             await stream.send(reply(notices))
             return
-        host, dtype = self._host, push.weights_dtype or push.dtype
+        host, dtype, rows = self._host, push.weights_dtype or push.dtype, None
         try:
-            shard = await host.claims.admit_member(push.worker, push.incarnation, push.plan, grant.index)
-            wanted = Wanted(shard, grant.ticket, grant.version, push.worker, dtype, base_of(push))
-            rows = None
-            if ahead:
-                codec = row_codec(codec_numbered(dtype))
-                rows = await read_rows(host, shard, codec, ahead, grant.ticket, grant.version)
-            found = await find_version(host, wanted, attachment, stream.caller)
-        except Refused as refused:
-            # The commit stands. The worker hears of its grant, and then pulls or is refused.
-            ticket = event("grant_without_version", ticket=grant.ticket)
-            log.info("no version with the grant of ticket %d: %s", grant.ticket, refused, extra=ticket)
-            await stream.send(reply(notices))
-            return
-        await send_version(found, notices, stream, rows)
+            try:
+                shard = await host.claims.admit_member(push.worker, push.incarnation, push.plan, grant.index)
+                wanted = Wanted(shard, grant.ticket, grant.version, push.worker, dtype, base_of(push))
+                if ahead:
+                    codec = row_codec(codec_numbered(dtype))
+                    asked = (ahead, grant.ticket, grant.version)
+                    rows = await read_rows(host, shard, push.worker, codec, *asked)
+                found = await find_version(host, wanted, attachment, stream.caller)
+            except Refused as refused:
+                # The commit stands. The worker hears of its grant, and then pulls or is refused.
+                ticket = event("grant_without_version", ticket=grant.ticket)
+                log.info("no version with the grant of ticket %d: %s", grant.ticket, refused, extra=ticket)
+                await stream.send(reply(notices))
+                return
+            await send_version(found, notices, stream, rows)
+        finally:
+            if rows is not None:
+                rows.end()
 
     # Attaching shared memory, and offering a socket
 

@@ -207,14 +207,18 @@ async def pulled(
     if behind is not None:
         _, keys = await behind.receive(stream.caller, chunk, chunks_of(stream))
         check_reader(shard, pull.ticket, pull.worker)
-        rows = await read_rows(host, shard, codec, keys, pull.ticket, pull.version)
-    if not pull.rows_only:
-        await send_version(await find_version(host, wanted, attachment, stream.caller), [], stream, rows)
-    elif rows is None:
-        raise invalid("expected the numbers of rows to read, got none")
-    else:
-        await stream.send(message(row_bytes=rows.nbytes, version=rows.version))
-        await _send_rows(rows, 0, stream)
+        rows = await read_rows(host, shard, pull.worker, codec, keys, pull.ticket, pull.version)
+    try:
+        if not pull.rows_only:
+            await send_version(await find_version(host, wanted, attachment, stream.caller), [], stream, rows)
+        elif rows is None:
+            raise invalid("expected the numbers of rows to read, got none")
+        else:
+            await stream.send(message(row_bytes=rows.nbytes, version=rows.version))
+            await _send_rows(rows, 0, stream)
+    finally:
+        if rows is not None:
+            rows.end()
 
 
 async def find_version(

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 import grpc
@@ -28,6 +29,8 @@ NextChunk = Callable[[], Awaitable[frames.ChunkView]]
 _LOOKUPS = count(1)
 # Kind of memory of rows that are being received.
 KIND = "rows being received"
+# Kind of memory of rows that are being read and sent.
+READ_KIND = "rows being read"
 
 
 @dataclass(slots=True)
@@ -127,11 +130,16 @@ class RowsBehind:
 
 @dataclass(slots=True)
 class RowsAhead:
-    """Rows to be sent behind a version. `version`: 0 unless they were read without a ticket."""
+    """Rows to be sent behind a version; call `end` when they are sent or given up.
+
+    `version`: 0 unless they were read without a ticket.
+    """
 
     format: RowFormat
     rows: list[Floats]
-    version: int = 0
+    version: int
+    # Gives their memory back.
+    end: Callable[[], None]
 
     @property
     def nbytes(self) -> int:
@@ -147,15 +155,38 @@ class RowsAhead:
 
 
 async def read_rows(
-    host: ShardHost, shard: Shard, codec: Elementwise, wanted: WantedRows, ticket: int, version: int
+    host: ShardHost,
+    shard: Shard,
+    worker: str,
+    codec: Elementwise,
+    wanted: WantedRows,
+    ticket: int,
+    version: int,
 ) -> RowsAhead:
-    """Read rows at a version that the ticket holds, which ends its hold on them. Raises Refused (ABORTED) if it is
-    gone.
+    """Read rows for `worker` at a version that the ticket holds, which ends its hold on them.
 
-    Without a ticket: at the newest version.
+    Without a ticket: at the newest version. Raises Refused: ABORTED if the version is gone, RESOURCE_EXHAUSTED
+    without memory, because a few keys can ask for rows a thousand times as large.
     """
     tables = tuple(table.spec for table in shard.tables.tables)
     format = RowFormat(tables, codec, tuple(keys.size for keys in wanted))
+    # As they are read, and as they are sent.
+    nbytes, ledger = 2 * format.answer_nbytes, host.memory.ledger
+    refusal = ledger.take(worker, READ_KIND, nbytes, host.memory.share)
+    if refusal is not None:
+        raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for rows: {refusal}; {MORE_ROOM}")
+    given = partial(ledger.give, worker, READ_KIND, nbytes)
+    try:
+        return RowsAhead(format, *await _read(host, shard, format, wanted, ticket, version), given)
+    except BaseException:
+        given()
+        raise
+
+
+async def _read(
+    host: ShardHost, shard: Shard, format: RowFormat, wanted: WantedRows, ticket: int, version: int
+) -> tuple[list[Floats], int]:
+    """Return rows, and their version if it was not asked for."""
     at = version if ticket else max(shard.version, 0)
     hold = ticket or -next(_LOOKUPS)
     if not ticket:
@@ -168,4 +199,4 @@ async def read_rows(
         ) from error
     finally:
         shard.tables.unpin(hold)
-    return RowsAhead(format, rows, 0 if ticket else at)
+    return rows, 0 if ticket else at

@@ -87,8 +87,9 @@ class Reading:
         # being made.
         self._slots: Version | None = None
         self._copying_slots = False
-        # The copy of a table that is being made or read.
+        # The copy of a table that is being made or read, and the bytes that were reserved for it.
         self._table: Version | None = None
+        self._table_bytes = 0
 
     async def start(
         self, shard: Shard, ticket: int, version: int, worker: str, caller: Caller | None = None
@@ -213,6 +214,7 @@ class Reading:
                 f"server {self._server} has no room for a copy of a table: {refusal}",
             )
         self._table = Version(shard.version, np.zeros(0, np.float32), readers=1)
+        self._table_bytes = nbytes
         octets: list[NDArray[np.uint8]] = []
 
         def copied(found: NDArray[np.uint8]) -> None:
@@ -225,14 +227,14 @@ class Reading:
         try:
             await self._state.wait_for(lambda: bool(octets), float("inf"), self._server)
         except BaseException:
-            self._leave_table(nbytes)
+            self._leave_table()
             raise
         self._table = Version(shard.version, octets[0], readers=1)  # type: ignore[arg-type]
         return self._reads.begin(worker, self._table, caller)
 
-    def _leave_table(self, nbytes: int) -> None:
+    def _leave_table(self) -> None:
         self._table = None
-        self._memory.give_copy(nbytes)
+        self._memory.give_copy(self._table_bytes)
         self._state.changes.notify()
 
     def _leave_slots(self, slots: Version) -> None:
@@ -271,7 +273,7 @@ class Reading:
             return
         if read.version is self._table:
             self._reads.end(read)
-            self._leave_table(read.version.values.nbytes)
+            self._leave_table()
             return
         self._ungranted -= not granted
         if complete and granted:

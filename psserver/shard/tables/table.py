@@ -8,7 +8,7 @@ written is replaced: readers take no lock, and see no mixture.
 One thread at a time computes, commits, forgets and restores; any number may read meanwhile.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import numpy as np
@@ -23,8 +23,6 @@ from psserver.shard.tables.store import Counts, RowStore, WholeRows, joined
 from pswire.model.tables import Floats, Keys, TableSpec, admitted, bucket, check_keys, initial_rows
 from pswire.values import value
 
-# Rows that a digest takes at a time.
-_ROWS = 1 << 16
 Contribution = tuple[Keys, Floats, float]
 """Sorted unique keys, their gradients ([n, dim]), and a factor."""
 
@@ -301,16 +299,6 @@ class Table:
         out[: 8 * keys.size].view("<u8")[...] = keys
         out[8 * keys.size :].view("<f4").reshape(-1, self.spec.dim)[...] = self.store.values(slots)
         return out
-
-    def parts(self) -> Iterator[bytes]:
-        """Iterate over keys and values in the order of keys, for a digest; the same for any number of servers."""
-        keys, slots = self._index.sorted()
-        kind = np.dtype([("key", "<u8"), ("row", "<f4", (self.spec.dim,))])
-        for start in range(0, slots.size, _ROWS):
-            here = slice(start, start + _ROWS)
-            both = np.empty(slots[here].size, kind)
-            both["key"], both["row"] = keys[here], self.store.values(slots[here])
-            yield both.tobytes()
 
 
 def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> list[Floats]:
