@@ -65,12 +65,13 @@ class RowOptimizer(ABC):
         self,
         x: Array,
         g: Array,
+        out: Array,
         state: Mapping[str, Array],
         counts: NDArray[np.uint32],
         numbers: RowStep,
         backend: Backend = NUMPY,
-    ) -> Array:
-        """Return the new rows, [n, dim]. `state` ([n, width] by slot) advances in place; `g` is scratch.
+    ) -> None:
+        """Write the new rows, [n, dim], to `out`. `state` ([n, width] by slot) advances in place; `g` is scratch.
 
         `counts`: the updates of each row before this one.
         """
@@ -97,15 +98,15 @@ class ElementRows(RowOptimizer):
         self,
         x: Array,
         g: Array,
+        out: Array,
         state: Mapping[str, Array],
         counts: NDArray[np.uint32],
         numbers: RowStep,
         backend: Backend = NUMPY,
-    ) -> Array:
-        out = np.empty_like(x)
+    ) -> None:
         if self._optimizer.name != "adam" or self._clock == "global":
             self._advance(self._optimizer, x, g, out, state, numbers, backend)
-            return out
+            return
         # Rows of equal age share a step count, and all share the version's rate.
         rate = float(self._optimizer.rate(numbers.version, numbers.lr_scale))
         fixed = replace(self._optimizer, schedule=Constant(rate))
@@ -117,7 +118,6 @@ class ElementRows(RowOptimizer):
             out[here] = new
             for name, slot in own.items():
                 state[name][here] = slot
-        return out
 
     def _advance(
         self,
@@ -153,11 +153,9 @@ class RowwiseAdagrad:
 
     epsilon: float = number(1e-8, "added to the root of the sum", above=0)
 
-    def step(self, x: Array, g: Array, a: Array, rate: np.float32, kernels: RowKernels) -> Array:
-        """Return new rows; `a` is [n]."""
-        out = np.empty_like(x)
+    def step(self, x: Array, g: Array, out: Array, a: Array, rate: np.float32, kernels: RowKernels) -> None:
+        """Write new rows to `out`; `a` is [n]."""
         kernels.rowwise_adagrad(x, g, a, rate, np.float32(self.epsilon), out)
-        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +178,17 @@ class GroupAdagrad:
     beta: float = number(1.0, "added to the root of the sum", above=0)
     lasso: float = number(0.0, "norm up to which a row's pull towards zero wins", at_least=0)
 
-    def step(self, x: Array, g: Array, a: Array, rate: np.float32, kernels: RowKernels) -> Array:
-        """Return new rows; `a` is [n]."""
+    def step(self, x: Array, g: Array, out: Array, a: Array, rate: np.float32, kernels: RowKernels) -> None:
+        """Write new rows to `out`; `a` is [n]."""
         del kernels
         a += np.square(g).max(axis=1)
         if rate == 0:
-            return x.copy()
+            out[...] = x
+            return
         r = (rate / (np.float32(self.beta) + np.sqrt(a)))[:, None]
         z, lasso = g - x / r, np.float32(self.lasso)
         norm = np.sqrt(sum_of_squares(z))[:, None]
-        kept: Array = np.where(norm <= lasso, np.float32(0), -r * z * (np.float32(1) - lasso / norm))
-        return kept
+        out[...] = np.where(norm <= lasso, np.float32(0), -r * z * (np.float32(1) - lasso / norm))
 
 
 ROW_RULES: Final[Mapping[str, type[RowwiseAdagrad | GroupAdagrad]]] = {
@@ -222,17 +220,18 @@ class WholeRows(RowOptimizer):
         self,
         x: Array,
         g: Array,
+        out: Array,
         state: Mapping[str, Array],
         counts: NDArray[np.uint32],
         numbers: RowStep,
         backend: Backend = NUMPY,
-    ) -> Array:
+    ) -> None:
         rate = self._rated.rate(numbers.version, numbers.lr_scale)
         with np.errstate(all="ignore"):
             for factor in (numbers.factor, numbers.scale):
                 if factor != 1.0:
                     np.multiply(g, np.float32(factor), out=g)
-            return self._rule.step(x, g, state["accumulator"].reshape(-1), rate, backend.rows)
+            self._rule.step(x, g, out, state["accumulator"].reshape(-1), rate, backend.rows)
 
 
 def rows_optimizer(config: Mapping[str, object] | None, job: Optimizer) -> RowOptimizer:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pswire.model.plan import Plan
-from pswire.model.tables import Floats, Keys, check_keys, split, sums, unique
+from pswire.model.tables import BUCKETS, Floats, Keys, check_keys, first_wrong, split, sums, unique
 from pswire.nearest import did_you_mean
 from pswire.values import value
 
@@ -56,13 +56,14 @@ class RowLayout:
         before, found = self._asked
         if found and before.keys() == keys.keys() and all(before[name] is keys[name] for name in keys):
             return found
-        for name, each in keys.items():
+        for name in keys:
             self.number(name)
-            wrong = check_keys(each, 0, 1 << 12)
-            if wrong is not None:
-                raise ValueError(
-                    f"table {name!r}: {wrong}: pswire.model.tables.unique makes such keys of ids"
-                )
+        wrong = first_wrong(list(keys.values()), 0, BUCKETS)
+        if wrong is not None:
+            name, each = list(keys.items())[wrong]
+            raise ValueError(
+                f"table {name!r}: {check_keys(each, 0, BUCKETS)}: pswire.model.tables.unique makes such keys of ids"
+            )
         whole = [keys.get(table.name, _NONE) for table in self._tables]
         parts = [split(each, self._servers) for each in whole]
         found = [

@@ -293,6 +293,20 @@ def check_keys(keys: Keys, start: int, stop: int) -> str | None:
     return None
 
 
+def first_wrong(several: Sequence[Keys], start: int, stop: int) -> int | None:
+    """Return the number of the first array in which `check_keys` finds something wrong, or None."""
+    if not any(each.size for each in several):
+        return None
+    keys = np.concatenate(several)
+    rises = keys[1:] > keys[:-1]
+    # Between two arrays keys may fall.
+    ends = np.cumsum([each.size for each in several])
+    rises[ends[(ends > 0) & (ends < keys.size)] - 1] = True
+    if bool(rises.all()) and start <= int(keys.min() >> _SHIFT) and int(keys.max() >> _SHIFT) < stop:
+        return None
+    return next((i for i, each in enumerate(several) if check_keys(each, start, stop) is not None), None)
+
+
 # Batches
 
 

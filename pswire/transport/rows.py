@@ -5,9 +5,9 @@ that is elementwise, else as float32. Tables are in the order of the plan; a mes
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pswire.model.rows import Rows, WantedRows
 from pswire.model.tables import Floats, Keys, TableSpec
@@ -77,23 +77,24 @@ class RowFormat:
         return [self.codec.encode(np.concatenate(flats))] if flats else []
 
     def decode(self, data: memoryview) -> tuple[Rows, WantedRows]:
-        """Read what `encode` returned, `nbytes` long. The keys are not checked; the rows are new arrays."""
-        found: list[Keys] = []
-        at = 0
-        for count in (*self.counts, *self.ahead):
-            found.append(np.frombuffer(data[at : at + 8 * count], _KEY).astype(np.uint64))
-            at += 8 * count
-        rows = self.decode_answer(data[at:])
+        """Read what `encode` returned, `nbytes` long. The keys are not checked. The arrays may be parts of `data`."""
+        whole: Keys = np.frombuffer(data[: 8 * self.keys], _KEY).astype(np.uint64, copy=False)
+        found = _cut(whole, (*self.counts, *self.ahead))
+        rows = self.decode_answer(data[8 * self.keys :])
         return tuple(zip(found, rows, strict=False)), tuple(found[len(self.counts) :])
 
     def decode_answer(self, data: memoryview) -> list[Floats]:
-        """Read what `encode_answer` returned."""
-        found: list[NDArray[np.float32]] = []
-        at = 0
-        for count, table in zip(self.counts, self.tables, strict=bool(self.counts)):
-            out = np.empty((count, table.dim), np.float32)
-            size = self.codec.itemsize * out.size
-            ElementDecoder(self.codec, out).feed(data[at : at + size])
-            found.append(out)
-            at += size
-        return found
+        """Read what `encode_answer` returned. The arrays are parts of one, perhaps of `data`."""
+        sizes = [n * table.dim for n, table in zip(self.counts, self.tables, strict=bool(self.counts))]
+        if self.codec.exact:
+            whole = np.frombuffer(data, np.dtype("<f4")).astype(np.float32, copy=False)
+        else:
+            whole = np.empty(sum(sizes), np.float32)
+            ElementDecoder(self.codec, whole).feed(data)
+        parts = zip(_cut(whole, sizes), self.counts, self.tables, strict=bool(self.counts))
+        return [part.reshape(count, table.dim) for part, count, table in parts]
+
+
+def _cut(whole: Array, sizes: Sequence[int]) -> list[Array]:
+    """Return parts of these sizes, one behind the other."""
+    return [whole[stop - size : stop] for stop, size in zip(accumulate(sizes), sizes, strict=True)]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import grpc
+import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
@@ -153,7 +154,7 @@ class Exchange:
         try:
             if answer[0].row_bytes != expected:
                 raise SessionError(f"expected {expected} bytes of rows, got {answer[0].row_bytes}")
-            data, received = bytearray(expected), 0
+            data, received = np.empty(expected, np.uint8).data, 0
             while received < expected:
                 chunk = self._next_chunk()
                 size = 0 if chunk is None else chunk.data.nbytes
@@ -162,7 +163,7 @@ class Exchange:
                     raise SessionError(f"expected a chunk of rows at offset {base + received}, got {where}")
                 data[received : received + size] = chunk.data
                 received += size
-            return memoryview(data)
+            return data
         except BaseException:
             self.close()
             raise

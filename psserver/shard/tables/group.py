@@ -25,7 +25,7 @@ from psserver.shard.tables.store import RowStore
 from psserver.shard.tables.table import Table, TableState, Update, commit, compute, read
 from pswire.model.plan import Plan
 from pswire.model.rows import Rows, WantedRows
-from pswire.model.tables import Floats, Keys, canonical, check_keys, split
+from pswire.model.tables import Floats, Keys, canonical, check_keys, first_wrong, split
 from pswire.records import StateError
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -89,11 +89,10 @@ class Tables:
 
     def wrong(self, keys: WantedRows) -> str | None:
         """Say what is wrong with keys of a message, one array for each table; None if nothing is."""
-        for each, table in zip(keys, self.tables, strict=bool(keys)):
-            found = check_keys(each, self.start, self.stop)
-            if found is not None:
-                return f"table {table.spec.name!r}: {found}"
-        return None
+        found = first_wrong(keys, self.start, self.stop)
+        if found is None:
+            return None
+        return f"table {self.tables[found].spec.name!r}: {check_keys(keys[found], self.start, self.stop)}"
 
     # Readers
 
@@ -280,15 +279,15 @@ def measured(rows: Rows, limit: float, backend: Backend = NUMPY) -> tuple[float,
 
     The sum is NaN or infinite if a gradient is.
     """
-    total, ordinary = 0.0, True
-    for _, values in rows:
-        if values.size:
-            squares = arithmetic.squares(values.reshape(-1), np.float32(limit), backend)
-            if squares is None:
-                wide = values.astype(np.float64).reshape(-1)
-                squares, ordinary = float(np.dot(wide, wide)), False
-            total += squares
-    return total, ordinary
+    if not rows:
+        return 0.0, True
+    several = [each.reshape(-1) for _, each in rows]
+    values = several[0] if len(several) == 1 else np.concatenate(several)
+    squares = arithmetic.squares(values, np.float32(limit), backend)
+    if squares is not None:
+        return squares, True
+    wide = values.astype(np.float64)
+    return float(np.dot(wide, wide)), False
 
 
 def largest_of(updates: Sequence[Update]) -> tuple[bool, float]:

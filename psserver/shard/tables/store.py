@@ -3,20 +3,22 @@
 A row is one stretch of memory: its values, the optimizer's slots, its age. So an update waits for memory once per row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, AnyArray, Backend
+from psserver.optimizers import NUMPY, Backend
 from psserver.optimizers.row_kernels import RowKernels, Slots, Words, parts_of
 from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard.tables.chunks import Chunks
 from pswire.model.tables import Floats
 
 Counts = NDArray[np.uint32]
+# Rows of an update that are computed at once.
+_BLOCK = 1 << 12
 
 
 class RowStore:
@@ -80,17 +82,19 @@ class RowStore:
             words, values.view(np.float32), {name: slot.view(np.float32) for name, slot in named}, ages
         )
 
-    def step(
-        self, rows: "WholeRows", gradients: Floats, counts: Counts, numbers: RowStep
-    ) -> tuple[Floats, float]:
+    def step(self, rows: "WholeRows", gradients: Floats, numbers: RowStep) -> tuple[Floats, float]:
         """Return the values after an update, and the largest magnitude in them and in the slots, which advance.
 
-        `gradients` are overwritten. `counts`: the updates of each row before this one.
+        Goes by blocks that stay in the cache from one pass to the next.
         """
-        after = rows.values
-        if len(after):
-            after = self.optimizer.step(after, gradients, rows.state, counts, numbers, self.backend)
-        found = [self.backend.rows.largest(each.reshape(-1)) for each in (after, *rows.state.values())]
+        after, largest, found = np.empty_like(rows.values), self.backend.rows.largest, [0.0]
+        for start in range(0, len(after), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            state = {name: slot[part] for name, slot in rows.state.items()}
+            # The step overwrites its gradients.
+            own = rows.values[part], gradients[part].copy(), after[part]
+            self.optimizer.step(*own, state, rows.ages[part, 1], numbers, self.backend)
+            found += [largest(each.reshape(-1)) for each in (after[part], *state.values())]
         return after, float(np.max(found))
 
     def write(self, slots: Slots, values: Floats, rows: "WholeRows") -> None:
@@ -121,8 +125,3 @@ class WholeRows:
     values: Floats
     state: dict[str, Floats]
     ages: Counts
-
-
-def joined(arrays: Sequence[AnyArray]) -> AnyArray:
-    """Return the arrays one behind the other, without a copy of a single one."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

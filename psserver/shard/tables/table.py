@@ -19,7 +19,7 @@ from psserver.optimizers.row_kernels import Slots
 from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard.accumulator import RunningSum
 from psserver.shard.tables.index import Index
-from psserver.shard.tables.store import Counts, RowStore, WholeRows, joined
+from psserver.shard.tables.store import Counts, RowStore, WholeRows
 from pswire.model.tables import Floats, Keys, TableSpec, admitted, bucket, check_keys, initial_rows
 from pswire.values import value
 
@@ -184,8 +184,7 @@ class Table:
         if not contributions:
             return np.zeros(0, np.uint64), np.zeros((0, self.spec.dim), np.float32), 1.0
         if len(contributions) == 1:
-            # The step may overwrite it.
-            return contributions[0][0], contributions[0][1].copy(), contributions[0][2]
+            return contributions[0]
         kernels = self.store.backend.rows
         keys = reduce(kernels.union, [each for each, _, _ in contributions])
         added = RunningSum()
@@ -309,7 +308,7 @@ def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> list[Fl
     for table in tables:
         table.check_readable(version)
     found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
-    slots = joined(found)
+    slots = np.concatenate(found)
     rows = split_rows(_fresh(tables, keys, slots, tables[0].store.values(slots)), found)
     for table, each, own in zip(tables, keys, rows, strict=True):
         # After the rows, for an update may begin at any moment.
@@ -369,24 +368,20 @@ def compute(
     merged = [table.merged(own) for table, own in contributions]
     factors = {factor for keys, _, factor in merged if keys.size} or {1.0}
     factor = factors.pop() if len(factors) == 1 else 1.0
-    if factors:
-        # Tables in contributions of their own: multiplied here as the step would.
-        for _, total, own in merged:
-            np.multiply(total, np.float32(own), out=total)
     keys = [each for each, _, _ in merged]
-    totals = [total for _, total, _ in merged]
+    # Tables in contributions of their own: multiplied here as the step would.
+    totals = [total * np.float32(own) if factors else total for _, total, own in merged]
     found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
     for t, table in enumerate(tables):
         if table.spec.admit < 1:
             # Rows that are not made are not in the update at all.
             stay = (found[t] >= 0) | admitted(table.spec, keys[t], table.version + 1)
             keys[t], totals[t], found[t] = keys[t][stay], totals[t][stay], found[t][stay]
-    slots, store, version = joined(found), tables[0].store, tables[0].version
+    slots, store, version = np.concatenate(found), tables[0].store, tables[0].version
     rows = store.whole(slots)
     _fresh(tables, keys, slots, rows.values)
     numbers = RowStep(version, lr_scale, factor, scale)
-    gradients = joined(totals)
-    after, largest = store.step(rows, gradients, rows.ages[:, 1], numbers)
+    after, largest = store.step(rows, np.concatenate(totals), numbers)
     rows.ages[:, 0] = version + 1
     rows.ages[:, 1] += np.uint32(1)
     finite = bool(np.isfinite(largest))
