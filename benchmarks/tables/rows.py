@@ -1,7 +1,7 @@
 """The command `scripts/bench rows`: what a table needs per row, beside a probe of as many random lines of memory.
 
-The probe touches the places that an update must touch, in arrays of the same size: of the index a key and a slot, which
-it reads, and all words of the row, which it reads and writes. Its addresses are known beforehand, and it computes
+The probe touches the places that an update must touch, in arrays of the same size: of the index a key with its slot,
+which it reads, and all words of the row, which it reads and writes. Its addresses are known beforehand, and it computes
 nothing. "One line" reads and writes 64 bytes per row and has no index. Probe and updates take turns. Times are CPU time
 of the thread; the best of each counts, because other programs only ever add time.
 """
@@ -33,7 +33,6 @@ console = Console(width=120)
 RULES: Final = ("sgd", "adagrad", "rowwise-adagrad", "adam")
 # Unique rows of a batch of 2,048 with 26 features, for which the bars are meant.
 BATCH: Final = 15_700
-FILL: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,8 @@ class Figures:
     commit: float
     bytes_per_row: float
     fill_seconds: float
+    # Milliseconds of the longest update that made a batch of new rows.
+    longest: float
 
     @property
     def update(self) -> float:
@@ -59,8 +60,7 @@ class Figures:
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def _touch_row(
-    keys: NDArray[np.uint64],
-    slots: NDArray[np.int32],
+    index: NDArray[np.uint32],
     places: NDArray[np.int64],
     rows: NDArray[np.uint32],
     at: NDArray[np.int64],
@@ -68,8 +68,8 @@ def _touch_row(
     total = 0
     for i in range(at.size):
         if places.size:
-            total += keys[places[i]] & np.uint64(1)
-            total += slots[places[i]]
+            total += index[places[i], 0] & np.uint32(1)
+            total += index[places[i], 2]
         row = at[i]
         for j in range(rows.shape[1]):
             rows[row, j] += np.uint32(1)
@@ -88,22 +88,24 @@ class _Probe:
     def __init__(self, rows: int, words: int, places: int) -> None:
         # Ones, because pages of zeros that nothing has written exist only once.
         self._lines = np.ones((rows, words), np.uint32)
-        self._keys, self._slots = np.ones(places, np.uint64), np.ones(places, np.int32)
+        self._index = np.ones((places, 3), np.uint32)
 
     def measure(self, batch: int, random: np.random.Generator) -> float:
         at = random.choice(len(self._lines), batch)
-        places = random.integers(0, self._keys.size, batch) if self._keys.size else at[:0]
-        return _nanoseconds(lambda: _touch_row(self._keys, self._slots, places, self._lines, at), batch)
+        places = random.integers(0, len(self._index), batch) if len(self._index) else at[:0]
+        return _nanoseconds(lambda: _touch_row(self._index, places, self._lines, at), batch)
 
 
-def _filled(table: Table, rows: int, batch: int) -> float:
-    """Make rows of ids from 0; return the seconds it took."""
-    begin = time.perf_counter()
-    for start in range(0, rows, FILL):
-        keys = np.sort(mix(np.arange(start, min(start + FILL, rows))))
+def _filled(table: Table, rows: int) -> tuple[float, float]:
+    """Make rows of ids from 0, a batch at a time; return the seconds it took, and those of the longest update."""
+    begin, longest = time.perf_counter(), 0.0
+    for start in range(0, rows, BATCH):
+        keys = np.sort(mix(np.arange(start, min(start + BATCH, rows))))
         ones = np.ones((keys.size, table.spec.dim), np.float32)
+        began = time.thread_time()
         table.commit(table.compute([(keys, ones, 1.0)], 1.0, 1.0), keep=False)
-    return time.perf_counter() - begin
+        longest = max(longest, time.thread_time() - began)
+    return time.perf_counter() - begin, longest
 
 
 def measure(rule: str, rows: int, dim: int, repeats: int, batch: int = BATCH) -> Figures:
@@ -115,7 +117,7 @@ def measure(rule: str, rows: int, dim: int, repeats: int, batch: int = BATCH) ->
         if not backend.wait_ready():
             raise click.ClickException(f"the kernels are not compiled: {backend.reason}")
         table = Table(TableSpec("t", dim), optimizer, backend)
-        seconds = _filled(table, rows, batch)
+        seconds, longest = _filled(table, rows)
         words = table.row_bytes // 4
         probes = {"one_line": _Probe(rows, 16, 0), "probe": _Probe(rows, words, round(rows / table.load))}
         found: dict[str, list[float]] = {}
@@ -141,6 +143,7 @@ def measure(rule: str, rows: int, dim: int, repeats: int, batch: int = BATCH) ->
         keys.size,
         bytes_per_row=per_row,
         fill_seconds=seconds,
+        longest=1000 * longest,
         **best,
     )
 
@@ -163,7 +166,17 @@ def measure(rule: str, rows: int, dim: int, repeats: int, batch: int = BATCH) ->
 def main(rules: tuple[str, ...], sizes: tuple[int, ...], dim: int, repeats: int, path: Path | None) -> None:
     """Measure what reads and updates of a sparse table take per row, beside probes of random lines of memory."""
     printed = Printed(title=f"ns per row of {dim} numbers, up to {BATCH:,} rows a call, one thread")
-    for heading in ("rule", "rows", "one line", "probe", "read", "update", "of the probe", "bytes per row"):
+    for heading in (
+        "rule",
+        "rows",
+        "one line",
+        "probe",
+        "read",
+        "update",
+        "of the probe",
+        "bytes per row",
+        "longest fill, ms",
+    ):
         printed.add_column(heading, justify="left" if heading == "rule" else "right")
     record: list[dict[str, Any]] = []
     for rows in sizes:
@@ -177,6 +190,7 @@ def main(rules: tuple[str, ...], sizes: tuple[int, ...], dim: int, repeats: int,
                 *(f"{number:.0f}" for number in numbers),
                 f"{found.update / found.probe:.2f}",
                 f"{found.bytes_per_row:.0f}",
+                f"{found.longest:.0f}",
             )
     console.print(printed)
     if path is not None:

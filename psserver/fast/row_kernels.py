@@ -11,7 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from psserver.optimizers.row_kernels import Floats, Keys, Memory, Slots, Words
+from psserver.optimizers.row_kernels import BUCKET_BITS, Floats, Keys, Memory, Places, Slots, Words
 
 
 def _array(dtype: Any, axes: int, *, written: bool = False) -> Any:
@@ -92,39 +92,99 @@ def _expect(addresses: Any, words: int, bits: int, slots: Slots, i: int, first: 
             _prefetch(at + line)
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _key_at(context: Any, address: Any) -> Any:
+    """Return the key of the place at an address, whose slot has been looked at."""
+    del context, address
+
+    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=4)
+
+    return types.uint64(types.int64), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _slot_at(context: Any, address: Any) -> Any:
+    """Return the slot of the place at an address."""
+    del context, address
+
+    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(builder.add(arguments[0], ir.IntType(64)(8)), ir.IntType(32).as_pointer())
+        return builder.load_atomic(pointer, "acquire", 4)
+
+    return types.int32(types.int64), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _take_place(context: Any, address: Any, key: Any, slot: Any) -> Any:
+    """Write key and slot to the place at an address: the slot last, for readers in other threads."""
+    del context, address, key, slot
+
+    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, key, slot = arguments
+        builder.store(key, builder.inttoptr(address, ir.IntType(64).as_pointer()), align=4)
+        pointer = builder.inttoptr(builder.add(address, ir.IntType(64)(8)), ir.IntType(32).as_pointer())
+        builder.store_atomic(slot, pointer, "release", 4)
+        return target.get_dummy_value()
+
+    return types.void(types.int64, types.uint64, types.int32), build
+
+
+# Bytes of a place.
+_PLACE = 12
+
+
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def _expect_place(places: Keys, slots: Slots, keys: Keys, i: int) -> None:
+def _first(key: Any, bits: Any) -> Any:
+    """Return the number of the first place of a key, in a part of ``2 ** bits``."""
+    return np.int64((key << np.uint64(BUCKET_BITS)) >> np.uint64(64 - bits))
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _expect_place(addresses: Any, bits: Any, keys: Keys, i: int) -> None:
     """Prefetch the first place of key `i`, if there is one."""
     if i < keys.size:
-        at = np.int64(keys[i] & np.uint64(places.size - 1))
-        _prefetch(places.ctypes.data + 8 * at)
-        _prefetch(slots.ctypes.data + 4 * at)
+        part = np.int64(keys[i] >> np.uint64(64 - BUCKET_BITS)) & (addresses.size - 1)
+        _prefetch(addresses[part] + _PLACE * _first(keys[i], bits[part]))
 
 
-@_compiled(_READ_KEYS, _READ_SLOTS, _READ_KEYS, _SLOTS)
-def _find(places: Keys, slots: Slots, keys: Keys, out: Slots) -> None:
-    mask = np.uint64(places.size - 1)
+@_compiled(_READ_ADDRESSES, _READ_ADDRESSES, _READ_KEYS, _SLOTS)
+def _find(addresses: Any, bits: Any, keys: Keys, out: Slots) -> None:
     for i in range(keys.size):
-        _expect_place(places, slots, keys, i + _AHEAD)
+        _expect_place(addresses, bits, keys, i + _AHEAD)
         key = keys[i]
-        at = key & mask
-        found = slots[at]
-        while found >= 0 and places[at] != key:
-            at = (at + np.uint64(1)) & mask
-            found = slots[at]
+        part = np.int64(key >> np.uint64(64 - BUCKET_BITS)) & (addresses.size - 1)
+        base, at, last = addresses[part], _first(key, bits[part]), (1 << bits[part]) - 1
+        found = _slot_at(base + _PLACE * at)
+        while found >= 0 and _key_at(base + _PLACE * at) != key:
+            at = (at + 1) & last
+            found = _slot_at(base + _PLACE * at)
         out[i] = found
 
 
-@_compiled(_KEYS, _SLOTS, _READ_KEYS, _READ_SLOTS)
-def _insert(places: Keys, slots: Slots, keys: Keys, new: Slots) -> None:
-    mask = np.uint64(places.size - 1)
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _add(base: Any, bits: Any, key: Any, slot: Any) -> None:
+    """Add a key to the part at `base`."""
+    at, last = _first(key, bits), (1 << bits) - 1
+    while _slot_at(base + _PLACE * at) >= 0:
+        at = (at + 1) & last
+    _take_place(base + _PLACE * at, key, slot)
+
+
+@_compiled(_READ_ADDRESSES, _READ_ADDRESSES, _READ_KEYS, _READ_SLOTS)
+def _insert(addresses: Any, bits: Any, keys: Keys, new: Slots) -> None:
     for i in range(keys.size):
-        _expect_place(places, slots, keys, i + _AHEAD)
-        at = keys[i] & mask
-        while slots[at] >= 0:
-            at = (at + np.uint64(1)) & mask
-        places[at] = keys[i]
-        slots[at] = new[i]
+        _expect_place(addresses, bits, keys, i + _AHEAD)
+        part = np.int64(keys[i] >> np.uint64(64 - BUCKET_BITS)) & (addresses.size - 1)
+        _add(addresses[part], bits[part], keys[i], new[i])
+
+
+@_compiled(types.int64, types.int64, types.int64, types.int64)
+def _move(part: int, places: int, larger: int, bits: int) -> None:
+    for i in range(places):
+        slot = _slot_at(part + _PLACE * i)
+        if slot >= 0:
+            _add(larger, bits, _key_at(part + _PLACE * i), slot)
 
 
 _PLACES = (_READ_ADDRESSES, types.int64, types.int64)
@@ -233,10 +293,17 @@ def _rowwise_adagrad(
 class CompiledRowKernels:
     """The compiled kernels."""
 
-    find = staticmethod(_find)
-    insert = staticmethod(_insert)
     spread = staticmethod(_spread)
     rowwise_adagrad = staticmethod(_rowwise_adagrad)
+
+    def find(self, places: Places, keys: Keys, out: Slots) -> None:
+        _find(places.addresses, places.bits, keys, out)
+
+    def insert(self, places: Places, keys: Keys, new: Slots) -> None:
+        _insert(places.addresses, places.bits, keys, new)
+
+    def move(self, part: Words, larger: Words) -> None:
+        _move(part.ctypes.data, len(part), larger.ctypes.data, len(larger).bit_length() - 1)
 
     def gather(self, memory: Memory, first: int, slots: Slots, out: Words) -> None:
         width, at = out.shape[1], out.ctypes.data

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 # Elements that stay in the cache from one ufunc to the next.
 _BLOCK = 1 << 15
+# The upper bits of a key, which tell its bucket.
+BUCKET_BITS = 12
 Keys = NDArray[np.uint64]
 Slots = NDArray[np.int32]
 Words = NDArray[np.uint32]
@@ -43,17 +45,33 @@ def parts_of(rows: Words, ends: Sequence[int]) -> list[Words]:
     return [rows[n * a : n * b].reshape(n, b - a) for a, b in pairwise(starts)]
 
 
+class Places(NamedTuple):
+    """The places of an index: one part for all keys, or one for each bucket; and address and size of each part.
+
+    A part is an array of ``2 ** bits`` places, [places, 3]: two words of a key, and its slot, all ones where there is
+    none. The first place of a key is told by the bits that follow its bucket's, so that keys in their order have
+    places in their order.
+    """
+
+    parts: tuple[Words, ...]
+    addresses: NDArray[np.int64]
+    bits: NDArray[np.int64]
+
+
 class RowKernels(Protocol):
-    """The kernels. An index is two arrays of a power of two places: keys, and slots (-1: empty)."""
+    """The kernels."""
 
-    def find(self, places: Keys, slots: Slots, keys: Keys, out: Slots) -> None:
-        """Write the slot of each key, -1 where there is none. The key's lower bits are its first place."""
+    def find(self, places: Places, keys: Keys, out: Slots) -> None:
+        """Write the slot of each key, -1 where there is none."""
 
-    def insert(self, places: Keys, slots: Slots, keys: Keys, new: Slots) -> None:
+    def insert(self, places: Places, keys: Keys, new: Slots) -> None:
         """Add keys, each once and none of them there, with their slots. There must be room.
 
         A reader in another thread looks at a slot before its key, so the key is written first.
         """
+
+    def move(self, part: Words, larger: Words) -> None:
+        """Add the keys of a part to an empty one."""
 
     def gather(self, memory: Memory, first: int, slots: Slots, out: Words) -> None:
         """Copy words of each row, from word `first`, as many as `out` has; for negative slots leave `out` alone."""
@@ -82,28 +100,37 @@ class RowKernels(Protocol):
 class NumpyRowKernels:
     """The kernels in numpy."""
 
-    def find(self, places: Keys, slots: Slots, keys: Keys, out: Slots) -> None:
+    def find(self, places: Places, keys: Keys, out: Slots) -> None:
         out[:] = -1
-        waiting, at = np.arange(keys.size), _first(places, keys)
-        while waiting.size:
-            found = slots[at]
-            hit = (found >= 0) & (places[at] == keys[waiting])
-            out[waiting[hit]] = found[hit]
-            on = (found >= 0) & ~hit
-            waiting, at = waiting[on], (at[on] + 1) & (slots.size - 1)
+        for part, here in _by_part(places, keys):
+            waiting, at = here, _first(part, keys[here])
+            while waiting.size:
+                found = _slots(part)[at]
+                hit = (found >= 0) & (_keys(part[at]) == keys[waiting])
+                out[waiting[hit]] = found[hit]
+                on = (found >= 0) & ~hit
+                waiting, at = waiting[on], (at[on] + 1) & (len(part) - 1)
 
-    def insert(self, places: Keys, slots: Slots, keys: Keys, new: Slots) -> None:
-        waiting, at = np.arange(keys.size), _first(places, keys)
+    def insert(self, places: Places, keys: Keys, new: Slots) -> None:
+        for part, here in _by_part(places, keys):
+            self._insert(part, keys[here], new[here])
+
+    def move(self, part: Words, larger: Words) -> None:
+        taken = part[_slots(part) >= 0]
+        self._insert(larger, _keys(taken), _slots(taken))
+
+    def _insert(self, part: Words, keys: Keys, new: Slots) -> None:
+        waiting, at = np.arange(keys.size), _first(part, keys)
         while waiting.size:
-            free = np.flatnonzero(slots[at] < 0)
+            free = np.flatnonzero(_slots(part)[at] < 0)
             # Of several keys that want one place, the first gets it.
             taken, first = np.unique(at[free], return_index=True)
             winners = free[first]
-            places[taken] = keys[waiting[winners]]
-            slots[taken] = new[waiting[winners]]
+            part[taken, :2] = keys[waiting[winners], None].view(np.uint32)
+            _slots(part)[taken] = new[waiting[winners]]
             on = np.ones(waiting.size, bool)
             on[winners] = False
-            waiting, at = waiting[on], (at[on] + 1) & (slots.size - 1)
+            waiting, at = waiting[on], (at[on] + 1) & (len(part) - 1)
 
     def gather(self, memory: Memory, first: int, slots: Slots, out: Words) -> None:
         for chunk, here, rows in _by_chunk(memory, slots):
@@ -159,8 +186,32 @@ def _by_chunk(memory: Memory, slots: Slots) -> Iterator[tuple[Words, NDArray[np.
         yield memory.chunks[k], here, slots[here] & ((1 << memory.bits) - 1)
 
 
-def _first(places: Keys, keys: Keys) -> NDArray[np.int64]:
-    return (keys & np.uint64(places.size - 1)).astype(np.int64)
+def _by_part(places: Places, keys: Keys) -> Iterator[tuple[Words, NDArray[np.int64]]]:
+    """Yield parts, and which of the keys belong to each."""
+    if len(places.parts) == 1:
+        yield places.parts[0], np.arange(keys.size)
+        return
+    number = (keys >> np.uint64(64 - BUCKET_BITS)).astype(np.int64)
+    order = np.argsort(number, kind="stable")
+    starts = np.flatnonzero(np.diff(number[order], prepend=-1))
+    for start, stop in pairwise([*starts.tolist(), keys.size]):
+        yield places.parts[number[order[start]]], order[start:stop]
+
+
+def _first(part: Words, keys: Keys) -> NDArray[np.int64]:
+    bits = len(part).bit_length() - 1
+    return ((keys << np.uint64(BUCKET_BITS)) >> np.uint64(64 - bits)).astype(np.int64)
+
+
+def _keys(places: Words) -> Keys:
+    """Return the keys of [n, 3] words, copied."""
+    found: Keys = np.ascontiguousarray(places[:, :2]).view(np.uint64)[:, 0]
+    return found
+
+
+def _slots(places: Words) -> Slots:
+    """Return the slots of [n, 3] words, as a view."""
+    return places[:, 2].view(np.int32)
 
 
 NUMPY_ROWS = NumpyRowKernels()

@@ -38,8 +38,8 @@ class RowLayout:
 
     def __init__(self, plan: Plan) -> None:
         self._tables, self._servers = plan.tables, len(plan.shards)
-        # Of the last call of `wanted`: a step asks three times for the same keys.
-        self._asked: tuple[dict[str, Keys], list[WantedRows]] = {}, []
+        # Of the last calls of `wanted`, newest first: a step asks several times for its keys and for the next one's.
+        self._asked: list[tuple[dict[str, Keys], list[WantedRows]]] = []
         self._numbers = {table.name: number for number, table in enumerate(plan.tables)}
 
     def number(self, name: str) -> int:
@@ -53,9 +53,9 @@ class RowLayout:
 
     def wanted(self, keys: KeysByName) -> list[WantedRows]:
         """Return the keys of each table, for each server. Raises ValueError for unknown names and unsorted keys."""
-        before, found = self._asked
-        if found and before.keys() == keys.keys() and all(before[name] is keys[name] for name in keys):
-            return found
+        for before, found in self._asked:
+            if before.keys() == keys.keys() and all(before[name] is keys[name] for name in keys):
+                return found
         for name in keys:
             self.number(name)
         wrong = first_wrong(list(keys.values()), 0, BUCKETS)
@@ -70,7 +70,7 @@ class RowLayout:
             tuple(each[part[server]] for each, part in zip(whole, parts, strict=True))
             for server in range(self._servers)
         ]
-        self._asked = dict(keys), found
+        self._asked = [(dict(keys), found), *self._asked[:1]]
         return found
 
     def rows(self, rows: RowsByName) -> list[Rows]:

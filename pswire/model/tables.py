@@ -234,12 +234,16 @@ def mix(ids: ArrayLike) -> Keys:
 
     Raises TypeError unless `ids` are integers that fit int64.
     """
+    return _finalise(_whole_numbers(ids).view(np.uint64), np.uint64(_FIRST), np.uint64(_SECOND))
+
+
+def _whole_numbers(ids: ArrayLike) -> NDArray[np.int64]:
     given = np.asarray(ids)
     if given.size == 0:
         given = given.astype(np.int64)
     if given.dtype.kind not in "iu" or (given.dtype == np.uint64 and bool((given >> np.uint64(63)).any())):
         raise TypeError(f"ids must be whole numbers of int64, got {given.dtype}")
-    return _finalise(given.astype(np.int64).view(np.uint64), np.uint64(_FIRST), np.uint64(_SECOND))
+    return given.astype(np.int64, copy=False)
 
 
 def unmix(keys: Keys) -> NDArray[np.int64]:
@@ -314,19 +318,27 @@ _compiled: ModuleType | None = None
 
 
 def compile_batches() -> None:
-    """Compile `unique` and `sums`, or load what an earlier process compiled. Results keep their bits."""
+    """Compile `uniques` and `sums`, or load what an earlier process compiled. Results keep their bits."""
     global _compiled
     _compiled = import_module("pswire.model.batch_kernels")
 
 
 def unique(ids: ArrayLike) -> tuple[Keys, NDArray[np.int32]]:
     """Return the sorted unique keys of `ids`, and of each id (flattened) its position among them."""
-    given = mix(ids).reshape(-1)
-    if _compiled is not None:
-        found: tuple[Keys, NDArray[np.int32]] = _compiled.unique(given)
+    return uniques([ids])[0]
+
+
+def uniques(several: Sequence[ArrayLike]) -> list[tuple[Keys, NDArray[np.int32]]]:
+    """As `unique`, of the ids of several tables at once."""
+    if _compiled is not None and several:
+        found: list[tuple[Keys, NDArray[np.int32]]] = _compiled.uniques(
+            [np.ascontiguousarray(_whole_numbers(ids)).reshape(-1) for ids in several]
+        )
         return found
-    keys, inverse = np.unique(given, return_inverse=True)
-    return keys, inverse.reshape(-1).astype(np.int32)
+    return [
+        (keys, inverse.reshape(-1).astype(np.int32))
+        for keys, inverse in (np.unique(mix(ids).reshape(-1), return_inverse=True) for ids in several)
+    ]
 
 
 def sums(inverse: NDArray[np.int32], gradients: Floats, rows: int) -> Floats:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pswire.model.tables import Floats, Keys, TableSpec, unique
+from pswire.model.tables import Floats, Keys, TableSpec, unique, uniques
 from psworker.backends import ModelError
 from psworker.local import ReadRows
 
@@ -179,11 +179,13 @@ def looked_up(
     keys: dict[str, Keys] = {}
     # By table: where each id's row is in its group, of ids that are not masked; they are taken lookup by lookup.
     rest: dict[str, NDArray[np.int32]] = {}
+    tables = [table.name for group in groups for table in group.tables]
+    several = [ids.get(name, [np.zeros(0, np.int64)]) for name in tables]
+    found = iter(uniques([each[0] if len(each) == 1 else np.concatenate(each) for each in several]))
     for group in groups:
         start = 0
         for table in group.tables:
-            several = ids.get(table.name, [np.zeros(0, np.int64)])
-            keys[table.name], inverse = unique(several[0] if len(several) == 1 else np.concatenate(several))
+            keys[table.name], inverse = next(found)
             rest[table.name] = inverse + np.int32(start)
             start += keys[table.name].size
     number = {table.name: at for at, group in enumerate(groups) for table in group.tables}

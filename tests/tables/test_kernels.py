@@ -11,7 +11,8 @@ from psserver.optimizers import build
 from psserver.optimizers.row_kernels import NUMPY_ROWS, Memory, RowKernels, parts_of
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard.tables import Table, TableState
-from pswire.model.tables import compile_batches, mix, sums, unique
+from psserver.shard.tables.index import Index
+from pswire.model.tables import compile_batches, mix, sums, unique, uniques, unmix
 from tests.tables.twin import SGD, SPEC, gradient, table, update
 
 BOTH: tuple[RowKernels, RowKernels] = (NUMPY_ROWS, CompiledRowKernels())
@@ -34,26 +35,40 @@ def same(one: np.ndarray, other: np.ndarray) -> bool:
     return one.tobytes() == other.tobytes()
 
 
-@given(sizes, sizes, seeds)
-def test_an_index_finds_what_either_kernel_has_inserted(inserted: int, asked: int, seed: int) -> None:
+@given(sizes, sizes, st.sampled_from([1, 64]), seeds)
+def test_an_index_finds_what_either_kernel_has_inserted(
+    inserted: int, asked: int, single: int, seed: int
+) -> None:
+    """With one part, and with one for each bucket, through growth and division."""
     random = np.random.default_rng(seed)
-    # Few different lower bits, so that keys meet.
+    # Few buckets, and few different bits behind them, so that keys meet.
+    keys = random.integers(0, 3, inserted, np.uint64) << np.uint64(52)
     keys = np.unique(
-        random.integers(0, 9, inserted, np.uint64) + (np.arange(inserted) << 8).astype(np.uint64)
+        keys
+        + (random.integers(0, 9, inserted, np.uint64) << np.uint64(46))
+        + np.arange(inserted, dtype=np.uint64)
     )
-    new = random.permutation(keys.size).astype(np.int32)
+    slots = dict(zip(keys.tolist(), random.permutation(keys.size).tolist(), strict=True))
     wanted = np.concatenate([random.permutation(keys), random.integers(0, 2**63, asked, np.uint64)])
-    found = []
-    for kernels in BOTH:
-        places, slots = np.zeros(128, np.uint64), np.full(128, -1, np.int32)
-        kernels.insert(places, slots, keys, new)
-        for finding in BOTH:
-            out = np.empty(wanted.size, np.int32)
-            finding.find(places, slots, wanted, out)
-            found.append(out)
-    expected = [dict(zip(keys.tolist(), new.tolist(), strict=True)).get(key, -1) for key in wanted.tolist()]
-    for out in found:
-        assert out.tolist() == expected
+    indexes = [Index(lambda: NUMPY_ROWS, single), Index(lambda: BOTH[1], single)]
+    done = 0
+    while done < keys.size:
+        some = keys[done : done + int(random.integers(1, 20))]
+        done += some.size
+        for index in indexes:
+            index.insert(some, np.array([slots[key] for key in some.tolist()], np.int32))
+        # Each finds with the other's kernels, too.
+        for index, other in zip(indexes * 2, [*BOTH, *BOTH[::-1]], strict=True):
+            found = np.empty(wanted.size, np.int32)
+            other.find(index.places, wanted, found)
+            known = dict(zip(keys[:done].tolist(), range(done), strict=True))
+            assert found.tolist() == [slots[key] if key in known else -1 for key in wanted.tolist()]
+    for index in indexes:
+        sorted_keys, of = index.sorted()
+        assert sorted_keys.tolist() == keys.tolist() and of.tolist() == [slots[key] for key in keys.tolist()]
+        kept = index.without(np.array([slots[key] for key in keys[::2].tolist()], np.int32))
+        assert kept.sorted()[0].tolist() == keys[1::2].tolist() and kept.count == keys[1::2].size
+        assert index.load <= 0.75
 
 
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=4), sizes, sizes, seeds)
@@ -135,6 +150,18 @@ def test_batches_are_summed_as_numpy_does(given_ids: list[int], seed: int) -> No
     with np.errstate(all="ignore"):
         np.add.at(total, positions, gradients)
     assert same(sums(inverse, gradients, keys.size), total)
+
+
+@given(st.lists(st.lists(st.integers(-3, 30), max_size=50), max_size=4), st.integers(0, 300))
+def test_ids_of_several_tables_are_those_of_each(several: list[list[int]], chosen: int) -> None:
+    """Also ids that somebody has chosen, whose keys are not spread at all."""
+    compile_batches()
+    given_ids = [np.array(ids, np.int64) for ids in several] + [
+        unmix(np.arange(chosen, dtype=np.uint64)[::-1])
+    ]
+    for ids, (keys, inverse) in zip(given_ids, uniques(given_ids), strict=True):
+        expected, positions = np.unique(mix(ids), return_inverse=True)
+        assert same(keys, expected) and inverse.tolist() == positions.tolist()
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "rowwise-adagrad", "adam", "ftrl"])

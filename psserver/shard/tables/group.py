@@ -61,6 +61,7 @@ class Tables:
         self.start, self.stop = plan.buckets(server)
         # Contributions to the coming update, with factors, in the order of the log.
         self.added: list[tuple[Rows, float]] = []
+        self._added_bytes = 0
         # Ticket -> the version whose rows it may still read.
         self._readers: dict[int, int] = {}
 
@@ -75,9 +76,7 @@ class Tables:
     @property
     def nbytes(self) -> int:
         """The memory of rows, indexes, undo records and contributions."""
-        return sum(table.nbytes + table.undo_bytes for table in self.tables) + sum(
-            nbytes_of(rows) for rows, _ in self.added
-        )
+        return sum(table.nbytes + table.undo_bytes for table in self.tables) + self._added_bytes
 
     def growth(self, rows: Rows, *, exact: bool = True) -> int:
         """Return the bytes that a payload's new rows would take; not `exact`: as if all were new."""
@@ -138,10 +137,12 @@ class Tables:
     def add(self, rows: Rows, factor: float) -> None:
         """Add a contribution to the coming update."""
         self.added.append((rows, factor))
+        self._added_bytes += nbytes_of(rows)
 
     def clear(self) -> None:
         """Start the coming update anew."""
         self.added.clear()
+        self._added_bytes = 0
 
     def compute(self, more: Sequence[tuple[Rows, float]], scale: float, lr_scale: float) -> list[Update]:
         """Compute the coming version of all tables, store by store, from what was added and `more`; changes nothing."""
@@ -165,7 +166,7 @@ class Tables:
 
     def committed(self) -> None:
         """Drop what the new version has made superfluous."""
-        self.added.clear()
+        self.clear()
         self._forget()
 
     # Saved state
@@ -240,6 +241,7 @@ class Tables:
             ([(keys.copy(), values.copy()) for keys, values in self.rows_named(f"added/{k}", arrays)], factor)
             for k, factor in enumerate(factors)
         ]
+        self._added_bytes = sum(nbytes_of(rows) for rows, _ in self.added)
 
     def _state(self, t: int, arrays: Arrays) -> TableState:
         at = f"table/{t}"

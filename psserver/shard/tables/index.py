@@ -1,80 +1,144 @@
 """The index of a table: from keys to slots, by linear probing without displacement.
 
-An entry never moves, so a reader needs no lock: what it found stays where it is. Growth makes another index, which
-replaces this one in a single assignment. Empty places have slot -1; no key is reserved.
+An entry never moves, so a reader needs no lock: what it found stays where it is. A part of the index grows by being
+copied to a larger one, and all parts that an insertion makes larger are replaced in a single assignment. A small index
+is one part. A large one has a part for each bucket, which grow one by one, each at its own time: so no insertion has to
+copy much. No key is reserved.
 """
 
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from psserver.optimizers.row_kernels import RowKernels, Slots
-from pswire.model.tables import Keys
+from psserver.optimizers.row_kernels import Places, RowKernels, Slots, Words
+from pswire.model.tables import BUCKETS, Keys, bucket
 
-SMALLEST = 1024
-# An index is at most this full; every search ends at an empty place.
+# Places of a part that has a key, at least.
+SMALLEST = 16
+# A part is at most this full; every search ends at an empty place.
 FULLEST = 0.75
+_PLACE_BYTES = 12
+# The places beyond which an index has a part for each bucket.
+SINGLE = 1 << 18
 
 
 class Index:
-    """Places for keys and slots; their number is a power of two. One writer, any number of readers.
+    """Places for keys and slots. One writer, any number of readers.
 
-    `kernels` returns those to use now.
+    `kernels` returns those to use now. `single`: the most places of one part for all keys. `places`: as of now.
     """
 
-    def __init__(self, kernels: Callable[[], RowKernels], places: int = SMALLEST) -> None:
-        self._kernels = kernels
-        self._keys = np.zeros(places, np.uint64)
-        self._slots = np.full(places, -1, np.int32)
-        self._count = 0
-
-    @property
-    def count(self) -> int:
-        """The number of keys."""
-        return self._count
+    def __init__(self, kernels: Callable[[], RowKernels], single: int = SINGLE) -> None:
+        self._kernels, self._single = kernels, single
+        self.places = _without_keys(1)
+        # Keys in each part, and places in all.
+        self._counts, self._total = np.zeros(1, np.int64), 0
+        self.count = 0
 
     @property
     def load(self) -> float:
         """The part of places that are taken."""
-        return self._count / self._slots.size
+        return self.count / max(self._total, 1)
 
     @property
     def nbytes(self) -> int:
-        return self._keys.nbytes + self._slots.nbytes
+        places = self.places
+        return self._total * _PLACE_BYTES + places.addresses.nbytes + places.bits.nbytes
 
     def find(self, keys: Keys) -> Slots:
         """Return the slot of each key, -1 where there is none."""
         found = np.empty(keys.size, np.int32)
-        self._kernels().find(self._keys, self._slots, keys, found)
+        self._kernels().find(self.places, keys, found)
         return found
 
     def sorted(self) -> tuple[Keys, Slots]:
         """Return all keys, sorted, and their slots."""
-        taken = np.flatnonzero(self._slots >= 0)
-        keys = self._keys[taken]
-        order = np.argsort(keys)
-        return keys[order], self._slots[taken[order]]
+        keys, slots = np.empty(self.count, np.uint64), np.empty(self.count, np.int32)
+        at = 0
+        for k in np.flatnonzero(self._counts).tolist():
+            part = self.places.parts[k]
+            taken = part[part[:, 2].view(np.int32) >= 0]
+            own = np.ascontiguousarray(taken[:, :2]).view(np.uint64)[:, 0]
+            order = np.argsort(own)
+            keys[at : at + own.size] = own[order]
+            slots[at : at + own.size] = taken[order, 2].view(np.int32)
+            at += own.size
+        return keys, slots
 
     def without(self, gone: Slots) -> "Index":
         """Return another index that lacks the keys of these slots."""
         keys, slots = self.sorted()
         kept = ~np.isin(slots, gone)
-        other = Index(self._kernels).with_room(int(np.count_nonzero(kept)))
+        other = Index(self._kernels, single=self._single)
         other.insert(keys[kept], slots[kept])
         return other
 
-    def with_room(self, more: int) -> "Index":
-        """Return this index if `more` keys fit, else a larger one with the same entries."""
-        places = self._slots.size
-        while self._count + more > FULLEST * places:
-            places *= 2
-        if places == self._slots.size:
-            return self
-        grown, taken = Index(self._kernels, places), self._slots >= 0
-        grown.insert(self._keys[taken], self._slots[taken])
-        return grown
-
     def insert(self, keys: Keys, slots: Slots) -> None:
-        """Add keys, each once and none of them here. There must be room."""
-        self._kernels().insert(self._keys, self._slots, keys, slots)
-        self._count += keys.size
+        """Add keys, each once and none of them here. Readers find keys that were here before all the while."""
+        if len(self._counts) == 1 and self.count + keys.size > FULLEST * self._single:
+            self._divide()
+        counts = self._counts + self._counted(keys)
+        self._grow(counts)
+        self._kernels().insert(self.places, keys, slots)
+        self._counts, self.count = counts, self.count + keys.size
+
+    def _counted(self, keys: Keys) -> NDArray[np.int64]:
+        """Return how many of the keys belong to each part."""
+        if len(self._counts) == 1:
+            return np.array([keys.size], np.int64)
+        return np.bincount(bucket(keys), minlength=BUCKETS)
+
+    def _divide(self) -> None:
+        """Go on with a part for each bucket."""
+        (part,) = self.places.parts
+        taken = part[part[:, 2].view(np.int32) >= 0]
+        keys = np.ascontiguousarray(taken[:, :2]).view(np.uint64)[:, 0]
+        counts = np.bincount(bucket(keys), minlength=BUCKETS)
+        # One array to begin with. Nobody needs it any more once each part has grown.
+        sizes = np.where(counts > 0, _places_for(counts), 0)
+        ends, whole = np.cumsum(sizes), _empty(int(sizes.sum()))
+        places = _without_keys(BUCKETS)
+        parts, at = list(places.parts), whole.ctypes.data
+        for k in np.flatnonzero(counts).tolist():
+            parts[k] = whole[ends[k] - sizes[k] : ends[k]]
+            places.addresses[k] = at + _PLACE_BYTES * (ends[k] - sizes[k])
+            places.bits[k] = int(sizes[k]).bit_length() - 1
+        places = places._replace(parts=tuple(parts))
+        self._kernels().insert(places, keys, np.ascontiguousarray(taken[:, 2]).view(np.int32))
+        self.places, self._counts, self._total = places, counts, len(whole)
+
+    def _grow(self, counts: NDArray[np.int64]) -> None:
+        """Make room for so many keys in each part."""
+        places = self.places
+        # A part without keys has no room: it is the same for many.
+        full = np.flatnonzero(counts > np.where(self._counts > 0, FULLEST * (1 << places.bits), 0))
+        if not full.size:
+            return
+        parts, addresses, bits = list(places.parts), places.addresses.copy(), places.bits.copy()
+        for k, size in zip(full.tolist(), _places_for(counts[full]).tolist(), strict=True):
+            larger = _empty(size)
+            self._kernels().move(parts[k], larger)
+            self._total += size - (len(parts[k]) if self._counts[k] else 0)
+            parts[k], addresses[k], bits[k] = larger, larger.ctypes.data, size.bit_length() - 1
+        self.places = Places(tuple(parts), addresses, bits)
+
+
+def _places_for(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the least power of two of places for so many keys each."""
+    # count <= 3/4 places.
+    least = (4 * counts + 2) // 3
+    found: NDArray[np.int64] = np.maximum(SMALLEST, 1 << np.frexp(least - 1)[1].astype(np.int64))
+    return found
+
+
+def _without_keys(parts: int) -> Places:
+    """Return so many parts, all the same, that have no keys and never will."""
+    none = _empty(2)
+    addresses = np.full(parts, none.ctypes.data, np.int64)
+    return Places((none,) * parts, addresses, np.ones(parts, np.int64))
+
+
+def _empty(places: int) -> Words:
+    """Return a part without keys."""
+    return np.full((places, 3), 0xFFFFFFFF, np.uint32)

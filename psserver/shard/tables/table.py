@@ -74,11 +74,16 @@ class _Undo:
     keys: Keys
     rows: Floats
 
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.rows.nbytes
+
 
 class Table:
     """One table's rows on one server. `version`: the newest. `oldest`: the oldest that can be read.
 
-    Its rows lie in `store`, perhaps beside those of others.
+    `nbytes`: the memory of rows and index; `undo_bytes`: that of undo records. Both are asked for at every message. Its
+    rows lie in `store`, perhaps beside those of others.
     """
 
     def __init__(
@@ -93,6 +98,10 @@ class Table:
         self.spec, self.version, self.oldest = spec, version, version
         self.store = RowStore(spec.dim, optimizer, backend) if store is None else store
         self._index, self._undo = Index(lambda: backend.rows), tuple[_Undo, ...]()
+        self.nbytes, self.undo_bytes = self._index.nbytes, 0
+        self._evicts = any(
+            rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity)
+        )
 
     # Sizes
 
@@ -115,16 +124,6 @@ class Table:
     def load(self) -> float:
         """The part of the index's places that are taken."""
         return self._index.load
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of rows and index, in bytes; undo records are extra."""
-        return self._index.nbytes + self.count * self.row_bytes
-
-    @property
-    def undo_bytes(self) -> int:
-        """The memory of undo records, in bytes."""
-        return sum(record.keys.nbytes + record.rows.nbytes for record in self._undo)
 
     @property
     def row_bytes(self) -> int:
@@ -197,25 +196,24 @@ class Table:
 
     def publish(self, update: Update, part: Part) -> None:
         """Keep the rows that an update is about to change readable."""
-        self._undo = (
-            *self._undo,
-            _Undo(update.version, part.keys, update.rows.values[part.start : part.stop]),
-        )
+        self._keep(_Undo(update.version, part.keys, update.rows.values[part.start : part.stop]))
+
+    def _keep(self, record: _Undo) -> None:
+        self.undo_bytes += record.nbytes
+        self._undo = (*self._undo, record)
 
     def take_up(self, version: int, keys: Keys, slots: Slots, *, keep: bool) -> None:
         """Make new rows known, which are written, evict others if it is time, and move on to `version`."""
         if keys.size:
-            index = self._index.with_room(keys.size)
-            index.insert(keys, slots)
-            self._index = index
+            self._index.insert(keys, slots)
+            self._measure()
         if self._evicts and version % self.spec.evict_every == 0:
             self._evict(version, keep)
+            self._measure()
         self.version = version
 
-    @property
-    def _evicts(self) -> bool:
-        spec = self.spec
-        return any(rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity))
+    def _measure(self) -> None:
+        self.nbytes = self._index.nbytes + self.count * self.row_bytes
 
     def _evict(self, version: int, keep: bool) -> None:
         """Drop rows by the table's rules: pure functions of the rows, so the same on any number of servers."""
@@ -224,14 +222,16 @@ class Table:
         if not going.any():
             return
         if keep:
-            self._undo = (*self._undo, _Undo(version, keys[going], self.store.values(slots[going])))
+            self._keep(_Undo(version, keys[going], self.store.values(slots[going])))
         self._index = self._index.without(slots[going])
         self.store.give(slots[going])
 
     def forget(self, oldest: int) -> None:
         """Drop what only readers of versions before `oldest` need."""
         self.oldest = max(self.oldest, min(oldest, self.version))
-        self._undo = tuple(record for record in self._undo if record.version > self.oldest)
+        if self._undo and self._undo[0].version <= self.oldest:
+            self._undo = tuple(record for record in self._undo if record.version > self.oldest)
+            self.undo_bytes = sum(record.nbytes for record in self._undo)
 
     # Saved state
 
@@ -250,10 +250,10 @@ class Table:
         self.check_state(state)
         ages = np.stack([state.touched, state.count], axis=1)
         slots = self.store.restore(state.values, state.slots, ages)
-        self._index = self._index.with_room(slots.size)
         self._index.insert(state.keys, slots)
         self.version = self.oldest = version
-        self._undo = ()
+        self._undo, self.undo_bytes = (), 0
+        self._measure()
 
     def check_state(self, state: TableState) -> None:
         """Raise ValueError if `restore` would."""
@@ -410,8 +410,9 @@ def commit(update: Update, *, keep: bool) -> None:
     fresh = np.flatnonzero(slots < 0)
     slots[fresh] = store.take(fresh.size)
     store.write(slots, update.after, update.rows)
-    for part in update.parts:
-        new = fresh[np.searchsorted(fresh, part.start) : np.searchsorted(fresh, part.stop)]
+    bounds = np.searchsorted(fresh, [0, *(part.stop for part in update.parts)]).tolist()
+    for part, begin, end in zip(update.parts, bounds, bounds[1:], strict=False):
+        new = fresh[begin:end]
         part.table.take_up(update.version, part.keys[new - part.start], slots[new], keep=keep)
         if not keep:
             part.table.forget(update.version)
