@@ -116,9 +116,11 @@ def distribute(
         transport=transport,
         credentials=credentials,
     )
-    membership = Membership(place, own, join, task_index)
+    # Before a server of its own starts: this refuses layers.
     converted = Converted(model, remote)
+    membership = None
     try:
+        membership = Membership(place, own, join, task_index)
         return Distributed(
             model,
             membership,
@@ -131,7 +133,8 @@ def distribute(
         )
     except BaseException:
         converted.restore()
-        membership.close()
+        if membership is not None:
+            membership.close()
         raise
 
 

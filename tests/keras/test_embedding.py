@@ -12,7 +12,7 @@ from psworker.backends.tensorflow.rows import Tables
 from psworker.keras import RemoteEmbedding
 from tests.keras.in_process import in_threads, servers
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.usefixtures("jobs_end"), pytest.mark.tensorflow, pytest.mark.cluster]
 
 USERS, ITEMS, DIM = 40, 60, 4
 DICE = np.random.default_rng(3)
