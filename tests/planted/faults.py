@@ -100,7 +100,7 @@ FAULTS: Final = (
         "an old gradient is weighted as if one version younger",
         "factor=(self.bound + 1) / ($staleness + «1»)",
         "2",
-        ("policies/test_reference.py", "policies/test_figures.py"),
+        ("policies/test_reference.py",),
     ),
     Fault(
         "the mean of an update divides by one more than its contributions",

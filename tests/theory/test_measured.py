@@ -12,14 +12,14 @@ from pslab.theory.measured import BoundedCurve, Claim, NoTheoryError, bounded_cu
 from pswire.config.experiment import parse_experiment
 
 WORKERS = 6
-# Of a mean over 1500 exponential times, whose own deviation is 2.6 %.
-TOLERANCE = 0.08
+# Of a mean over 400 exponential times, whose own deviation is 5 %.
+TOLERANCE = 0.1
 
 
 def simulate(folder: Path, policy: str, **sections: Any) -> Run:
     """`knobs` are the policy's; timing only unless a problem is given."""
     document: dict[str, Any] = {
-        "run": {"versions": 1500, "seed": 2},
+        "run": {"versions": 400, "seed": 2},
         "cluster": {"workers": WORKERS},
         "policy": {"name": policy, **sections.pop("knobs", {})},
         "optimizer": {"name": "sgd", "learning_rate": 0.05},
@@ -80,7 +80,7 @@ def test_mean_staleness_at_any_speed(
     claim = by_name(claims(run))["mean staleness"]
     assert claim.expected == pytest.approx(expected)
     # What is in flight at the end was never applied.
-    assert claim.holds(0.02), claim
+    assert claim.holds(0.04), claim
 
 
 @pytest.mark.parametrize(
