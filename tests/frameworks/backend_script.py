@@ -1,6 +1,6 @@
 """A training script that runs on any of Keras' backends (KERAS_BACKEND). PS_HOSTS: the servers; none: one of its own.
 
-Arguments: model, workers, own index, output file.
+Arguments: workers, own index, folder for what is found, models. A batch has as many samples whoever takes part.
 """
 
 import logging
@@ -11,7 +11,7 @@ import numpy as np
 import psworker.keras  # isort: skip  (before Keras)
 import keras
 
-BATCH, EPOCHS = 8, 2
+BATCH, EPOCHS = 12, 3
 
 
 def data(kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -52,15 +52,21 @@ class Losses(keras.callbacks.Callback):
         self.found.append(done - sum(self.found[len(self.found) - batch :]))
 
 
-def main(kind: str, workers: int, index: int, out: str) -> None:
-    logging.getLogger("ps-worker").setLevel(logging.INFO)
-    logging.basicConfig()
+def main(workers: int, index: int, out: str, kind: str) -> None:
     made, (x, y), losses = model(kind), data(kind), Losses()
-    psworker.keras.distribute(made, task_index=index if workers > 1 else None, metrics="own")
+    job = psworker.keras.distribute(made, task_index=index if workers > 1 else None, metrics="own")
     part = slice(index, None, workers)
-    made.fit(x[part], y[part], batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[losses])
-    np.savez(out, *made.get_weights(), losses=losses.found)
+    with job:
+        made.fit(
+            *(x[part], y[part]),
+            **{"batch_size": BATCH // workers, "epochs": EPOCHS, "shuffle": False, "verbose": 0},
+            callbacks=[losses],
+        )
+    np.savez(f"{out}/{kind}.npz", *made.get_weights(), losses=losses.found)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    logging.getLogger("ps-worker").setLevel(logging.INFO)
+    logging.basicConfig()
+    for each in sys.argv[4:]:
+        main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], each)

@@ -18,6 +18,7 @@ from tests.lab.logs import verify
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 SCRIPT = ROOT / "tests/frameworks/backend_script.py"
+KINDS = ("mlp", "cnn")
 BACKENDS = {"tensorflow": "worker", "jax": "jax", "torch": "torch"}
 
 
@@ -68,15 +69,23 @@ def test_every_script_of_the_features_table_on_a_backend(backend: str) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
 
 
-@pytest.mark.parametrize("kind", ["mlp", "cnn"])
-def test_the_first_losses_agree_across_backends(kind: str, tmp_path: Path) -> None:
-    installed = installed_backends()
-    started = [begin(backend, kind, 1, 0, tmp_path / f"{backend}.npz") for backend in installed]
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of each backend the folder of what its models come to, each on a server of its own."""
+    installed, folder = installed_backends(), tmp_path_factory.mktemp("alone")
+    for backend in installed:
+        (folder / backend).mkdir()
+    started = [begin(backend, 1, 0, folder / backend, *KINDS) for backend in installed]
     said = ended(started)
     assert [process.returncode for process in started] == [0] * len(started), said
-    losses = [np.load(tmp_path / f"{backend}.npz")["losses"] for backend in installed]
-    assert all(len(found) == 24 for found in losses)
-    for found in losses[1:]:
+    return {backend: folder / backend for backend in installed}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_losses_agree_across_backends(kind: str, alone: dict[str, Path]) -> None:
+    losses = [np.load(folder / f"{kind}.npz")["losses"] for folder in alone.values()]
+    for found in losses:
+        assert len(found) == 24
         np.testing.assert_allclose(found[:20], losses[0][:20], rtol=0, atol=1e-4)
 
 
@@ -84,37 +93,34 @@ def entries(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "decisions.jsonl").read_text().splitlines()]
 
 
-def test_one_job_with_a_worker_of_each_backend(tmp_path: Path) -> None:
-    """The log is right, all end with the same weights, and these are those of three workers of one backend."""
-    installed = installed_backends()
-    ends = {}
-    # Three workers, of two backends where PyTorch is missing.
-    for label, backends in (("mixed", (installed * 2)[:3]), ("alike", [installed[-1]] * 3)):
-        run = tmp_path / label
-        with server("--workers", "3", "--policy", "sync", "--out", str(run)) as address:
-            arguments = [(label, index, tmp_path / f"{label}-{index}.npz") for index in range(3)]
-            started = [
-                begin(backend, "mlp", 3, index, out, hosts=address)
-                for backend, (_, index, out) in zip(backends, arguments, strict=True)
-            ]
-            said = ended(started)
-        assert [process.returncode for process in started] == [0] * 3, said
-        for backend, text in zip(backends, said, strict=True):
-            assert f"computes with {backend} on cpu" in text
-        assert verify(entries(run)).ok
-        told = [
-            (each["worker"], each["computes"].split(":")[0])
-            for each in entries(run)
-            if each["kind"] == "join"
-        ]
-        assert sorted(told) == [(f"w{index}", f"{backend} on cpu") for index, backend in enumerate(backends)]
-        assert {each["worker"] for each in entries(run) if each["kind"] == "commit"} == {"w0", "w1", "w2"}
-        found = [np.load(out) for _, _, out in arguments]
-        ends[label] = [found[0][name] for name in found[0].files if name != "losses"]
-        for other in found[1:]:
-            for name, value in zip(
-                (each for each in other.files if each != "losses"), ends[label], strict=True
-            ):
-                np.testing.assert_array_equal(other[name], value)
-    for one, other in zip(ends["mixed"], ends["alike"], strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-4)
+def test_one_job_with_a_worker_of_each_backend(alone: dict[str, Path], tmp_path: Path) -> None:
+    """The log is right, and all end with the same weights: those of one worker on all of the data."""
+    backends, run = list(alone), tmp_path / "run"
+    with server("--workers", str(len(backends)), "--policy", "sync", "--out", str(run)) as address:
+        folders = [tmp_path / backend for backend in backends]
+        started = []
+        for index, (backend, folder) in enumerate(zip(backends, folders, strict=True)):
+            folder.mkdir()
+            started.append(begin(backend, len(backends), index, folder, "mlp", hosts=address))
+        said = ended(started)
+    assert [process.returncode for process in started] == [0] * len(backends), said
+    for backend, text in zip(backends, said, strict=True):
+        assert f"computes with {backend} on cpu" in text
+    assert verify(entries(run)).ok
+    told = [
+        (each["worker"], each["computes"].split(":")[0]) for each in entries(run) if each["kind"] == "join"
+    ]
+    assert sorted(told) == [(f"w{index}", f"{backend} on cpu") for index, backend in enumerate(backends)]
+    committed = {each["worker"] for each in entries(run) if each["kind"] == "commit"}
+    assert committed == {f"w{index}" for index in range(len(backends))}
+    found = [weights(folder) for folder in folders]
+    for other in found[1:]:
+        for one, value in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, value)
+    for one, value in zip(found[0], weights(alone[backends[0]]), strict=True):
+        np.testing.assert_allclose(one, value, rtol=0, atol=1e-4)
+
+
+def weights(folder: Path) -> list[np.ndarray]:
+    saved = np.load(folder / "mlp.npz")
+    return [saved[name] for name in saved.files if name != "losses"]
