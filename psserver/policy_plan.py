@@ -1,4 +1,4 @@
-"""The changes of the policy that an experiment plans, tried out before anything starts."""
+"""The changes of the policy that an experiment plans, and its controller, tried out before anything starts."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ from psserver.codec_rules import check_codec
 from psserver.coordinator.terms import Planned
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy, PolicyError
+from psserver.policies.controllers import Controller
 from psserver.policies.succession import successor
 from pswire.config.experiment import Experiment
 from pswire.transport.wire import wire_named
@@ -33,4 +34,41 @@ def _planned(experiment: Experiment, policy: Policy) -> Iterator[Planned]:
     name, knobs = policy.name, dict(policy.knobs)
     for change in experiment.policy.then:
         name, knobs = (change.name, change.knobs) if change.name else (name, knobs | change.knobs)
-        yield Planned(name, knobs, change.versions, change.percent, change.why)
+        yield Planned(name, knobs, change.versions, change.percent, change.why, change.rate or None)
+
+
+def adapt_of(experiment: Experiment, policy: Policy, optimizer: Optimizer | None) -> dict[str, object]:
+    """Return name and knobs of the job's controller; empty if it has none. `optimizer`: None if not known yet.
+
+    Raises PolicyError for one that cannot control the policy.
+    """
+    adapt, cluster = experiment.policy.adapt, experiment.cluster
+    if adapt is None:
+        return {}
+    if experiment.policy.then:
+        raise PolicyError(
+            "policy.adapt: expected a controller or planned changes (policy.then), got both: a plan would take the "
+            "knob out of the controller's hands"
+        )
+    config = {"name": adapt.name, **adapt.knobs}
+    try:
+        controller = Controller(config, policy, cluster.workers, cluster.servers)
+        if controller.spec.measures and optimizer is not None:
+            check_measures(optimizer)
+    except PolicyError as error:
+        raise PolicyError(f"policy.adapt: {error}") from error
+    return config
+
+
+def check_measures(optimizer: Optimizer, *, tables: bool = False) -> None:
+    """Raise PolicyError if shards cannot measure the updates of such a job. `tables`: it has sparse tables."""
+    if optimizer.per_worker:
+        raise PolicyError(
+            f"the controller learns from the mean gradient of an update, and {optimizer.name} applies each "
+            "contribution by itself: expected an optimizer without slots for each worker"
+        )
+    if tables:
+        raise PolicyError(
+            "the controller learns from the mean gradient of an update, and rows of sparse tables are not measured: "
+            "expected controller adasync, or none"
+        )

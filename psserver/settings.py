@@ -13,7 +13,7 @@ from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
-from psserver.policy_plan import plan_of
+from psserver.policy_plan import adapt_of, plan_of
 from psserver.service.job.agreement import FROM_JOB
 from psserver.service.job.run_log import LogFlush, parse_flush
 from psserver.service.life.settings import ProcessSection, ServerSettings, new_job_name
@@ -157,6 +157,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             allow_missing=cluster.allow_missing,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
             plan=plan_of(experiment, policy, optimizer),
+            adapt=adapt_of(experiment, policy, optimizer),
         ),
         policy=policy,
         optimizer=optimizer,

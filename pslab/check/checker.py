@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from pslab.check.changes import Changes
 from pslab.check.conservation import Conservation, ConservationCounter
+from pslab.check.controllers import Controllers
 from pslab.check.known import PolicyGuarantee
 from pslab.check.log_check import LogCheck, Violation
 from pslab.check.members import Members, Rates, WorkersTimes
@@ -61,6 +62,7 @@ def log_checks() -> list[LogCheck]:
         Refusals(),
         Resumptions(),
         Changes(),
+        Controllers(),
         PolicyGuarantee(),
     ]
 

@@ -219,6 +219,8 @@ class PolicyGuarantee(LogCheck):
         self._unsettled = False
         # The factor of the newest rate that a worker has set, which a change of the policy leaves as it is.
         self._set_scale = 1.0
+        # The factor that changes of the policy have set.
+        self._changed = 1.0
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         for check in self._checks:
@@ -233,6 +235,7 @@ class PolicyGuarantee(LogCheck):
             case e.Policy() as change if state.job is not None:
                 held = frozenset(ticket.number for ticket in state.reading())
                 self._unsettled = True
+                self._changed = 1.0 if change.rate is None else change.rate
                 yield from self._choose(state.job, change.policy, held, [m.worker for m in state.playing()])
             case e.Settled():
                 self._unsettled = False
@@ -250,7 +253,7 @@ class PolicyGuarantee(LogCheck):
         except (ValueError, TypeError, ArithmeticError) as error:
             yield f"the policy {policy} has an invalid knob: {error}"
             return
-        self._checks = terms.checks(Start(former, tuple(workers), self._set_scale))
+        self._checks = terms.checks(Start(former, tuple(workers), self._set_scale, self._changed))
         yield from misdeclared(job, name, terms)
 
     def remarks(self, state: Fold) -> Iterator[str]:

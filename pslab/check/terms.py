@@ -21,12 +21,14 @@ class Start:
     """Where a policy begins to decide: at the start, or when it takes over from another one.
 
     `former`: tickets from before, whose staleness it did not bound. `workers`: those that take part, whose clocks it
-    starts anew. `set_scale`: the factor of the newest rate that a worker has set.
+    starts anew. `set_scale`: the factor of the newest rate that a worker has set. `changed`: the factor of the rate
+    that changes of the policy have set.
     """
 
     former: frozenset[int] = frozenset()
     workers: tuple[str, ...] = ()
     set_scale: float = 1.0
+    changed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Terms:
 
     def checks(self, start: Start) -> list[LogCheck]:
         """Return the checks that these terms need from there on."""
-        weighing = Weighing(self, start.former, start.set_scale)
+        weighing = Weighing(self, start.former, start.set_scale, start.changed)
         found: list[LogCheck] = [Sizes(self), weighing, Cancelling(self)]
         if self.size is None and self.every and self.deadline is None:
             found.append(Barrier(self.backup))
@@ -126,6 +128,7 @@ class Weighing(LogCheck):
     former: frozenset[int]
     # The factor of the newest rate that a worker has set.
     set_scale: float
+    changed: float = 1.0
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
@@ -185,9 +188,10 @@ class Weighing(LogCheck):
             else:
                 needs = f"a {self.terms.norm} of {len(update.parts)} needs {scale}"
             yield f"version {update.version} has scale {update.scale}; {needs}"
-        rate = self.terms.lr_scale(max(part.staleness for part in update.parts)) * self.set_scale
+        factor = self.set_scale * self.changed
+        rate = self.terms.lr_scale(max(part.staleness for part in update.parts)) * factor
         if not math.isclose(update.lr_scale, rate, rel_tol=1e-12):
-            and_set = f", with the rate that was set (factor {self.set_scale})" if self.set_scale != 1 else ""
+            and_set = f", with the rate that was set (factor {factor})" if factor != 1 else ""
             yield f"version {update.version} has lr_scale {update.lr_scale}, the policy gives {rate}{and_set}"
 
 

@@ -17,11 +17,24 @@ from pswire.security.settings import SecurityOptions
 @click.option(
     "--set", "overrides", multiple=True, metavar="policy.KNOB=VALUE", help="Set a knob. Repeatable."
 )
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="FACTOR",
+    help="Multiply the job's learning rate from then on; 0: leave it as it is.",
+)
 @click.option("--why", default="", metavar="TEXT", help="A reason, for the decision log.")
 @trust_option
 @security_options
 def policy(
-    target: str, to: str, overrides: tuple[str, ...], why: str, trust: bool, security: SecurityOptions
+    target: str,
+    to: str,
+    overrides: tuple[str, ...],
+    rate: float,
+    why: str,
+    trust: bool,
+    security: SecurityOptions,
 ) -> None:
     """Change the policy of a running job.
 
@@ -30,6 +43,8 @@ def policy(
     has the change. To undo it, change the policy back. Parts that shards and workers have from the start
     cannot change: aggregators, compensators, local rules, the weight by samples. Under TLS this requires an
     admin's certificate or token.
+
+    An update of more contributions is a larger batch: --rate 2 doubles the job's learning rate with the change.
 
     \b
       ps-lab policy runs/digits --to bounded --set policy.max_staleness=2 --why "stragglers"
@@ -41,7 +56,7 @@ def policy(
         raise click.UsageError(f"--to, --set: {error}") from error
     client = status_client(target, security, trusted=trust, role=Role.ADMIN)
     try:
-        click.echo(change_policy(client, to, overrides, why))
+        click.echo(change_policy(client, to, overrides, why, rate))
     except StatusError as error:
         raise Failure(error, error.code) from error
     finally:

@@ -133,7 +133,7 @@ def dashboard(
 
 def _changing(
     source: sources.Source, target: str | None, security: SecurityOptions, trusted: bool
-) -> Callable[[str, Sequence[str], str], str]:
+) -> Callable[[str, Sequence[str], str, float], str]:
     """Return the function that changes the policy of the live cluster. Raises ExperimentError if there is none."""
     if source.kind != "live" or target is None:
         raise ExperimentError(

@@ -17,6 +17,7 @@ from pslab.verify.guarded import Case
 from pslab.verify.search import Finding, Report, verify
 from psserver import optimizers as optimizer
 from psserver.policies import PolicyError, PolicySpec, names
+from psserver.policies.controllers import CONTROLLERS, ControllerSpec
 from psserver.policies.loading import spec_of
 from pswire.command.options import completed_by, number_option
 from pswire.config.toml import OverrideError, apply_overrides
@@ -25,15 +26,18 @@ from pswire.knobs import Knob, knobs_of, toml
 
 
 @click.command(epilog=EPILOG)
-@click.argument("name", required=False, shell_complete=completed_by(names))
+@click.argument("name", required=False, shell_complete=completed_by(lambda: (*names(), *CONTROLLERS)))
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, one JSON object per policy.")
 def policies(name: str | None, as_json: bool) -> None:
-    """List the built-in policies, or explain policy NAME.
+    """List the built-in policies and the controllers of policies, or explain NAME.
 
     The list has each policy's rule in one line, and when to use it. The explanation has the rule, the
     guarantee, every knob with its default, range and meaning, the paper, and the cost. Set a knob with
     `--set policy.KNOB=VALUE`, or under [policy] in an experiment file.
     """
+    if name is not None and name in CONTROLLERS:
+        _explain_controller(CONTROLLERS[name], as_json)
+        return
     with failures(PolicyError):
         chosen = {each: spec_of(each) for each in ((name,) if name else names())}
     if as_json:
@@ -42,8 +46,19 @@ def policies(name: str | None, as_json: bool) -> None:
     elif name:
         console().print(_policy_explained(name, chosen[name]), soft_wrap=False)
     else:
-        rows = [(each, rule_of(spec)[0], spec.use_when) for each, spec in chosen.items()]
-        console().print(_table(("policy", "rule", "use it when"), rows), soft_wrap=False)
+        for title, specs in (("policy", chosen), ("controller", CONTROLLERS)):
+            rows = [(each, rule_of(spec)[0], spec.use_when) for each, spec in specs.items()]
+            console().print(_table((title, "rule", "use it when"), rows), soft_wrap=False)
+
+
+def _explain_controller(spec: type[ControllerSpec], as_json: bool) -> None:
+    first, rest = rule_of(spec)
+    if as_json:
+        rule = {"name": spec.name, "rule": " ".join(f"{first} {rest}".split()), "use_when": spec.use_when}
+        print_json({**rule, "source": spec.source, "sets": spec.sets, "knobs": _knobs_json(knobs_of(spec))})
+        return
+    facts = (("use it when", spec.use_when), ("sets", ", ".join(spec.sets)), ("source", spec.source))
+    console().print(_explained(spec.name, first, rest, facts, knobs_of(spec)), soft_wrap=False)
 
 
 @click.command(epilog=EPILOG)
@@ -84,7 +99,7 @@ def _in_brief(knobs: Iterable[Knob]) -> str:
     return ", ".join(knob.name if knob.required else f"{knob.name} = {toml(knob.default)}" for knob in knobs)
 
 
-def rule_of(spec: type[PolicySpec]) -> tuple[str, str]:
+def rule_of(spec: type[PolicySpec] | type[ControllerSpec]) -> tuple[str, str]:
     """Return the rule in one sentence, and the rest of the documentation."""
     first, _, rest = (inspect.getdoc(spec) or "").partition("\n")
     return first, rest.strip()
@@ -102,24 +117,32 @@ def _table(titles: tuple[str, str, str], rows: Iterable[tuple[str, str, str]]) -
 
 def _policy_explained(name: str, spec: type[PolicySpec]) -> Group:
     first, rest = rule_of(spec)
-    paragraphs = [Text.assemble((f"{name}: ", "bold"), first)]
-    # Docstrings are wrapped for the source; the terminal wraps them anew.
-    paragraphs += [Text(" ".join(part.split())) for part in rest.split("\n\n") if part]
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column()
-    for title, text in (
+    optimizer = ", ".join(f"{key} = {toml(value)}" for key, value in spec.optimizer.items())
+    facts = (
         ("use it when", spec.use_when),
         ("guarantee", spec.guarantee),
         ("source", spec.source),
         ("servers keep", spec.cost.stores),
         ("per push", spec.cost.work),
         ("lost", spec.cost.waste),
-        ("[optimizer]", ", ".join(f"{key} = {toml(value)}" for key, value in spec.optimizer.items())),
-    ):
+        ("[optimizer]", optimizer),
+    )
+    return _explained(name, first, rest, facts, knobs_of(spec))
+
+
+def _explained(
+    name: str, first: str, rest: str, said: Iterable[tuple[str, str]], knobs: tuple[Knob, ...]
+) -> Group:
+    paragraphs = [Text.assemble((f"{name}: ", "bold"), first)]
+    # Docstrings are wrapped for the source; the terminal wraps them anew.
+    paragraphs += [Text(" ".join(part.split())) for part in rest.split("\n\n") if part]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column()
+    for title, text in said:
         if text:
             facts.add_row(title, Text(text))
-    parts: list[RenderableType] = [*paragraphs, facts, _knob_table(knobs_of(spec))]
+    parts: list[RenderableType] = [*paragraphs, facts, _knob_table(knobs)]
     return Group(*(line for part in parts for line in (part, "")))
 
 

@@ -200,14 +200,17 @@ class Pages:
                 return PlainTextResponse(f"expected at most {CHANGE_LIMIT} bytes", 413)
         try:
             asked = json.loads(text)
-            to, overrides, why = asked["to"], asked["set"], asked["why"]
-            if not all(isinstance(each, str) for each in (to, why, *overrides)):
+            to, overrides, why, rate = asked["to"], asked["set"], asked["why"], asked.get("rate", 0)
+            texts = all(isinstance(each, str) for each in (to, why, *overrides))
+            if not texts or type(rate) not in (int, float):
                 raise TypeError
         except (ValueError, KeyError, TypeError, RecursionError):
-            return PlainTextResponse('expected {"to": text, "set": [text, ...], "why": text}', 400)
+            return PlainTextResponse(
+                'expected {"to": text, "set": [text, ...], "why": text, "rate": number}', 400
+            )
         assert self._source.change is not None
         try:
-            effect = await asyncio.to_thread(self._source.change, to, overrides, why)
+            effect = await asyncio.to_thread(self._source.change, to, overrides, why, float(rate))
         except (ChangeError, StatusError) as error:
             return PlainTextResponse(str(error), 409)
         return _json(json.dumps({"effect": effect}))

@@ -20,7 +20,7 @@ from psserver.checkpoint.resumption import AUTO
 from psserver.codec_rules import check_codec
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
-from psserver.policy_plan import plan_of
+from psserver.policy_plan import adapt_of, plan_of
 from pswire.config.experiment import (
     FROM_JOB,
     Experiment,
@@ -97,6 +97,7 @@ def _try_out(experiment: Experiment, source: str) -> None:
             optimizer.check_whole((), cluster.servers)
         check_codec(wire.up, built, optimizer)
         plan_of(experiment, built, optimizer)
+        adapt_of(experiment, built, optimizer)
     except ValueError as error:
         raise ExperimentError(f"{source}: {error}") from error
 

@@ -31,13 +31,15 @@ def check_change(to: str, overrides: Sequence[str]) -> dict[str, Any]:
     return knobs
 
 
-def change_policy(client: StatusClient, to: str, overrides: Sequence[str], why: str) -> str:
+def change_policy(
+    client: StatusClient, to: str, overrides: Sequence[str], why: str, rate: float = 0.0
+) -> str:
     """Have policy `to` take over, or, if that is empty, change knobs of the present one. Return the effect.
 
-    Raises ChangeError and StatusError.
+    `rate`: factor of the job's learning rate from then on; 0: as it is. Raises ChangeError and StatusError.
     """
     knobs = check_change(to, overrides)
     if not to:
         status = client.ask()
         to, knobs = status.policy, {**json.loads(status.policy_knobs), **knobs}
-    return client.change_policy(to, knobs, why)
+    return client.change_policy(to, knobs, why, rate)

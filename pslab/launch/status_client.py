@@ -74,9 +74,12 @@ class StatusClient:
         except grpc.RpcError as error:
             raise self._explained(error) from error
 
-    def change_policy(self, name: str, knobs: Mapping[str, object], why: str) -> str:
-        """Have another policy take over; return when it does, as a sentence. Raises StatusError; ChangeRefused."""
-        request = pb.ChangePolicyRequest(name=name, knobs=json.dumps(knobs), why=why)
+    def change_policy(self, name: str, knobs: Mapping[str, object], why: str, rate: float = 0.0) -> str:
+        """Have another policy take over; return when it does, as a sentence. Raises StatusError; ChangeRefused.
+
+        `rate`: factor of the job's learning rate from then on; 0: as it is.
+        """
+        request = pb.ChangePolicyRequest(name=name, knobs=json.dumps(knobs), why=why, rate=rate)
         try:
             reply = self._stub.ChangePolicy(request, timeout=self._timeout)
         except grpc.RpcError as error:

@@ -116,7 +116,7 @@ class Counterfactual:
 
     def change(self, policy: Policy, change: entries.Policy, t: float) -> None:
         """Have another policy take over, as the log has it. Raises PolicyError if it cannot."""
-        self._take(self.coordinator.change_policy(policy, t, by=change.by, why=change.why))
+        self._take(self.coordinator.change_policy(policy, t, by=change.by, why=change.why, rate=change.rate))
         while self._unblocked:
             self._advance(self._unblocked.popleft(), t)
 

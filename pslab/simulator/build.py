@@ -1,7 +1,7 @@
 """A simulated cluster built from an experiment."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
@@ -21,7 +21,8 @@ from psserver.optimizers import build as build_optimizer
 from psserver.optimizers.schedules import Schedule
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
-from psserver.policy_plan import plan_of
+from psserver.policies.controllers import CONTROLLERS
+from psserver.policy_plan import adapt_of, check_measures, plan_of
 from psserver.shard_bounds import ShardBounds
 from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
@@ -61,10 +62,16 @@ def build(
     made = {number: None if factory is None else factory(number) for number in numbers}
     queue = EventQueue()
     link_faults = LinkFaults(links.latency, faults.loss, faults.duplicate, faults.resend)
+    plan, adapt = plan_of(experiment, policy, optimizer), adapt_of(experiment, policy, optimizer)
+    if adapt and not any(made.values()):
+        raise SimulationError(
+            "policy.adapt: a controller decides by losses and norms, and a simulation of time has none; give "
+            "simulation.problem"
+        )
     cluster = Cluster(
-        replace(_terms(experiment, optimizer), plan=plan_of(experiment, policy, optimizer)),
+        replace(_terms(experiment, optimizer), plan=plan, adapt=adapt),
         policy,
-        _store(experiment, policy, replace(optimizer, schedule=reschedule(optimizer.schedule)), made),
+        _store(experiment, policy, replace(optimizer, schedule=reschedule(optimizer.schedule)), made, adapt),
         batches=partial(_batches, experiment),
         dealing=_dealing(experiment, policy, made[numbers[0]]),
         network=Network(queue, experiment.cluster.servers, links.latency, links.bandwidth),
@@ -167,7 +174,11 @@ def _problem(experiment: Experiment) -> str:
 
 
 def _store(
-    experiment: Experiment, policy: Policy, optimizer: Optimizer, trainers: dict[int, Trainer | None]
+    experiment: Experiment,
+    policy: Policy,
+    optimizer: Optimizer,
+    trainers: dict[int, Trainer | None],
+    adapt: Mapping[str, object],
 ) -> Store:
     servers, wire_dtype = experiment.cluster.servers, experiment.cluster.payload_dtype
     check_codec(wire_named(wire_dtype).up, policy, optimizer)
@@ -177,6 +188,9 @@ def _store(
     plan = make_plan([spec for spec, _ in given[0].specs], servers, tables_of(given[0]))
     if plan.tables:
         check_rows(policy, optimizer)
+    measures = bool(adapt) and CONTROLLERS[str(adapt["name"])].measures
+    if measures:
+        check_measures(optimizer, tables=bool(plan.tables))
     for trainer in {id(trainer): trainer for trainer in given}.values():
         trainer.attach(plan)
     return ShardStore(
@@ -185,6 +199,7 @@ def _store(
         policy.tensors,
         workers=len(trainers),
         wire_dtype=wire_dtype,
+        measures=measures,
     )
 
 

@@ -298,6 +298,8 @@ class Cluster:
                 self.store.execute(entry)
             except NonfiniteError as error:
                 self._diverged = str(error)
+            if isinstance(entry, Apply) and self.store.square is not None:
+                self.coordinator.measured(entry.version, self.store.square)
         if self.first_grant is None and isinstance(entry, Grant):
             self.first_grant = self.queue.now
         elif self.every and isinstance(entry, Apply) and entry.version % self.every == 0:

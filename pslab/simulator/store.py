@@ -32,6 +32,8 @@ class Store:
 
     empty = True
     remembers = False
+    # The square of the L2 norm of the newest update's weighted sum of gradients; None if it is not measured.
+    square: float | None = None
     sizes_up: Sequence[int]
     sizes_down: Sequence[int]
 
@@ -105,6 +107,7 @@ class ShardStore(Store):
         workers: int,
         wire_dtype: str,
         keep_bases: bool = False,
+        measures: bool = False,
     ) -> None:
         self.plan = plan
         self._wire = wire_named(wire_dtype)
@@ -118,6 +121,7 @@ class ShardStore(Store):
                 tensors=tensors,
                 keep_bases=keep_bases,
                 deltas=self._wire.deltas,
+                measures=measures,
             )
             for server in range(len(plan.shards))
         ]
@@ -147,6 +151,9 @@ class ShardStore(Store):
         order = entry.order(self._folded)
         for shard in self._shards:
             shard.execute(order)
+        if isinstance(entry, entries.Apply):
+            squares = [shard.square for shard in self._shards]
+            self.square = None if None in squares else sum(filter(None, squares))
 
     def read(self, ticket: int, version: int) -> list[Floats] | None:
         flats = []

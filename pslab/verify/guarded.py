@@ -19,6 +19,9 @@ from pswire.model.plan import VariableSpec, make_plan
 
 # Seconds of `worker_timeout` in every schedule.
 TIMEOUT = 3.0
+# The loss of a commit whose act says nothing else.
+USUAL_LOSS = 0.5
+NO_CONTROLLER: Mapping[str, object] = {}
 
 
 class StagedShard:
@@ -77,11 +80,12 @@ class StagedShard:
 
 @dataclass(frozen=True)
 class Case:
-    """The policy to verify, by its name or as module:Class, and the job that it runs in."""
+    """The policy to verify, by its name or as module:Class, and the job that it runs in. `adapt`: its controller."""
 
     policy: str
     knobs: Mapping[str, object] = field(default_factory=dict)
     workers: int = 3
+    adapt: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def head(self) -> list[str]:
@@ -90,7 +94,13 @@ class Case:
             f"policy: {named(self.policy, self.knobs)}",
             f"workers: {self.workers}",
             f"worker_timeout: {TIMEOUT:g}",
+            *([f"adapt: {named_config(self.adapt)}"] if self.adapt else []),
         ]
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """The job's terms."""
+        return {"worker_timeout": TIMEOUT, "adapt": self.adapt}
 
 
 class GuardedHarness(CoordinatorHarness):
@@ -103,7 +113,7 @@ class GuardedHarness(CoordinatorHarness):
         policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
         self.guard = Guard(case.policy, policy.knobs, case.workers)
         self.servers = StagedShard(workers=case.workers, tensors=policy.tensors)
-        super().__init__(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
+        super().__init__(policy, workers=case.workers, terms=case.terms, now=0.0)
 
     def take(self, outputs: list[Output]) -> list[Output]:
         super().take(outputs)
@@ -163,7 +173,7 @@ def possible(harness: GuardedHarness, line: str) -> bool:
     """Return True if an honest worker can do that now. A commit's payload is staged first, as by a real worker."""
     who, verb, *rest = line.split()
     member = harness.coordinator.roster.present.get(who)
-    if verb in ("seconds", "joins", "becomes"):
+    if verb in ("seconds", "joins", "becomes", "measure"):
         return True
     if member is None:
         return False
@@ -189,6 +199,11 @@ def decisions(log: Iterable[Record]) -> list[Entry]:
 def named(name: str, knobs: Mapping[str, object]) -> str:
     """Return a policy as a trace has it."""
     return " ".join([name, *(f"{knob}={_toml(value)}" for knob, value in knobs.items())])
+
+
+def named_config(config: Mapping[str, object]) -> str:
+    """Return a name and knobs as a trace has them."""
+    return named(str(config["name"]), {key: value for key, value in config.items() if key != "name"})
 
 
 def _toml(value: object) -> str:

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pslab.check.controllers import Controllers
 from pslab.runs.fold import COMMITTED, OPEN, Fold, Ticket
+from pslab.runs.log import Line
 from psserver.coordinator import Coordinator, Record
 from psserver.policies import facts
 from pswire.decisions import entries
@@ -102,6 +104,7 @@ class Guard:
         self.log = Fold(remember=True)
         self.facts_check = FactsCheck(policy, knobs, workers)
         self._workers = workers
+        self._controllers = Controllers()
         # The number of tickets that were granted ahead.
         self.ahead = 0
         # Commits of each worker that takes part, as the policy counts them.
@@ -120,6 +123,9 @@ class Guard:
         expect(record.t >= self._time, f"time goes back from {self._time} to {record.t}")
         self._time = record.t
         self._entry(record.entry)
+        line = Line(record.index + 1, record.index, record.t, record.entry.kind, record.entry, {})
+        for sentence in self._controllers.see(line, log):
+            expect(False, sentence)
         log.see(record.entry, record.t)
 
     def _entry(self, entry: Entry) -> None:

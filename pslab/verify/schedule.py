@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import Protocol
 
 from pslab.verify.clients import Adversary, Client
-from pslab.verify.guarded import TIMEOUT, StagedShard, named
+from pslab.verify.guarded import NO_CONTROLLER, TIMEOUT, USUAL_LOSS, StagedShard, named
 from pslab.verify.invariants import Guard, InvariantViolation, expect
 from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.status import report
 from psserver.policies import PolicyError, build
 from pswire import protocol
+from pswire.decisions.entries import Apply
 from pswire.protocol import received
 from psworker.engine import Abandon, Commit, Done, Ready, Request
 
@@ -26,6 +27,9 @@ from psworker.engine import Abandon, Commit, Done, Ready, Request
 Named = tuple[str, Mapping[str, object]]
 # One of so many scenes begins with a change of the policy, where there are others.
 CHANGE = 24
+# What workers and shards tell a controller, which decides at most every 20 updates: so many times the data.
+TOLD = (0.5, 1.0, 2.0, 0.125)
+MORE = 80
 
 
 class ChoiceSource(Protocol):
@@ -75,13 +79,18 @@ class Schedule:
         eager: bool = False,
         phases: int = 1,
         others: Sequence[Named] = (),
+        adapt: Mapping[str, object] = NO_CONTROLLER,
     ) -> None:
         """`eager`: workers ask ahead. `phases`: of each worker's process, which stays if there are several. `others`:
-        policies to which an operator may change it."""
-        self.choices = choices
+        policies to which an operator may change it. `adapt`: name and knobs of a controller."""
+        self.choices, self.adapt = choices, adapt
+        # Versions whose measures have not come yet.
+        self.unmeasured: list[int] = []
         self.eager, self.others, self.size = eager, others, workers
         self.now = 0.0
-        terms = JobTerms(job="j", optimizer={"name": "sgd"}, workers=workers, worker_timeout=TIMEOUT)
+        terms = JobTerms(
+            job="j", optimizer={"name": "sgd"}, workers=workers, worker_timeout=TIMEOUT, adapt=adapt
+        )
         self.policy = TimeLimitedPolicy(build(policy, knobs, workers))
         self.guard = Guard(policy, self.policy.knobs, workers)
         self.coordinator = Coordinator(terms, self.policy, self.now)
@@ -89,7 +98,8 @@ class Schedule:
         self.log: list[Record] = []
         self.acts: list[str] = []
         self.phases = phases
-        self.clients = {f"w{n}": Client(f"w{n}", batches=choices.pick(5)) for n in range(workers)}
+        most = MORE if adapt else 1
+        self.clients = {f"w{n}": Client(f"w{n}", batches=choices.pick(5) * most) for n in range(workers)}
         if not any(client.batches for client in self.clients.values()):
             self.clients["w0"].batches = 1
         for client in self.clients.values():
@@ -103,6 +113,8 @@ class Schedule:
             if isinstance(output, Record):
                 self.log.append(output)
                 self.guard.read(output)
+                if self.adapt and isinstance(output.entry, Apply):
+                    self.unmeasured.append(output.entry.version)
                 if self.servers is not None:
                     self.servers.execute(output.entry)
             elif isinstance(output, Send):
@@ -112,6 +124,8 @@ class Schedule:
         self.guard.compare(self.coordinator)
         if self.servers is not None:
             self.servers.somebody_can_move(self.coordinator)
+        while self.unmeasured and self.choices.pick(8):
+            self.measure(self.unmeasured.pop(0), TOLD[self.choices.pick(4)])
         return outputs
 
     # Scenes
@@ -177,8 +191,13 @@ class Schedule:
                 return False
             if self.choices.pick(64) == 63:
                 request = replace(request, loss=math.nan)
-        self._note(client, request)
-        outputs = self.coordinator.handle(client.worker, client.incarnation, request, self.now, norm=1.0)
+            elif self.adapt:
+                # Losses fall, so that a controller that follows them has something to do.
+                loss = TOLD[self.choices.pick(4)] / (1 + self.coordinator.version // 16)
+                request = replace(request, loss=loss)
+        norm = TOLD[self.choices.pick(4)] if self.adapt and isinstance(request, Commit) else 1.0
+        self._note(client, request, norm)
+        outputs = self.coordinator.handle(client.worker, client.incarnation, request, self.now, norm=norm)
         refused = [o for o in outputs if isinstance(o, Send) and isinstance(o.notice, protocol.Refusal)]
         # Only messages of a connection that was superseded or given up may be refused.
         present = self.coordinator.roster.present.get(client.worker)
@@ -187,7 +206,12 @@ class Schedule:
         self.take(outputs)
         return True
 
-    def _note(self, client: Client, request: Request) -> None:
+    def measure(self, version: int, square: float) -> None:
+        """Have the shards tell the square of an update."""
+        self.acts.append(f"shards measure {version} {square!r}")
+        self.coordinator.measured(version, square)
+
+    def _note(self, client: Client, request: Request, norm: float) -> None:
         """Add the request to the acts if the policy sees it."""
         match request:
             case Ready(0):
@@ -198,7 +222,8 @@ class Schedule:
                 self._act(client, "abandons", self._named(client, ticket))
             case Commit(ticket, ready=ready, loss=loss):
                 verb = "commits" if ready else "commits-its-last"
-                self._act(client, verb, self._named(client, ticket), "loss=nan" if math.isnan(loss) else "")
+                told = (f"loss={loss!r}" if loss != USUAL_LOSS else "", f"norm={norm!r}" if norm != 1 else "")
+                self._act(client, verb, self._named(client, ticket), *told)
 
     def _named(self, client: Client, ticket: int) -> str:
         """Return the ticket as a word of an act; empty for the one that the worker holds."""

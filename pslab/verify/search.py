@@ -4,13 +4,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pslab.verify.guarded import TIMEOUT, Case, decisions, play
+from pslab.verify.guarded import NO_CONTROLLER, Case, decisions, play
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.invariants import InvariantViolation
-from pslab.verify.schedule import Named, Schedule, Seeded
+from pslab.verify.schedule import MORE, Named, Schedule, Seeded
 from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy, timed
 from pslab.verify.trace_format import write_trace
 from psserver.policies import PolicyError, build
+from psserver.policies.controllers import CONTROLLERS, Controller
 from psserver.policies.succession import successors
 
 # From a case and acts to the acts played up to the fault, or None if they do not show it.
@@ -128,6 +129,8 @@ def _in_order(case: Case, acts: list[str], shows: Shows) -> list[str]:
 TWICE = 5
 # In every fourth schedule an operator changes the policy, where it permits that.
 CHANGED = 4
+# One of so many schedules has a controller of the policy, where one fits.
+ADAPTED = 50
 # CPU seconds after which a step that hangs is stopped while its schedule is shrunk.
 IMPATIENCE = 0.05
 OTHERWISE = "the same events led to other decisions the second time"
@@ -170,10 +173,12 @@ def verify(
     """
     with timed():
         _self_description(case)
-        others, events = _others(case), 0
+        others, controllers, events = _others(case), _controllers(case), 0
         for number in range(schedules):
             if watch is not None:
                 watch("schedules", number)
+            adapt = controllers[number // ADAPTED % len(controllers)] if controllers else NO_CONTROLLER
+            played_case = replace(case, adapt=adapt) if number % ADAPTED == ADAPTED - 2 else case
             choices = Seeded(seed + number)
             schedule = Schedule(
                 case.policy,
@@ -182,13 +187,14 @@ def verify(
                 workers=case.workers,
                 servers=True,
                 others=others if number % CHANGED == CHANGED - 1 else (),
+                adapt=played_case.adapt,
             )
-            fault = _fault_of(schedule, 40 + number % 80)
+            fault = _fault_of(schedule, (40 + number % 80) * (MORE if played_case.adapt else 1))
             events += schedule.policy.events
             if not fault and number % TWICE == 0:
-                fault = _otherwise(case, schedule)
+                fault = _otherwise(played_case, schedule)
             if fault:
-                finding = _finding(case, schedule, fault, number, seed, watch)
+                finding = _finding(played_case, schedule, fault, number, seed, watch)
                 return Report(case, number + 1, events, finding)
     return Report(case, schedules, events, None)
 
@@ -198,6 +204,18 @@ def _others(case: Case) -> list[Named]:
     found = successors(build(case.policy, case.knobs, case.workers), case.workers, 1)
     again: list[Named] = [] if ":" in case.policy or not found else [(case.policy, case.knobs)]
     return [*again, *((name, {}) for name in found if name != case.policy)]
+
+
+def _controllers(case: Case) -> list[Mapping[str, object]]:
+    """Return the controllers that the policy may have, each with its defaults."""
+    policy, found = build(case.policy, case.knobs, case.workers), list[Mapping[str, object]]()
+    for name in CONTROLLERS:
+        try:
+            Controller({"name": name}, policy, case.workers)
+        except PolicyError:
+            continue
+        found.append({"name": name})
+    return found
 
 
 def _self_description(case: Case) -> None:
@@ -268,5 +286,5 @@ def _finding(
 def _trace_of(case: Case, acts: Sequence[str], fault: str, patience: float) -> str:
     # Without checks, so that the trace shows the fault.
     policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
-    harness = CoordinatorHarness(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
+    harness = CoordinatorHarness(policy, workers=case.workers, terms=case.terms, now=0.0)
     return write_trace([f"# {' '.join(fault.split())}", *case.head], acts, harness)

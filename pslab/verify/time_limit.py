@@ -44,11 +44,15 @@ class TimeLimitedPolicy(Policy):
     def rests(self) -> bool:
         return self.policy.rests
 
+    @property
+    def unwrapped(self) -> Policy:
+        return self.policy
+
     def check_succession(self, former: Policy) -> None:
-        self.policy.check_succession(former.policy if isinstance(former, TimeLimitedPolicy) else former)
+        self.policy.check_succession(former.unwrapped)
 
     def succeed(self, former: Policy, t: float) -> None:
-        self.policy.succeed(former.policy if isinstance(former, TimeLimitedPolicy) else former, t)
+        self.policy.succeed(former.unwrapped, t)
 
     def state(self) -> Mapping[str, object]:
         return self.policy.state()

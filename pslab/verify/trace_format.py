@@ -5,12 +5,13 @@ lines below an act are its consequences: numbered log entries, and "-> w0: ..." 
 comment. A replay reads only the head and the acts:
 
     w0 commits              its ticket, and asks for more; "commits-its-last" does not ask
-    w0 commits 7 loss=nan   this ticket, with this loss
+    w0 commits 7 loss=nan   this ticket, with this loss; "norm=2.0": with this norm of its gradient
     w0 commits large        an extraordinary payload: the shards are asked about the update ("-> shards")
     shards answer finite    or nonfinite: the answer to that
     w0 commits ends         and "w0 abandons ends": the work unit has no more parts; the head then has
                             "work: units=3 epochs=2 batches=4"
     policy becomes async    or "policy becomes bounded max_staleness=2": an operator changes it while the job runs
+    shards measure 3 0.5    the square of the update of version 3, for the controller that "adapt" in the head names
     servers crash           all restart from the newest checkpoint; the log after it is void, and workers join again
 """
 
@@ -61,7 +62,10 @@ def _harness(head: list[str]) -> CoordinatorHarness:
         key: int(number) for key, number in (pair.split("=") for pair in terms.pop("work", "").split())
     }
     work = WorkTerms(**numbers) if numbers else None
+    adapt = terms.pop("adapt", "").split()
     settings = {key: _value(text) for key, text in terms.items()}
+    if adapt:
+        settings["adapt"] = {"name": adapt[0], **_knobs(adapt[1:])}
     return CoordinatorHarness(name, _knobs(knobs), workers, settings, now=0.0, work=work)
 
 
@@ -96,7 +100,8 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
         case "commits" | "commits-its-last", [*facts]:
             ticket = next((int(fact) for fact in facts if fact.isdigit()), None)
             loss = next((float(fact[5:]) for fact in facts if fact.startswith("loss=")), 0.5)
-            about = {"unit_ends": "ends" in facts, "ordinary": "large" not in facts}
+            norm = next((float(fact[5:]) for fact in facts if fact.startswith("norm=")), 1.0)
+            about = {"unit_ends": "ends" in facts, "ordinary": "large" not in facts, "norm": norm}
             harness.commits(who, ticket, loss=loss, ready=verb == "commits", **about)
         case "answer", ["finite" | "nonfinite" as answer]:
             harness.shards_answer(finite=answer == "finite")
@@ -119,6 +124,8 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
                 harness.changes_policy(name, _knobs(knobs))
             except PolicyError as refusal:
                 yield f"refused: {refusal}"
+        case "measure", [version, square]:
+            harness.coordinator.measured(int(version), float(square))
         case "crash", []:
             harness.servers_crash()
         case "waits", ["why?"]:

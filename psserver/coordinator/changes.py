@@ -1,10 +1,11 @@
-"""Changes of the policy while a job trains: those that the experiment plans, the one that waits, the overlap after one.
+"""Changes of the policy while a job trains: those that the experiment plans or a controller proposes, the one that
+waits, the overlap after one.
 
 A change takes effect when no contribution waits for an update. The tickets that are open then are the overlap: the
 former policy granted them, and the new one judges them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psserver.coordinator.progress import Facts, measured
@@ -18,28 +19,45 @@ PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that waits. `by`: who asked for it; `why`: the reason that was given."""
+    """A change that waits. `by`: who asked for it; `why`: the reason that was given. `rate`: the factor of the job's
+    learning rate from then on; None: as it is. `inputs`: what a controller decided by; None: it is no controller's."""
 
     policy: Policy
     by: str
     why: str
+    rate: float | None = None
+    inputs: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingState:
+    """The saved form of a change that waits, which is never a controller's."""
+
+    name: str
+    knobs: dict[str, object]
+    by: str
+    why: str
+    rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeState:
-    """The saved form of `Changes`, and of a change that waits: (name, knobs, by, why)."""
+    """The saved form of `Changes`. `controller`: the state of the job's controller; empty if it has none."""
 
     # The configuration of the policy that the job began with; empty if that still decides.
     began_with: dict[str, object] = field(default_factory=dict)
-    waiting: tuple[str, dict[str, object], str, str] | None = None
+    waiting: WaitingState | None = None
     overlap: list[int] = field(default_factory=list)
     unsettled: bool = False
     planned: int = 0
+    rate: float = 1.0
+    controller: dict[str, object] = field(default_factory=dict)
 
 
 class Changes:
     """The changes of one job. `waiting`: at most one. `overlap`: tickets from before the newest change, while
-    `unsettled`. `planned`: how many changes of the plan were taken up."""
+    `unsettled`. `planned`: how many changes of the plan were taken up. `rate`: factor of the learning rate that changes
+    have set."""
 
     def __init__(self, plan: Sequence[Planned] = ()) -> None:
         self._plan = tuple(plan)
@@ -47,6 +65,7 @@ class Changes:
         self.unsettled = False
         self.overlap: set[int] = set()
         self.planned = 0
+        self.rate = 1.0
         # The version from which on it is worth to ask again whether the next planned change is due.
         self._ask_from = 0
         # The configuration of the policy that the job began with; empty if that still decides.
@@ -84,15 +103,18 @@ class Changes:
             self.began_with,
             None
             if waiting is None
-            else (waiting.policy.name, to_plain(waiting.policy.knobs), waiting.by, waiting.why),
+            else WaitingState(
+                waiting.policy.name, to_plain(waiting.policy.knobs), waiting.by, waiting.why, waiting.rate
+            ),
             sorted(self.overlap),
             self.unsettled,
             self.planned,
+            self.rate,
         )
 
     def restore(self, state: "ChangeState", waiting: Policy | None) -> None:
         """Restore a saved state. `waiting`: the policy of the change that waits, built anew."""
         self.began_with, self.planned = state.began_with, state.planned
-        self.overlap, self.unsettled = set(state.overlap), state.unsettled
+        self.overlap, self.unsettled, self.rate = set(state.overlap), state.unsettled, state.rate
         if waiting is not None and state.waiting is not None:
-            self.waiting = Change(waiting, *state.waiting[2:])
+            self.waiting = Change(waiting, state.waiting.by, state.waiting.why, state.waiting.rate)

@@ -112,6 +112,7 @@ class Coordinator(CoordinatorView):
                 tensors=policy.tensors.config or None,
                 local=None if local.plain else {"name": local.name, **local.knobs},
                 min_workers=None if terms.quorum == terms.workers else terms.quorum,
+                adapt=None if self._driver.controller is None else self._driver.controller.config,
             ),
             ledger.began,
         )
@@ -168,21 +169,34 @@ class Coordinator(CoordinatorView):
 
     # Another policy
 
-    def change_policy(self, policy: Policy, now: float, *, by: str, why: str = "") -> list[Output]:
+    def change_policy(
+        self, policy: Policy, now: float, *, by: str, why: str = "", rate: float | None = None
+    ) -> list[Output]:
         """Let another policy decide as soon as no contribution waits for an update; see `changes`.
 
-        Raises PolicyError, with nothing changed, while the job does not train, while another change waits, and for a
-        policy that cannot take over.
+        `rate`: factor of the job's learning rate from then on; None: as it is. Raises PolicyError, with nothing
+        changed, while the job does not train, while another change waits, and for a policy that cannot take over.
         """
-        self._driver.check_change(policy)
+        self._driver.check_change(policy, rate)
         if self._driver.timers.pending:
             self._driver.fire(now)
-        self._driver.changes.waiting = Change(policy, by, why)
+        self._driver.changes.waiting = Change(policy, by, why, rate)
         return self._emit(now)
 
-    def check_change(self, policy: Policy) -> None:
+    def check_change(self, policy: Policy, rate: float | None = None) -> None:
         """Raise PolicyError if `change_policy` would."""
-        self._driver.check_change(policy)
+        self._driver.check_change(policy, rate)
+
+    def measured(self, version: int, square: float) -> None:
+        """Learn the square of the L2 norm of the weighted sum of gradients that made `version`, for the controller."""
+        if self._driver.controller is not None:
+            self._driver.controller.evidence.measured(version, square)
+
+    @property
+    def measures(self) -> bool:
+        """Whether the controller needs measures of updates."""
+        controller = self._driver.controller
+        return controller is not None and controller.spec.measures
 
     def set_extent(self, worker: str, extent: Extent) -> None:
         """Learn how much data a worker has. Only the place of planned changes depends on it."""

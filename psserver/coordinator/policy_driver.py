@@ -33,10 +33,14 @@ from psserver.policies import (
     Timer,
     microseconds,
 )
+from psserver.policies.controllers import Controller
 from psserver.policies.policy import config_of
 from psserver.policies.succession import successor
 from pswire import protocol
 from pswire.decisions import entries
+
+# The greatest factor of the learning rate that a change may set.
+MOST_RATE = 1e6
 
 
 @dataclass(slots=True)
@@ -95,6 +99,10 @@ class PolicyDriver:
         self.folded: dict[int, Part] = {}
         self.timers = Timers()
         self.changes = Changes(ledger.terms.plan)
+        terms = ledger.terms
+        self.controller = (
+            Controller(terms.adapt, policy, terms.workers, terms.servers) if terms.adapt else None
+        )
         # The time of the newest event, from which the policy counts.
         self._now = 0.0
         # The last time that was rounded for the log, and the result.
@@ -274,9 +282,13 @@ class PolicyDriver:
 
     # Changes of the policy
 
-    def check_change(self, policy: Policy) -> None:
-        """Raise PolicyError if `policy` cannot be the next one now."""
+    def check_change(self, policy: Policy, rate: float | None = None) -> None:
+        """Raise PolicyError if `policy` cannot be the next one now, or with that factor of the learning rate."""
         ledger, waiting = self._ledger, self.changes.waiting
+        if rate is not None and not 0 < rate <= MOST_RATE:
+            raise PolicyError(
+                f"expected a factor of the learning rate above 0 and up to {MOST_RATE:g}, got {rate:g}"
+            )
         if ledger.stopped is not None or not ledger.started:
             raise PolicyError(
                 "expected a job that trains, got one that has stopped, has not begun or gathers its workers again: "
@@ -292,7 +304,9 @@ class PolicyDriver:
     def step_over(self, now: float) -> None:
         """After a step: let a change take effect that waits or is due, and note the end of an overlap."""
         changes, ledger = self.changes, self._ledger
-        if changes.idle or ledger.stopped is not None or self.trial is not None:
+        if changes.idle and self.controller is None:
+            return
+        if ledger.stopped is not None or self.trial is not None:
             return
         self._settle(now)
         if not ledger.started or not self.policy.rests:
@@ -305,10 +319,23 @@ class PolicyDriver:
             except PolicyError as error:
                 self._failed(f"at {planned.place}", error, now)
                 return
-            changes.waiting = Change(policy, PLAN, planned.why)
+            changes.waiting = Change(policy, PLAN, planned.why, planned.rate)
+        if changes.waiting is None and self.controller is not None:
+            changes.waiting = self._proposed(self.controller, now)
         if changes.waiting is not None:
             change, changes.waiting = changes.waiting, None
             self._take_over(change, now)
+
+    def _proposed(self, controller: Controller, now: float) -> Change | None:
+        """Return the change that the controller proposes now, if any. It takes effect at once: the policy rests."""
+        try:
+            found = controller.propose(self._ledger.version, self.policy)
+        except PolicyError as error:
+            self._failed(f"under controller {controller.spec.name}", error, now)
+            return None
+        if found is None:
+            return None
+        return Change(found.policy, f"controller {controller.spec.name}", found.why, found.rate, found.inputs)
 
     def _take_over(self, change: Change, now: float) -> None:
         """Let the policy of the change decide from here on, at once for waiting workers."""
@@ -316,14 +343,23 @@ class PolicyDriver:
         former = config_of(self.policy)
         policy.succeed(self.policy, self.time(now))
         self.policy, self.ahead = policy, policy.ahead
-        entry = entries.Policy(config_of(policy), former, ledger.version, change.by, change.why)
+        if change.rate is not None:
+            changes.rate = change.rate
+        entry = entries.Policy(
+            *(config_of(policy), former, ledger.version, change.by, change.why),
+            rate=None if changes.rate == 1 else changes.rate,
+            inputs=change.inputs,
+        )
         ledger.record(entry, now)
         changes.began_with = changes.began_with or former
         changes.overlap = {ticket.number for ticket in ledger.tickets.in_state("open")}
         changes.unsettled = True
-        if change.by != PLAN:
-            # A plan is followed again after a rollback. What a person has asked for is to survive one.
+        if change.by != PLAN and change.inputs is None:
+            # After a rollback a plan is followed again, and a controller decides again. What a person has asked for is
+            # to survive one, and no controller undoes it.
             ledger.save_soon()
+            if self.controller is not None:
+                self.controller.off = change.by
         self._settle(now)
         waiting = [m for m in ledger.roster.by_rank() if m.requested is not None and m.known_to_policy]
         if waiting:
@@ -340,7 +376,7 @@ class PolicyDriver:
     def describe_change(self) -> str:
         """Say what changes of the policy are under way or to come; empty if none is."""
         changes, ledger = self.changes, self._ledger
-        if changes.idle or ledger.stopped is not None:
+        if (changes.idle and self.controller is None) or ledger.stopped is not None:
             return ""
         if changes.waiting is not None:
             return (
@@ -350,6 +386,8 @@ class PolicyDriver:
         if changes.unsettled:
             left = len(changes.overlap & ledger.tickets.live.keys())
             return f"policy {self.policy.name} has taken over; tickets from before it: {left}"
+        if self.controller is not None:
+            return self.controller.describe()
         planned = changes.next
         return "" if planned is None else f"policy {planned.name} takes over at {planned.place}, by plan"
 
@@ -456,7 +494,8 @@ class PolicyDriver:
             )
             for part, ticket in zip(apply.parts, tickets, strict=True)
         ]
-        update = entries.Apply(version + 1, scale, apply.lr_scale * ledger.lr_scale, tuple(listed))
+        rate = apply.lr_scale * ledger.lr_scale * self.changes.rate
+        update = entries.Apply(version + 1, scale, rate, tuple(listed))
         ordinary = True
         for ticket in tickets:
             ordinary = ordinary and ticket.ordinary
@@ -476,6 +515,9 @@ class PolicyDriver:
         if self.refusals.count:
             self.refusals.clear()
         ledger.made(version, now)
+        if self.controller is not None:
+            weighted = [(p.weight, t.norm) for p, t in zip(update.parts, tickets, strict=True)]
+            self.controller.evidence.applied(version, weighted)
         for applied, ticket in zip(update.parts, tickets, strict=True):
             tally = ledger.roster.tally(applied.worker)
             tally.applied += 1

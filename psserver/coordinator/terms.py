@@ -1,7 +1,7 @@
 """The terms that a job was started with, and how it ended."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # Limit of tickets in one generation.
 TICKETS = 10**9
@@ -16,6 +16,8 @@ class Planned:
     versions: int = 0
     percent: float = 0.0
     why: str = ""
+    # Factor of the job's learning rate from then on; None: as it is.
+    rate: float | None = None
 
     @property
     def place(self) -> str:
@@ -63,6 +65,8 @@ class JobTerms:
     transfer: float = 0.0
     # Changes of the policy, in order.
     plan: tuple[Planned, ...] = ()
+    # Name and knobs of the controller of the policy; empty: none.
+    adapt: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def quorum(self) -> int:

@@ -268,6 +268,7 @@ class ComposedPolicy(Policy):
         return not self._view.buffer
 
     def check_succession(self, former: Policy) -> None:
+        former = former.unwrapped
         if not isinstance(former, ComposedPolicy):
             super().check_succession(former)
             return
@@ -289,6 +290,7 @@ class ComposedPolicy(Policy):
         tickets that are open count from now on.
         """
         self.check_succession(former)
+        former = former.unwrapped
         assert isinstance(former, ComposedPolicy)
         fresh, view = self._view.times, restored(save(former._view), even=True)
         if fresh is None:

@@ -48,9 +48,10 @@ class Shard:
     thread-safe; the caller serialises everything but `PendingUpdate.compute` and `read_rows`.
 
     `tensors`: the policy's declarations of what shards compute. `unchecked`: also publish versions that are not finite,
-    for callers to whom only the order of events matters. `keep_bases`: keep the version that an open ticket started
-    from even if `tensors` does not need it. `deltas`: the codec of the changes by which versions travel, and of which
-    they are made; None: versions are the optimizer's weights.
+    for callers to whom only the order of events matters. `measures`: keep the square of each update (`square`).
+    `keep_bases`: keep the version that an open ticket started from even if `tensors` does not need it. `deltas`: the
+    codec of the changes by which versions travel, and of which they are made; None: versions are the optimizer's
+    weights.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Shard:
         backend: Backend = NUMPY,
         allocate: Allocate = plain,
         unchecked: bool = False,
+        measures: bool = False,
     ) -> None:
         self.plan = plan
         self.layout = plan.shards[server]
@@ -78,6 +80,7 @@ class Shard:
         self.staging = Staging(self.layout.elements, staging)
         self._backend = backend
         self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend)
+        self._updater.measures = measures
         self.checks = PayloadChecks(plan, server, ordinary(tensors), backend)
         self.stream = None if deltas is None else DeltaStream(deltas, self.layout)
         self.tables = Tables(plan, server, optimizer, backend)
@@ -139,6 +142,11 @@ class Shard:
         for row, slot in zip(out, slots.values(), strict=True):
             row[:] = slot
         return self.version
+
+    @property
+    def square(self) -> float | None:
+        """The square of the newest update's weighted sum of gradients, here; None if it is not measured."""
+        return self._updater.square
 
     # Payloads
 

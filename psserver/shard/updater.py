@@ -30,6 +30,9 @@ class Updater:
         self._optimizer = optimizer
         self._end = trainable
         self._backend = backend
+        # Whether steps measure the gradient, and the square of the L2 norm of the last one; None: not known.
+        self.measures = False
+        self.square: float | None = None
         self.slots: dict[str, dict[str, Floats]] = {}
         if not optimizer.per_worker:
             self.slots[""] = optimizer.init(trainable)
@@ -101,6 +104,9 @@ class Updater:
             shares: Sequence[Share] = self.accumulator.shares
         else:
             shares = [Share(total.values, total.pending, "")]
+            if self.measures:
+                found = arithmetic.squares(total.values[:end], arithmetic.LARGEST, self._backend)
+                self.square = None if found is None else found * (total.pending * scale) ** 2
         now, out = now[:end], out[:end]
         spare = np.empty_like(out) if len(shares) > 1 else out
         # One worker's step after another, in the order of the log; the last one ends in `out`.

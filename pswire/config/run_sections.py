@@ -197,6 +197,9 @@ class PolicyChange(Section):
     why: Annotated[str, Field(max_length=500)] = ""
     """a reason, for the log"""
 
+    rate: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """factor of the job's learning rate from then on; 0: as it is"""
+
     @property
     def versions(self) -> int:
         """The number of versions; 0 for a share."""
@@ -206,6 +209,20 @@ class PolicyChange(Section):
     def percent(self) -> float:
         """The share of the work; 0 for a number of versions."""
         return float(self.after.rstrip("% ")) if "%" in self.after else 0.0
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """The knobs that are given."""
+        return dict(self.model_extra or {})
+
+
+class PolicyAdapt(Section):
+    """[policy.adapt]: a controller, which changes a knob of the policy while the job runs."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    """the controller; every other key is one of its knobs, which `ps-lab policies NAME` lists"""
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -224,6 +241,9 @@ class PolicySection(Section):
     then: Annotated[list[PolicyChange], Field(max_length=64)] = []
     """changes while the job runs, in order"""
 
+    adapt: PolicyAdapt | None = None
+    """a controller of the policy; none with planned changes"""
+
     @property
     def knobs(self) -> dict[str, Any]:
         """The policy's own keys, for `psserver.policies.build`."""
@@ -232,7 +252,8 @@ class PolicySection(Section):
     @property
     def written(self) -> dict[str, Any]:
         """The keys that a file needs."""
-        return self.model_dump(exclude=None if self.then else {"then"})
+        unsaid = {name for name in ("then", "adapt") if not getattr(self, name)}
+        return self.model_dump(exclude=unsaid)
 
 
 class OptimizerSection(Section):

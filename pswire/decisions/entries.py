@@ -59,6 +59,9 @@ class Job(LogEntry):
         "the rule of workers between two pushes, unless one gradient", default=None
     )
     min_workers: int | None = about("number of workers that the start waits for, unless all", default=None)
+    adapt: Mapping[str, Any] | None = about(
+        "name and knobs of the controller of the policy, if there is one", default=None
+    )
 
     def sentence(self) -> str:
         of = f"{self.servers} server{'s' if self.servers > 1 else ''} and {self.workers} workers"
@@ -261,7 +264,9 @@ class Apply(LogEntry):
 
     version: int = about("the version that it makes")
     scale: float = about("factor of the sum")
-    lr_scale: float = about("factor of the learning rate: the policy's, times that of the newest `rate`")
+    lr_scale: float = about(
+        "factor of the learning rate: the policy's, times that of the newest `rate`, times that of the newest `policy`"
+    )
     parts: tuple[Part, ...] = about("its contributions")
 
     def sentence(self) -> str:
@@ -430,10 +435,15 @@ class Policy(LogEntry):
     version: int = about("the newest version; the next is the first that the policy makes")
     by: str = about("who asked for it: an operator, `plan` for the experiment file, or a controller")
     why: str = about("the reason that was given", default="")
+    rate: float | None = about(
+        "factor of the learning rate that changes of the policy have set, if it is not 1", default=None
+    )
+    inputs: Mapping[str, Any] | None = about("what a controller decided by, if it was one", default=None)
 
     def sentence(self) -> str:
         said = f": {self.why}" if self.why else ""
-        return f"policy {_named(self.policy)} takes over from {_named(self.former)}, by {self.by}{said}"
+        rate = "" if self.rate is None else f", learning rate × {self.rate:.3g}"
+        return f"policy {_named(self.policy)} takes over from {_named(self.former)}, by {self.by}{said}{rate}"
 
 
 @record

@@ -1556,22 +1556,26 @@ class ChangePolicyRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     KNOBS_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
+    RATE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A built-in policy."""
     knobs: _builtins.str
     """An object of the policy's knobs that differ from their defaults."""
     why: _builtins.str
     """The operator's reason; may be empty."""
+    rate: _builtins.float
+    """Factor of the job's learning rate from then on; 0: as it is."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         knobs: _builtins.str = ...,
         why: _builtins.str = ...,
+        rate: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["knobs", b"knobs", "name", b"name", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["knobs", b"knobs", "name", b"name", "rate", b"rate", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

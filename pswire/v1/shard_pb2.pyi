@@ -714,6 +714,7 @@ class Configure(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
     DELTAS_FIELD_NUMBER: _builtins.int
+    MEASURES_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     optimizer: _builtins.str
@@ -731,6 +732,8 @@ class Configure(_message.Message):
     """The job takes checkpoints while it trains: allocate memory for copies early."""
     deltas: _model_pb2.WireDtype.ValueType
     """The codec of changes by which weights travel; unspecified: they travel whole."""
+    measures: _builtins.bool
+    """Measure every update, for a controller of the policy."""
     tables: _builtins.str
     """The model's sparse tables: a JSON list of specifications; empty: none."""
     @_builtins.property
@@ -746,11 +749,12 @@ class Configure(_message.Message):
         entries: _builtins.int = ...,
         checkpoints: _builtins.bool = ...,
         deltas: _model_pb2.WireDtype.ValueType = ...,
+        measures: _builtins.bool = ...,
         tables: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints", b"checkpoints", "deltas", b"deltas", "entries", b"entries", "optimizer", b"optimizer", "plan", b"plan", "tables", b"tables", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints", b"checkpoints", "deltas", b"deltas", "entries", b"entries", "measures", b"measures", "optimizer", b"optimizer", "plan", b"plan", "tables", b"tables", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1117,6 +1121,7 @@ class FollowReply(_message.Message):
     FINITE_FIELD_NUMBER: _builtins.int
     LARGEST_FIELD_NUMBER: _builtins.int
     SAVED_FIELD_NUMBER: _builtins.int
+    MEASURES_FIELD_NUMBER: _builtins.int
     executed: _builtins.int
     """Entries [0, executed) of the log have been executed."""
     error: _builtins.str
@@ -1137,6 +1142,10 @@ class FollowReply(_message.Message):
     def saved(self) -> _containers.RepeatedCompositeFieldContainer[Global___Saved]:
         """The results of this server's parts of the newest checkpoints."""
 
+    @_builtins.property
+    def measures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Measure]:
+        """Updates since the last reply, if the job measures them."""
+
     def __init__(
         self,
         *,
@@ -1149,14 +1158,39 @@ class FollowReply(_message.Message):
         finite: _builtins.bool = ...,
         largest: _builtins.float = ...,
         saved: _abc.Iterable[Global___Saved] | None = ...,
+        measures: _abc.Iterable[Global___Measure] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "largest", b"largest", "memory", b"memory", "saved", b"saved", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "largest", b"largest", "measures", b"measures", "memory", b"memory", "saved", b"saved", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FollowReply: _TypeAlias = FollowReply  # noqa: Y015
+
+@_typing.final
+class Measure(_message.Message):
+    """The square of the L2 norm of an update's weighted sum of gradients, on one server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SQUARE_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    square: _builtins.float
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        square: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["square", b"square", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Measure: _TypeAlias = Measure  # noqa: Y015
 
 @_typing.final
 class Saved(_message.Message):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from psserver.coordinator.changes import ChangeState
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import REMEMBERED_SESSIONS, REMEMBERED_TICKETS, Roster, Tally
 from psserver.coordinator.policy_driver import PolicyDriver, Refusals
@@ -62,8 +63,13 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         timers=list(driver.timers.pending.items()),
         timers_paused_since=driver.timers.paused_since,
         timers_idle=driver.timers.idle,
-        changes=driver.changes.state(),
+        changes=_changes(driver),
     )
+
+
+def _changes(driver: PolicyDriver) -> ChangeState:
+    state = driver.changes.state()
+    return state if driver.controller is None else replace(state, controller=driver.controller.state())
 
 
 def _job(terms: JobTerms) -> dict[str, Any]:
@@ -111,10 +117,16 @@ def restore(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
             )
     check(state)
     policy = present_policy(state, driver.policy)
-    waiting = state.changes.waiting and _built(state, *state.changes.waiting[:2])
+    asked = state.changes.waiting
+    waiting = None if asked is None else _built(state, asked.name, asked.knobs)
     roster, tickets = roster_from(state, shift), tickets_from(state, shift)
     tickets.next_number = max(tickets.next_number, ledger.terms.first_ticket)
+    if bool(state.changes.controller) != (driver.controller is not None):
+        has, wants = ("a", "without") if state.changes.controller else ("no", "with")
+        raise StateError(f"expected the state of a job {wants} a controller, got one with {has} controller")
     _restore_policy(policy, state.policy_state)
+    if driver.controller is not None:
+        driver.controller.restore(state.changes.controller)
     # From here on nothing can fail.
     driver.policy, driver.ahead = policy, policy.ahead
     driver.changes.restore(state.changes, waiting)

@@ -163,7 +163,7 @@ class Contributions:
     ) -> None:
         ledger, entry = self._ledger, _entry(ticket, commit, norm, now)
         ledger.tickets.commit(ticket)
-        ticket.samples, ticket.loss = entry.samples, entry.loss
+        ticket.samples, ticket.loss, ticket.norm = entry.samples, entry.loss, entry.norm
         if member.remembers:
             member.encoded, member.encoded_dropped = (ticket.number, commit.residual), False
         took, usual = now - ticket.granted_at, ledger.usual_step
@@ -176,6 +176,8 @@ class Contributions:
             self._set_rate(member, commit.learning_rate, now)
         if member.requested is not None:
             ledger.rest(member, now)
+        if self._driver.controller is not None:
+            self._driver.controller.evidence.committed(entry.worker, entry.loss)
         t = self._driver.time(now)
         event = Commit(entry.worker, entry.ticket, entry.samples, entry.loss, entry.norm, t)
         self._driver.decide(event, now)

@@ -61,6 +61,29 @@ class TrialAnswers:
         return all(self._finite.values()), self._largest
 
 
+# Versions that some server has not measured yet, of which the newest are remembered.
+UNMEASURED = 1024
+
+
+class Measures:
+    """The parts of each update's square that `servers` servers measure. The loop's thread owns it."""
+
+    def __init__(self, servers: int) -> None:
+        self._servers = servers
+        self._parts: dict[int, dict[int, float]] = {}
+
+    def take(self, server: int, version: int, square: float) -> float | None:
+        """Take one server's part. Return the whole, in the order of the servers, once all have come."""
+        parts = self._parts.setdefault(version, {})
+        parts[server] = square
+        if len(parts) < self._servers:
+            if len(self._parts) > UNMEASURED:
+                del self._parts[next(iter(self._parts))]
+            return None
+        del self._parts[version]
+        return sum(parts[number] for number in range(self._servers))
+
+
 log = logging.getLogger("ps-server")
 
 
@@ -97,6 +120,8 @@ class Decider:
         self.assurance = ShardBounds(policy.tensors, agreement.optimizer)
         self.coordinator = Coordinator(terms, policy, self.began, self.assurance)
         self.trials = TrialAnswers(terms.servers)
+        self._measures = Measures(terms.servers)
+        host.orders.measured = lambda version, square: self.measured(0, version, square)
         # Outputs that are deferred until a session stands, because the log's first entry names the optimizer and that
         # is the workers': another Join may still name another one. None: nothing is deferred.
         self._deferred: list[Output] | None = [] if agreement.optimizer is None else None
@@ -181,6 +206,12 @@ class Decider:
         if found is not None:
             self.step(lambda: self.coordinator.tried(trial, *found, time.monotonic()))
         self.execute()
+
+    def measured(self, server: int, version: int, square: float) -> None:
+        """Take a server's measure of an update, which a later decision may follow from."""
+        found = self._measures.take(server, version, square)
+        if found is not None:
+            self.coordinator.measured(version, found)
 
     def write_or_fail(self, write: Callable[[], None]) -> None:
         """Write something besides the log to the run folder; end the job if that fails."""

@@ -56,6 +56,7 @@ class Follower:
         on_tried: Callable[[int, int, bool, float], None],
         patience: float | None = None,
         credentials: Credentials = NO_TLS,
+        on_measured: Callable[[int, int, float], None] = lambda _, __, ___: None,
     ) -> None:
         """Make it within the running loop. `patience`: seconds that the server may take to be there; None: no
         limit. Raises TokenError if there is no token to show."""
@@ -78,6 +79,8 @@ class Follower:
         self._on_lost = on_lost
         # Called with the server, and number, finiteness and largest magnitude of the trial that it answered.
         self._on_tried = on_tried
+        # Called with the server, and version and square of each update that it has measured.
+        self._on_measured = on_measured
         # The number of the last answered trial.
         self._tried = 0
         self._loop = asyncio.get_running_loop()
@@ -338,6 +341,8 @@ class Follower:
         if reply.saved:
             self._saved = {saved.entry: saved for saved in reply.saved}
         self._changes.notify()
+        for measure in reply.measures:
+            self._on_measured(self.server, measure.version, measure.square)
         if reply.trial > self._tried:
             self._tried = reply.trial
             self._on_tried(self.server, reply.trial, reply.finite, reply.largest)

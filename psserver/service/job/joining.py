@@ -15,6 +15,7 @@ from psserver.coordinator.members.roster import Member
 from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.policies import PolicyError
+from psserver.policy_plan import check_measures
 from psserver.service.errors import Refused, precondition
 from psserver.service.guard.limits import Capacity
 from psserver.service.job.agreement import (
@@ -55,7 +56,11 @@ class JobModel:
             optimizer.check_local(policy.local_rule.name)
             if plan.tables:
                 check_rows(policy, optimizer)
-            self._decider.host.configure(plan, optimizer, tensors, agreement.terms.checkpoints, deltas)
+            measures = self._decider.coordinator.measures
+            if measures:
+                check_measures(optimizer, tables=bool(plan.tables))
+            host, checkpoints = self._decider.host, agreement.terms.checkpoints
+            host.configure(plan, optimizer, tensors, checkpoints, deltas, measures)
         except MemoryError as error:
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -82,6 +87,7 @@ class JobModel:
             checkpoint=checkpoint,
             entries=entries,
             checkpoints=agreement.terms.checkpoints,
+            measures=decider.coordinator.measures,
             deltas=number_of(agreement.deltas),
             tables=tables_to_json(plan.tables),
         )

@@ -91,7 +91,9 @@ def make_job(
     _warn_of_room(settings, job.capacity)
     secret = new_secret()
     host.open(settings.terms.job, secret)
-    job.routes.followers.extend(_followers(settings, hosts, secret, folder, lost, job.decider.tried))
+    decider = job.decider
+    told = (lost, decider.tried, decider.measured)
+    job.routes.followers.extend(_followers(settings, hosts, secret, folder, *told))
     if settings.out is not None and settings.keep:
         store, followers = Store(settings.out / CHECKPOINTS), job.routes.followers
         names = set() if going_on is None else going_on.names
@@ -123,6 +125,7 @@ def _followers(
     folder: int,
     lost: Callable[[int, str, str], None],
     tried: Callable[[int, int, bool, float], None],
+    measured: Callable[[int, int, float], None],
 ) -> Iterator[Follower]:
     """Yield the other servers."""
     timeout, patience = settings.terms.worker_timeout, settings.recover if settings.again else None
@@ -138,7 +141,8 @@ def _followers(
             # The first folder is the default.
             folder=folder if folder > 1 else 0,
         )
-        yield Follower(server, hosts[server], message, timeout, lost, tried, patience, settings.credentials)
+        told = (lost, tried, patience, settings.credentials, measured)
+        yield Follower(server, hosts[server], message, timeout, *told)
 
 
 def _run_log(settings: ServerSettings, going_on: Mark | None) -> RunLog:

@@ -306,12 +306,14 @@ class CoordinatorRpc:
         self._spend(caller.address)
         try:
             policy = job.changed_policy(request.name, request.knobs)
-            job.decider.coordinator.check_change(policy)
+            job.decider.coordinator.check_change(policy, request.rate or None)
         except PolicyError as error:
             raise precondition(str(error)) from error
         by = caller.peer.credential or caller.address or "an operator on this machine"
         job.decider.input(
-            lambda coordinator, now: coordinator.change_policy(policy, now, by=by, why=request.why)
+            lambda coordinator, now: coordinator.change_policy(
+                policy, now, by=by, why=request.why, rate=request.rate or None
+            )
         )
         return pb.ChangePolicyReply(
             effect=job.coordinator.change or f"policy {policy.name} decides from now on"

@@ -75,6 +75,8 @@ class FollowRpc:
         # The number of the next log entry, and the answer to the last trial.
         self._next_entry = 0
         self._answer = shard_pb2.FollowReply()
+        # Measures of updates since the last reply.
+        self._measures: list[shard_pb2.Measure] = []
         # When memory was last reported.
         self._memory_reported_at = 0.0
         # Seconds to wait for another coordinator, as the present one says.
@@ -189,7 +191,8 @@ class FollowRpc:
                 "run the same version of ps-server everywhere"
             )
         try:
-            self._host.configure(plan, optimizer, tensors, message.checkpoints, deltas)
+            self._host.configure(plan, optimizer, tensors, message.checkpoints, deltas, message.measures)
+            self._host.orders.measured = self._measured
         except MemoryError as error:
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -200,6 +203,9 @@ class FollowRpc:
             await self._take_up(message, plan)
         fields = event("shard_ready", bytes=self._host.nbytes, variables=len(plan.variables))
         log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables), extra=fields)
+
+    def _measured(self, version: int, square: float) -> None:
+        self._measures.append(shard_pb2.Measure(version=version, square=square))
 
     async def _take_up(self, message: shard_pb2.Configure, plan: Plan) -> None:
         """Restore this server's part of a checkpoint. Raises Refused."""
@@ -229,6 +235,8 @@ class FollowRpc:
             largest=self._answer.largest,
         )
         reply.saved.extend(map(_saved, host.saver.parts.values()))
+        reply.measures.extend(self._measures)
+        self._measures.clear()
         if time.monotonic() - self._memory_reported_at >= MEMORY_EVERY:
             self._memory_reported_at = time.monotonic()
             reply.memory.CopyFrom(memory_to_wire(host.memory_use()))

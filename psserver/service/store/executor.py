@@ -81,6 +81,8 @@ class Executor:
         self._unread: dict[str, tuple[int, float]] = {}
         # Called with each order that has arithmetic and its seconds, if they are measured.
         self.timed: Callable[[Order, float], None] | None = None
+        # Called with the version and the square of each update that the shard measures.
+        self.measured: Callable[[int, float], None] = lambda _, __: None
         # Called when the first weights are installed.
         self.installed: Callable[[Shard], object] = lambda _: None
         # Called with each order to save and its index; returns whether the shard is being copied beside the loop.
@@ -189,6 +191,9 @@ class Executor:
         if self.timed is not None:
             self.timed(order, time.perf_counter() - began)
         work.finish()
+        shard = self._state.shard
+        if shard is not None and shard.square is not None and isinstance(order, Apply):
+            self.measured(order.version, shard.square)
         self._state.admission.freed()
         self._state.finish(index)
 

@@ -97,10 +97,12 @@ class ShardHost:
         tensors: TensorParts,
         checkpoints: bool,
         deltas: BlockCodec | None = None,
+        measures: bool = False,
     ) -> None:
         """Make a new shard. Its loops are compiled meanwhile; until then numpy computes the same bits.
 
         `checkpoints`: the job takes checkpoints while it trains. `deltas`: the codec of the weights' changes.
+        `measures`: measure every update.
         Raises Refused or MemoryError.
         """
         self.saver.periodic = checkpoints
@@ -115,6 +117,7 @@ class ShardHost:
             deltas=deltas,
             backend=self._backend,
             allocate=self.sharing.allocate,
+            measures=measures,
         )
         self._backend.prepare(shard.variants, rows=bool(shard.tables))
 

@@ -47,15 +47,16 @@ export function servers() {
 function change() {
   const name = h("select", { "aria-label": "policy", id: "change-to" }), effect = h("p", { class: "dim", role: "status", id: "change-effect" });
   const knobs = h("input", { "aria-label": "knobs", id: "change-knobs", placeholder: "max_staleness=2 aggregate=1", maxlength: "1000" });
+  const rate = h("input", { "aria-label": "factor of the learning rate", id: "change-rate", type: "number", min: "0", step: "any", placeholder: "rate × 1" });
   const why = h("input", { "aria-label": "reason", id: "change-why", placeholder: "why", maxlength: "500" });
   const button = h("button", { type: "button", id: "change-policy", onclick: send }, "Change");
-  const element = h("div", { class: "card", hidden: true }, h("h2", {}, "Change the policy"), h("p", {}, name, " ", knobs, " ", why, " ", button), effect);
+  const element = h("div", { class: "card", hidden: true }, h("h2", {}, "Change the policy"), h("p", {}, name, " ", knobs, " ", rate, " ", why, " ", button), effect);
 
   async function send() {
     button.disabled = true;
     const set = knobs.value.trim().split(/\s+/).filter(Boolean).map((each) => `policy.${each}`);
     try {
-      const answer = await fetch("/api/policy", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ to: name.value, set, why: why.value }) });
+      const answer = await fetch("/api/policy", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ to: name.value, set, why: why.value, rate: Number(rate.value) }) });
       say(effect, answer.ok ? (await answer.json()).effect : await answer.text());
     } catch (error) { say(effect, error.message); }
     button.disabled = false;

@@ -1,0 +1,167 @@
+"""Controllers in the coordinator: decisions are entries with inputs, every 20 updates at most; people come first."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pslab.verify.guarded import Case, decisions, play
+from pslab.verify.harness import CoordinatorHarness
+from pslab.verify.schedule import Schedule, Seeded
+from psserver.coordinator import Coordinator
+from psserver.coordinator.state import CoordinatorState
+from psserver.policies import PolicyError, build
+from pswire.decisions import entries as e
+from pswire.records import StateError
+from tests.coordinator.test_policy_changes import verdict
+from tests.repetitions import repetitions, seeds
+from tests.sentences import Recorder
+
+ADASYNC = {"name": "adasync", "rate": "sqrt"}
+
+
+def adapted(adapt: dict[str, object] = ADASYNC, **terms: Any) -> CoordinatorHarness:
+    job = CoordinatorHarness("k-async", {"aggregate": 1}, workers=4, terms={"adapt": adapt, **terms})
+    return job.starts()
+
+
+def trains(job: CoordinatorHarness, versions: int, loss: float) -> None:
+    """Make so many versions more, with commits in turn."""
+    goal, turn = job.version + versions, 0
+    while job.version < goal:
+        worker = f"w{turn % job.workers}"
+        if job.holds(worker) is not None:
+            job.commits(worker, loss=loss)
+        turn += 1
+
+
+def test_a_decision_is_an_entry_with_its_inputs_and_the_rate() -> None:
+    job = adapted()
+    assert (
+        dict(job.entries(e.Job)[0].adapt or {})["name"] == "adasync" and "adasync" in job.coordinator.change
+    )
+    trains(job, 20, 4.0)
+    trains(job, 20, 0.5)
+    (change,) = job.entries(e.Policy)
+    assert (change.by, change.version) == ("controller adasync", 40)
+    assert change.policy["aggregate"] == 2 and change.rate == pytest.approx(2**0.5)
+    assert change.inputs is not None and change.inputs["first"] == 4.0 and change.inputs["loss"] == 0.5
+    trains(job, 1, 0.5)
+    assert job.entries(e.Apply)[-1].lr_scale == pytest.approx(2**0.5)
+    assert [update.lr_scale for update in job.entries(e.Apply)[:40]] == [1.0] * 40
+    found = job.verdict()
+    assert found.ok and found.counts["controller"] == 0
+
+
+def test_the_rate_of_a_script_and_of_a_change_are_multiplied() -> None:
+    job = adapted({"name": "adasync", "rate": "linear"}, optimizer={"name": "sgd", "learning_rate": 0.1})
+    trains(job, 20, 4.0)
+    trains(job, 20, 0.5)
+    for _ in range(2):
+        for worker in ("w0", "w1", "w2", "w3"):
+            if job.holds(worker) is not None:
+                job.commits(worker, learning_rate=0.05)
+    assert job.entries(e.Apply)[-1].lr_scale == pytest.approx(0.5 * 2)
+    assert job.verdict().ok
+
+
+def test_a_person_comes_first() -> None:
+    job = adapted()
+    trains(job, 20, 4.0)
+    job.changes_policy("k-async", {"aggregate": 3}, "I know better")
+    trains(job, 60, 0.01)
+    assert [change.by for change in job.entries(e.Policy)] == ["operator"]
+    assert job.coordinator.policy.knobs["aggregate"] == 3 and "operator" in job.coordinator.change
+    # Another policy without the knob stops nothing either.
+    job.changes_policy("async", {})
+    trains(job, 60, 0.01)
+    assert job.verdict().ok
+
+
+def test_a_person_sets_the_rate_with_a_change(sentences: Recorder) -> None:
+    job = CoordinatorHarness("async", workers=2).starts()
+    for rate in (0.0, -1.0, float("nan"), 1e7):
+        with pytest.raises(PolicyError) as refusal:
+            job.coordinator.change_policy(build("sync", {}, 2), job.now, by="operator", rate=rate)
+        sentences.check(str(refusal.value))
+    job.take(job.coordinator.change_policy(build("k-sync", {}, 2), job.now, by="operator", rate=2.0))
+    for _ in range(2):
+        job.commits("w0")
+        job.commits("w1")
+    # A change that says nothing of the rate leaves it.
+    job.changes_policy("async", {})
+    job.commits("w0")
+    assert [change.rate for change in job.entries(e.Policy)] == [2.0, 2.0]
+    assert {update.lr_scale for update in job.entries(e.Apply)} == {2.0}
+    assert job.verdict().ok
+
+
+def test_servers_that_crash_go_on_with_the_controller() -> None:
+    job = adapted(checkpoint_versions=1)
+    trains(job, 30, 4.0)
+    job.servers_crash()
+    for worker in ("w0", "w1", "w2", "w3"):
+        job.joins(worker, "B")
+    job.ready("w0", "w1", "w2", "w3")
+    assert "adasync" in job.coordinator.change and job.entries(e.Policy) == []
+    trains(job, 30, 0.5)
+    (change,) = job.entries(e.Policy)
+    assert change.version in (40, 60) and change.inputs is not None and change.inputs["first"] == 4.0
+    assert job.verdict().ok, job.verdict().violations
+
+
+def test_a_saved_state_decides_the_same() -> None:
+    job = adapted()
+    trains(job, 35, 4.0)
+    state = CoordinatorState.from_json(json.loads(json.dumps(job.coordinator.state().to_json())))
+    again = CoordinatorHarness("k-async", {"aggregate": 1}, workers=4, terms={"adapt": ADASYNC})
+    again.coordinator = Coordinator(job.coordinator.terms, build("k-async", {"aggregate": 1}, 4), job.now)
+    again.coordinator.restore(state)
+    again.log, again.now = list(job.log), job.now
+    for each in (job, again):
+        trains(each, 30, 0.25)
+    assert again.lines() == job.lines() and job.entries(e.Policy)
+    plain = CoordinatorHarness("k-async", {"aggregate": 1}, workers=4)
+    with pytest.raises(StateError):
+        Coordinator(plain.coordinator.terms, build("k-async", {"aggregate": 1}, 4), job.now).restore(state)
+
+
+CASES = [
+    Case("k-sync", {"aggregate": 1}, 4, {"name": "adasync", "rate": "linear"}),
+    Case("fedbuff", {"aggregate": 2}, 4, {"name": "noise-scale", "rate": "sqrt"}),
+    Case("bounded", {"aggregate": 2}, 4, {"name": "noise-bound"}),
+]
+
+
+def schedule_of(case: Case, seed: int) -> Schedule:
+    others = (("async", {}),) if seed % 7 == 6 else ()
+    made = Schedule(
+        case.policy,
+        case.knobs,
+        Seeded(seed),
+        workers=case.workers,
+        servers=True,
+        others=others,
+        adapt=case.adapt,
+    )
+    made.run(2000)
+    return made
+
+
+def test_no_schedule_with_a_controller_breaks_a_promise() -> None:
+    """A shard executes each log, the guard reads it, and `ps-lab check` has a second opinion."""
+    changes = 0
+    for seed in seeds(12, soak=2000):
+        case = CASES[seed % len(CASES)]
+        schedule = schedule_of(case, seed)
+        changes += sum(isinstance(r.entry, e.Policy) and r.entry.inputs is not None for r in schedule.log)
+        stopped = schedule.coordinator.stopped
+        assert stopped is not None and (stopped.success or stopped.cause != "policy"), (
+            f"seed {seed}: {stopped}"
+        )
+        found = verdict(schedule)
+        assert found.ok, f"seed {seed}: {found.violations[:3]}"
+        if seed % 5 == 0:
+            played = play(case, schedule.acts)
+            assert not played.fault and played.decisions == decisions(schedule.log), f"seed {seed}"
+    assert changes > repetitions(12, soak=2000)
