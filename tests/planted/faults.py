@@ -480,7 +480,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a change forgets the learning rate that was set in the check",
-        "Start(former, tuple(workers), «self._set_scale»)",
+        "Start(former, tuple(workers), «self._set_scale», self._changed)",
         "1.0",
         ("lab/test_check_changes.py",),
     ),
@@ -501,6 +501,91 @@ FAULTS: Final = (
         "check_codec(agreement.codec, «policy», agreement.optimizer)",
         "agreement.policy",
         ("service/test_policy_changes.py",),
+    ),
+    # Controllers of the policy
+    Fault(
+        "a change forgets the factor of the rate in the check",
+        "Start(former, tuple(workers), self._set_scale, «self._changed»)",
+        "1.0",
+        ("lab/test_check_controllers.py",),
+    ),
+    Fault(
+        "a controller goes on after a person has changed the policy",
+        "if self.controller is not None: «self.controller.off = change.by»",
+        "pass",
+        ("coordinator/test_controllers.py",),
+    ),
+    Fault(
+        "the rate of a change does not reach an update",
+        "apply.lr_scale * ledger.lr_scale * «self.changes.rate»",
+        "1.0",
+        ("coordinator/test_controllers.py",),
+    ),
+    Fault(
+        "a change without a rate sets it back",
+        "if «change.rate is not None»: changes.rate = change.rate",
+        "True",
+        ("coordinator/test_controllers.py",),
+    ),
+    Fault(
+        "a knob flutters",
+        "return present if «near and low < value < high» else",
+        "False",
+        ("policies/test_controllers.py",),
+    ),
+    Fault(
+        "one worker's losses steer adasync",
+        "loss = «median»(means)",
+        "max",
+        ("policies/test_controllers.py",),
+    ),
+    Fault(
+        "adasync forgets the floor",
+        "above, now = evidence.first - self.floor, loss «- self.floor» value",
+        "",
+        ("policies/test_controllers.py",),
+    ),
+    Fault(
+        "the variance of a gradient is that of few",
+        "variance, of_gradient = (mean - of_mean) / «(1 - share)»",
+        "1",
+        ("policies/test_controllers.py",),
+    ),
+    Fault(
+        "the bound on staleness forgets that an update has several gradients",
+        "lambda scale: max(1.0, scale / «aggregate») - 1",
+        "1",
+        ("policies/test_controllers.py",),
+    ),
+    Fault(
+        "a restored job begins its controller anew",
+        "if driver.controller is not None: «driver.controller.restore(state.changes.controller)»",
+        "pass",
+        ("coordinator/test_controllers.py",),
+    ),
+    Fault(
+        "the square of an update is that of one server's part",
+        "return sum(parts[number] for number in range(«self._servers»))",
+        "1",
+        ("service/test_controllers.py",),
+    ),
+    Fault(
+        "a shard measures an update before it is scaled",
+        "found * («total.pending * scale») ** 2",
+        "1.0",
+        ("service/test_controllers.py",),
+    ),
+    Fault(
+        "the check lets a controller decide at any time",
+        '(passed := change.version - self._decided) < «int(adapt.get("every", 20))»',
+        "0",
+        ("lab/test_check_controllers.py",),
+    ),
+    Fault(
+        "a file has a plan and a controller",
+        "if «experiment.policy.then»: raise PolicyError",
+        "False",
+        ("simulator/test_controllers.py",),
     ),
     # The advisor, and code of the user's own
     Fault(
