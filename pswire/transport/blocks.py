@@ -207,9 +207,12 @@ class ErrorFeedback(Encoder):
         # Base and residual before the commit of `base`; the newest payload's ticket and the residual it leaves.
         self._before: tuple[int | None, Floats] | None = None
         self._next: tuple[int, Floats] | None = None
+        # An array for the next residual: the system would have to clear the pages of a new one. Zero where nothing is
+        # coded, as every residual is.
+        self._spare: Floats | None = None
 
     def encode(self, ticket: int, values: Array) -> Octets:
-        payload, left, end = np.empty(self._size, np.uint8), np.zeros_like(self.residual), 0
+        payload, left, end = np.empty(self._size, np.uint8), self._unused(), 0
         for run in self._runs:
             part = slice(run.start, run.start + run.rows * run.width)
             begin, end = end, end + run.rows * self._blocks.row_bytes(run)
@@ -218,6 +221,7 @@ class ErrorFeedback(Encoder):
                 continue
             arguments = (values[part], self.residual[part], run.width, payload[begin:end], left[part])
             if (bad := self._blocks.encode_rows(*arguments)) >= 0:
+                self._spare = left
                 found = values[run.start + bad] + self.residual[run.start + bad]
                 raise NotFinite(f"expected finite numbers, got {found} at element {run.start + bad}")
         self._next = (ticket, left)
@@ -225,12 +229,22 @@ class ErrorFeedback(Encoder):
 
     def keep(self, ticket: int) -> None:
         if self._next is not None and self._next[0] == ticket:
+            if self._before is not None:
+                self._spare = self._before[1]
             self._before = (self.base, self.residual)
             (self.base, self.residual), self._next = self._next, None
 
     def take_back(self, ticket: int) -> None:
         if self.base == ticket and self._before is not None:
+            self._spare = self.residual
             (self.base, self.residual), self._before = self._before, None
+
+    def _unused(self) -> Floats:
+        """Return an array for what the next payload leaves; one that was made for another payload counts no more."""
+        if self._next is not None:
+            (_, self._spare), self._next = self._next, None
+        left, self._spare = self._spare, None
+        return np.zeros_like(self.residual) if left is None else left
 
 
 class _Forgetful(_TopK):
