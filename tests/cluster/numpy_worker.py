@@ -169,6 +169,12 @@ class Trainer:
         return {"mean": float(np.mean(np.concatenate(flats)))}
 
 
+def initial_values(elements: int, wire_dtype: str) -> dict[str, np.ndarray]:
+    """Of about so many elements. Codecs with scales encode long rows."""
+    shape = (elements // 10, 10) if wire_dtype == "float32" else (10, elements // 10)
+    return {"w": np.full(shape, 0.5, np.float32), "b": np.ones(3, np.float32)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     index = os.environ.get("PS_TASK_INDEX")
@@ -212,9 +218,7 @@ def main() -> int:
         hold, more, options.seconds, options.nonfinite, samples=options.samples, work=work, gates=gates
     )
     trainer.ledger = options.ledger
-    # Codecs with scales encode long rows.
-    shape = (options.elements // 10, 10) if options.wire_dtype == "float32" else (10, options.elements // 10)
-    start = {"w": np.full(shape, 0.5, np.float32), "b": np.ones(3, np.float32)}
+    start = initial_values(options.elements, options.wire_dtype)
     try:
         with connect(
             options.ps_hosts,
