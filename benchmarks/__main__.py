@@ -4,6 +4,8 @@ import sys
 
 from benchmarks import checkpoints, cli, recovery
 from benchmarks.advisor import cli as advisor
+from benchmarks.codecs import cli as codecs
+from benchmarks.codecs import rounds
 from benchmarks.links import cli as links
 from benchmarks.swarm import cli as swarm
 from benchmarks.tables import cli as tables
@@ -17,6 +19,10 @@ elif sys.argv[1:2] == ["recovery"]:
     recovery.main(sys.argv[2:], prog_name="bench recovery")
 elif sys.argv[1:2] == ["links"]:
     links.main(sys.argv[2:], prog_name="bench links")
+elif sys.argv[1:2] == ["codecs"]:
+    codecs.main(sys.argv[2:], prog_name="bench codecs")
+elif sys.argv[1:2] == ["local-steps"]:
+    rounds.main(sys.argv[2:], prog_name="bench local-steps")
 elif sys.argv[1:2] == ["tables"]:
     tables.main(sys.argv[2:], prog_name="bench tables")
 elif sys.argv[1:2] == ["rows"]:

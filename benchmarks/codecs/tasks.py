@@ -1,0 +1,105 @@
+"""The models that are trained with each codec, as experiments on the simulated cluster.
+
+Simulated workers have the bits of real ones, so accuracy needs no link and no quiet machine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pswire.config.experiment import Experiment, parse_experiment
+
+Sections = Mapping[str, Mapping[str, Any]]
+WORKERS = 4
+CODECS = ("float32", "bfloat16", "int8", "int4", "top-k")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`sections` of the experiment file; `own`: those of single rows, by name. `measures`: with the wanted one first.
+
+    `seeded`: the problem's initial values come from an option of their own.
+    """
+
+    name: str
+    sections: Sections
+    measures: tuple[str, ...]
+    rows: Mapping[str, Sections]
+    seeded: bool = False
+
+    def experiment(self, row: str, seed: int) -> Experiment:
+        """Return the experiment of one row of the task's table."""
+        document: dict[str, dict[str, Any]] = {"run": {"name": "codecs", "seed": seed}}
+        parts = [{"cluster": {"workers": WORKERS, "worker_timeout": 60.0}}, self.sections, self.rows[row]]
+        if self.seeded:
+            parts.append(
+                {"simulation": {"options": {**self.sections["simulation"]["options"], "seed": seed}}}
+            )
+        for part in parts:
+            for section, values in part.items():
+                document[section] = {**document.get(section, {}), **values}
+        return parse_experiment(document, f"{self.name}, {row}")
+
+
+def _wire(name: str) -> dict[str, dict[str, Any]]:
+    return {"cluster": {"wire_dtype": name}}
+
+
+def _sgd(rate: float) -> dict[str, Any]:
+    return {"name": "sgd", "learning_rate": rate}
+
+
+def _markov(steps: int) -> dict[str, Any]:
+    options = {"steps": steps}
+    return {
+        "problem": "benchmarks.codecs.markov:MarkovChain",
+        "options": options,
+        "compute": "constant(0.05)",
+    }
+
+
+_SYNC = {"policy": {"name": "sync"}}
+# Local steps: batches of a worker, and how many of them make a round.
+LOCAL_STEPS, ROUND = 300, 50
+_DILOCO = {"name": "diloco", "steps": ROUND, "learning_rate": 0.001}
+
+TASKS = (
+    Task(
+        "CNN on digits",
+        {
+            **_SYNC,
+            "optimizer": _sgd(0.2),
+            "job": {"module": "examples/digits_cnn.py:DigitsCNN", "epochs": 8},
+        },
+        ("accuracy",),
+        {name: _wire(name) for name in CODECS},
+    ),
+    Task(
+        "Markov chain, 1M parameters",
+        {**_SYNC, "optimizer": _sgd(3.0), "simulation": _markov(200)},
+        ("excess",),
+        {name: _wire(name) for name in (*CODECS, "top-k/top-k", "top-k-forgetful")},
+        seeded=True,
+    ),
+    Task(
+        "text, LSTM",
+        {
+            **_SYNC,
+            "optimizer": _sgd(1.0),
+            "job": {"module": "benchmarks/codecs/text.py:Text", "epochs": 10},
+        },
+        ("accuracy", "loss"),
+        {name: _wire(name) for name in CODECS},
+    ),
+    Task(
+        "Markov chain, DiLoCo",
+        {"policy": _DILOCO, "simulation": {**_markov(LOCAL_STEPS), "evaluate": 1}},
+        ("excess",),
+        {
+            "float32, Nesterov outside": {},
+            "float32, SGD outside": {"optimizer": _sgd(1.0)},
+            "top-k/int4, SGD outside": {**_wire("top-k/int4"), "optimizer": _sgd(1.0)},
+        },
+        seeded=True,
+    ),
+)
