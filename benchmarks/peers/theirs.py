@@ -42,6 +42,11 @@ class Cluster:
         """Process id of the parameter server."""
         return self._children[0].pid
 
+    @property
+    def others(self) -> list[int]:
+        """Process ids of the workers and the chief."""
+        return [child.pid for child in self._children[1:]]
+
     def close(self) -> None:
         # The chief first: it would report lost workers otherwise.
         for child in reversed(self._children):

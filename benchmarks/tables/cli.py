@@ -52,7 +52,7 @@ class Strategy:
             self.losses = told["losses"]
             return [told]
 
-        return watched([self._cluster.server], run)
+        return watched([self._cluster.server], run, self._cluster.others)
 
     def close(self) -> None:
         self._cluster.close()
@@ -95,11 +95,12 @@ class Ours:
 
 @dataclass
 class Row:
-    """Steps per second of each burst, and CPU milliseconds of servers per step."""
+    """Steps per second of each burst, and CPU milliseconds per step of servers and of all other processes."""
 
     peer: str
     rates: list[float] = field(default_factory=list)
     server_ms: list[float] = field(default_factory=list)
+    other_ms: list[float] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
@@ -169,6 +170,7 @@ def main(rounds: int, divisor: int, only: tuple[str, ...], out: Path | None) -> 
                     row = rows.setdefault(peer.name, Row(peer.name))
                     row.rates.append(burst.rate)
                     row.server_ms.append(1000 * burst.server_cpu / burst.steps)
+                    row.other_ms.append(1000 * burst.worker_cpu / burst.steps)
             say(f"round {turn} of {rounds}")
         _report(rows, peers)
     record = {"machine": machine_facts(), "divisor": divisor, "rows": [asdict(row) for row in rows.values()]}
@@ -179,7 +181,8 @@ def main(rounds: int, divisor: int, only: tuple[str, ...], out: Path | None) -> 
 def _report(rows: dict[str, Row], peers: list[Any]) -> None:
     unique = np.mean([sum(np.unique(c).size for c in batch.ids.T) for batch in load.batches(0, 10)])
     table = Table(title=f"steps/s, batches of {load.BATCH}, {unique:,.0f} unique rows each")
-    for heading in ("peer", "steps/s", "of 26 tables", "of merged", "server ms a step", "first losses"):
+    headings = ("peer", "steps/s", "of 26 tables", "of merged", "CPU ms: server", "others", "first losses")
+    for heading in headings:
         table.add_column(heading, justify="left" if heading == "peer" else "right")
     best = {
         form: max((row.rate for name, row in rows.items() if form in name), default=float("nan"))
@@ -192,7 +195,7 @@ def _report(rows: dict[str, Row], peers: list[Any]) -> None:
             peer.name,
             f"{row.rate:.1f} ±{spread:.0f}%",
             *(f"{row.rate / best[form]:.2f}" for form in best),
-            f"{statistics.median(row.server_ms):.1f}",
+            *(f"{statistics.median(each):.1f}" for each in (row.server_ms, row.other_ms)),
             " ".join(f"{loss:.5f}" for loss in peer.losses[:3]),
         )
     console.print(table)
