@@ -9,9 +9,11 @@ with a step of (1 - beta_1) / sqrt(1 - beta_2) = 3.16 rates.
 rowwise-adagrad and group-adagrad see a whole row, and add columns from left to right. group-adagrad computes in numpy.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar, Final
 
 import numpy as np
@@ -70,10 +72,10 @@ class RowOptimizer(ABC):
         counts: NDArray[np.uint32],
         numbers: RowStep,
         backend: Backend = NUMPY,
-    ) -> None:
+    ) -> bool:
         """Write the new rows, [n, dim], to `out`. `state` ([n, width] by slot) advances in place; `g` is scratch.
 
-        `counts`: the updates of each row before this one.
+        Return False if a number of either is not finite. `counts`: the updates of each row before this one.
         """
 
 
@@ -103,21 +105,26 @@ class ElementRows(RowOptimizer):
         counts: NDArray[np.uint32],
         numbers: RowStep,
         backend: Backend = NUMPY,
-    ) -> None:
+    ) -> bool:
         if self._optimizer.name != "adam" or self._clock == "global":
-            self._advance(self._optimizer, x, g, out, state, numbers, backend)
-            return
+            return self._advance(self._optimizer, x, g, out, state, numbers, backend)
         # Rows of equal age share a step count, and all share the version's rate.
         rate = float(self._optimizer.rate(numbers.version, numbers.lr_scale))
         fixed = replace(self._optimizer, schedule=Constant(rate))
-        for count in np.unique(counts):
-            here = np.flatnonzero(counts == count)
-            own, new = {name: slot[here] for name, slot in state.items()}, np.empty_like(x[here])
-            at = replace(numbers, version=int(count), lr_scale=1.0)
-            self._advance(fixed, x[here], g[here], new, own, at, backend)
-            out[here] = new
-            for name, slot in own.items():
-                state[name][here] = slot
+        order = np.argsort(counts, kind="stable")
+        starts = [*np.flatnonzero(np.diff(counts[order], prepend=np.int64(-1))).tolist(), counts.size]
+        own_x, own_g, new = x[order], g[order], np.empty_like(out)
+        own = {name: slot[order] for name, slot in state.items()}
+        good = True
+        for start, stop in pairwise(starts):
+            part = slice(start, stop)
+            at = replace(numbers, version=int(counts[order[start]]), lr_scale=1.0)
+            slots = {name: slot[part] for name, slot in own.items()}
+            good = self._advance(fixed, own_x[part], own_g[part], new[part], slots, at, backend) and good
+        out[order] = new
+        for name, slot in own.items():
+            state[name][order] = slot
+        return good
 
     def _advance(
         self,
@@ -128,8 +135,8 @@ class ElementRows(RowOptimizer):
         state: Mapping[str, Array],
         numbers: RowStep,
         backend: Backend,
-    ) -> None:
-        optimizer.advance(
+    ) -> bool:
+        return optimizer.advance(
             *(x.reshape(-1), g.reshape(-1), out.reshape(-1)),
             {name: slot.reshape(-1) for name, slot in state.items()},
             version=numbers.version,
@@ -225,13 +232,15 @@ class WholeRows(RowOptimizer):
         counts: NDArray[np.uint32],
         numbers: RowStep,
         backend: Backend = NUMPY,
-    ) -> None:
+    ) -> bool:
         rate = self._rated.rate(numbers.version, numbers.lr_scale)
         with np.errstate(all="ignore"):
             for factor in (numbers.factor, numbers.scale):
                 if factor != 1.0:
                     np.multiply(g, np.float32(factor), out=g)
-            self._rule.step(x, g, out, state["accumulator"].reshape(-1), rate, backend.rows)
+            a = state["accumulator"].reshape(-1)
+            self._rule.step(x, g, out, a, rate, backend.rows)
+        return all(math.isfinite(backend.rows.largest(each)) for each in (out.reshape(-1), a))
 
 
 def rows_optimizer(config: Mapping[str, object] | None, job: Optimizer) -> RowOptimizer:

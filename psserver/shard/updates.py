@@ -166,7 +166,7 @@ class Updates:
             if stream is not None and not stream.make(newest, out):
                 raise NonfiniteError(self._unfit(apply.version, target, workers))
             if tables is not None:
-                if not (largest_of(updates)[0] or self._unchecked):
+                if not (self._unchecked or all(update.finite for update in updates)):
                     raise NonfiniteError(self._unfit_rows(apply.version, updates, workers))
                 tables.commit(updates)
 

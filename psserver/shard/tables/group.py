@@ -11,7 +11,6 @@ Names of saved arrays, where t is a table's number in the plan, and n its rows h
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -295,7 +294,7 @@ def measured(rows: Rows, limit: float, backend: Backend = NUMPY) -> tuple[float,
 def largest_of(updates: Sequence[Update]) -> tuple[bool, float]:
     """Return whether all updates are finite, and the largest magnitude in them."""
     finite = all(update.finite for update in updates)
-    return finite, max((update.largest for update in updates), default=0.0) if finite else math.inf
+    return finite, max((update.largest for update in updates), default=0.0)
 
 
 def divided(arrays: Sequence[Arrays], name: str, servers: int) -> list[NDArray[Any]]:

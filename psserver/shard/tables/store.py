@@ -82,20 +82,24 @@ class RowStore:
             words, values.view(np.float32), {name: slot.view(np.float32) for name, slot in named}, ages
         )
 
-    def step(self, rows: "WholeRows", gradients: Floats, numbers: RowStep) -> tuple[Floats, float]:
-        """Return the values after an update, and the largest magnitude in them and in the slots, which advance.
+    def step(self, rows: "WholeRows", gradients: Floats, numbers: RowStep) -> tuple[Floats, bool]:
+        """Return the values after an update, and whether these and the slots, which advance, are finite.
 
-        Goes by blocks that stay in the cache from one pass to the next.
+        `gradients` are overwritten. Goes by blocks that stay in the cache from one pass to the next.
         """
-        after, largest, found = np.empty_like(rows.values), self.backend.rows.largest, [0.0]
+        after, finite = np.empty_like(rows.values), True
         for start in range(0, len(after), _BLOCK):
             part = slice(start, start + _BLOCK)
             state = {name: slot[part] for name, slot in rows.state.items()}
-            # The step overwrites its gradients.
-            own = rows.values[part], gradients[part].copy(), after[part]
-            self.optimizer.step(*own, state, rows.ages[part, 1], numbers, self.backend)
-            found += [largest(each.reshape(-1)) for each in (after[part], *state.values())]
-        return after, float(np.max(found))
+            own = rows.values[part], gradients[part], after[part]
+            counts = rows.ages[part, 1]
+            finite = self.optimizer.step(*own, state, counts, numbers, self.backend) and finite
+        return after, finite
+
+    def largest(self, values: Floats, rows: "WholeRows") -> float:
+        """Return the largest magnitude of values and of slots; NaN or infinite if one is."""
+        several = (values, *rows.state.values())
+        return float(np.max([self.backend.rows.largest(each.reshape(-1)) for each in several]))
 
     def write(self, slots: Slots, values: Floats, rows: "WholeRows") -> None:
         """Write `values`, and `rows` except for its own, at different slots; those beyond `count` are new."""

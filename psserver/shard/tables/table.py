@@ -8,6 +8,7 @@ written is replaced: readers take no lock, and see no mixture.
 One thread at a time computes, commits, forgets and restores; any number may read meanwhile.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
@@ -42,8 +43,7 @@ class Update:
     """The coming version of rows of several tables of one store, computed and not yet there.
 
     `slots`: -1 for rows that do not exist yet. `rows`: their values before; the optimizer's slots and the ages
-    afterwards. `after`: the values, [n, dim]. `largest`: the largest magnitude in rows and slots; infinite unless
-    `finite`.
+    afterwards. `after`: the values, [n, dim]. `finite`: whether all numbers of rows and slots are.
     """
 
     version: int
@@ -52,7 +52,11 @@ class Update:
     rows: WholeRows
     after: Floats
     finite: bool
-    largest: float
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude in rows and slots; infinite unless all are finite."""
+        return self.parts[0].table.store.largest(self.after, self.rows) if self.finite else math.inf
 
 
 @value
@@ -381,16 +385,15 @@ def compute(
     rows = store.whole(slots)
     _fresh(tables, keys, slots, rows.values)
     numbers = RowStep(version, lr_scale, factor, scale)
-    after, largest = store.step(rows, np.concatenate(totals), numbers)
+    # Copied, because the step overwrites them.
+    after, finite = store.step(rows, np.concatenate(totals), numbers)
     rows.ages[:, 0] = version + 1
     rows.ages[:, 1] += np.uint32(1)
-    finite = bool(np.isfinite(largest))
     ends = np.cumsum([each.size for each in keys]).tolist()
     parts = tuple(
         Part(table, each, end - each.size, end) for table, each, end in zip(tables, keys, ends, strict=True)
     )
-    largest = largest if finite else float("inf")
-    return Update(version + 1, parts, slots, rows, after, finite, largest)
+    return Update(version + 1, parts, slots, rows, after, finite)
 
 
 def commit(update: Update, *, keep: bool) -> None:
