@@ -253,11 +253,15 @@ class PolicyDriver:
     # Timers
 
     def fire(self, now: float) -> None:
-        """Send the policy every timer that is due, up to a trial. Called before each input."""
-        t = self.time(now)
-        while self.trial is None and (found := self.timers.take_due(microseconds(t))) is not None:
+        """Send the policy every timer that is due, up to a trial or the stop of the job. Called before each input."""
+        t, ledger = self.time(now), self._ledger
+        while (
+            ledger.stopped is None
+            and self.trial is None
+            and (found := self.timers.take_due(microseconds(t))) is not None
+        ):
             tag, at = found
-            self._ledger.record(entries.Timer(tag, at), now)
+            ledger.record(entries.Timer(tag, at), now)
             self.decide(Timer(tag, t), now)
             self._check_livelock(tag, now)
             self.check_deadlock(now)

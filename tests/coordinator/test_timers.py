@@ -100,6 +100,14 @@ def test_a_timer_fires_at_a_tick_once_and_not_before() -> None:
     assert policy.fired == [("x", 1.0)]
 
 
+def test_no_timer_fires_once_the_job_has_stopped() -> None:
+    harness, policy = started(("x", 1.0))
+    harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="done"))
+    harness.now += 2.0
+    harness.leaves("w0")
+    assert policy.fired == [] and harness.verdict().ok
+
+
 def test_a_tag_that_is_set_again_fires_for_its_new_time_only() -> None:
     harness, policy = started(("x", 1.0))
     harness.passes(0.5)
