@@ -5,10 +5,13 @@ import pytest
 from pslab.verify.guarded import TIMEOUT
 from pslab.verify.schedule import ListedChoices, Schedule
 from tests.coordinator.test_schedules import ALL, Setting, second_opinion
+from tests.repetitions import repetitions
 
 BATCHES = (3, 2, 3, 1)
 # More messages and notices than the undisturbed job has.
 POINTS = 90
+# Every point in a soak. No job here has five workers: each one's turn comes up.
+EACH = repetitions(5, soak=1)
 SEVERAL = [setting for setting in ALL if setting.workers > 1]
 
 
@@ -45,7 +48,7 @@ def test_the_fixed_schedule_covers_a_whole_job(setting: Setting) -> None:
 @pytest.mark.parametrize("setting", SEVERAL, ids=str)
 def test_killed_for_good(setting: Setting) -> None:
     """The others are held up for the grace period at most, a third of worker_timeout."""
-    for point in range(setting.workers, POINTS):
+    for point in range(setting.workers, POINTS, EACH):
         for victim in ("w0", "w1"):
             schedule = undisturbed(setting, point)
             if schedule.coordinator.stopped is not None:
@@ -61,7 +64,7 @@ def test_killed_for_good(setting: Setting) -> None:
 @pytest.mark.parametrize("setting", SEVERAL, ids=str)
 def test_killed_and_started_again(setting: Setting) -> None:
     """The newcomer goes on where the commits of the former process end: no batch is lost or done twice."""
-    for point in range(setting.workers, POINTS, 2):
+    for point in range(setting.workers, POINTS, EACH):
         for victim in ("w0", "w1"):
             schedule = undisturbed(setting, point)
             if schedule.coordinator.stopped is not None:
@@ -86,7 +89,7 @@ def test_killed_and_started_again(setting: Setting) -> None:
 @pytest.mark.parametrize("setting", SEVERAL, ids=str)
 def test_a_line_that_breaks(setting: Setting) -> None:
     """The worker comes back in time: it is the same incarnation, and nothing is lost or counted twice."""
-    for point in range(setting.workers, POINTS):
+    for point in range(setting.workers, POINTS, EACH):
         for victim in ("w0", "w1"):
             schedule = undisturbed(setting, point)
             if schedule.coordinator.stopped is not None:

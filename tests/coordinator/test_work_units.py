@@ -205,7 +205,7 @@ class Play:
 @pytest.mark.parametrize(("policy", "knobs"), POLICIES, ids=[f"{n}-{k}" for n, k in POLICIES])
 def test_each_part_counts_once_per_epoch_whatever_workers_do(policy: str, knobs: dict[str, object]) -> None:
     restores = restarts = resumed = 0
-    for seed in seeds(60, soak=2000, fast=30):
+    for seed in seeds(30, soak=2000):
         play = Play(policy, knobs, seed)
         try:
             play.run()
@@ -264,7 +264,7 @@ def test_under_a_barrier_versions_hold_the_same_units_whoever_is_first(
     lengths = [batches or 1 + unit % 3 for unit in range(units)]
     terms = WorkTerms(units, 2, batches, apart=apart)
     expected = dealt_by_version(lengths, terms, 0)
-    for seed in seeds(20, soak=2000, fast=5):
+    for seed in seeds(8, soak=2000, fast=4):
         assert dealt_by_version(lengths, terms, seed) == expected, seed
         assert dealt_by_version(lengths, terms, seed, restart_at=2) == expected, seed
 

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from pswire.decisions import entries
-from tests.simulator.lab import Outcome, timed
+from tests.repetitions import usually
+from tests.simulator.lab import Outcome, long, near, timed
 
 P = 8
 
@@ -23,10 +24,10 @@ def test_a_deadline_keeps_who_is_in_time(deadline: float, kept: float, seconds: 
         "budget": 1.0,
         "patience": 0,
     }
-    run = timed("deadline-sync", workers=P, versions=2000, policy_knobs=fixed)
-    assert sum(run.applied_by.values()) / run.versions == pytest.approx(kept, rel=0.02)
-    assert run.seconds_per_version == pytest.approx(seconds, rel=0.02)
-    assert run.verdict().ok and run.count("timer") > 1000
+    run = timed("deadline-sync", workers=P, versions=long(2000), policy_knobs=fixed)
+    assert sum(run.applied_by.values()) / run.versions == pytest.approx(kept, rel=near(2))
+    assert run.seconds_per_version == pytest.approx(seconds, rel=near(2))
+    assert run.verdict().ok and run.count("timer") > run.versions / 2
 
 
 NOISE = 4.0
@@ -45,7 +46,7 @@ def gain_per_time(run: Outcome) -> float:
     return sum(count * k / (k + NOISE) for k, count in sizes.items()) / run.seconds
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", usually(["exponential", "one is slow"], soak=list(SHAPES)))
 def test_dbw_gains_nearly_as_much_as_the_best_fixed_k(shape: str) -> None:
     """At least 1 / 1.15 of it: to know what waiting for all takes costs up to a tenth of the time."""
     sections = SHAPES[shape]

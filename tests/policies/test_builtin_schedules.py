@@ -1,6 +1,6 @@
 """The other built-in policies under the same random schedules and guards as the first four.
 
-Hundreds of schedules per policy (scripts/soak: 10,000), each a different seed over several settings of its knobs,
+150 schedules per policy (scripts/soak: 10,000), each a different seed over several settings of its knobs,
 and some for each that has only a local rule of its own.
 """
 
@@ -19,7 +19,7 @@ from tests.coordinator.test_losses import POINTS, others_finish, undisturbed
 from tests.coordinator.test_schedules import Setting, second_opinion
 from tests.repetitions import repetitions, seeds
 
-SCHEDULES = repetitions(300, soak=10_000)
+SCHEDULES = repetitions(150, soak=10_000)
 SECOND_OPINION = 10
 
 SETTINGS = {
@@ -138,7 +138,7 @@ def decisions(schedule: Schedule) -> list[str]:
 def test_random_schedules(policy: str) -> None:
     group = OTHERS[policy]
     happened: Counter[str] = Counter()
-    for seed in seeds(300, soak=10_000):
+    for seed in seeds(150, soak=10_000):
         setting = group[seed % len(group)]
         try:
             schedule = setting.play(Seeded(seed), 40 + seed % 80)
@@ -149,7 +149,7 @@ def test_random_schedules(policy: str) -> None:
             assert second_opinion(schedule) == [], (str(setting), seed)
             happened.update({record.entry.kind for record in schedule.log})
     wanted = {"lost", "back", "leave", "abandon", "cancel", "commit", "apply", "done", "stop"}
-    if SCHEDULES >= 300:
+    if SCHEDULES >= 150:
         assert wanted <= happened.keys(), happened
 
 
@@ -162,7 +162,7 @@ def test_any_schedule(setting: Setting, choices: list[int]) -> None:
 
 @pytest.mark.parametrize("setting", ALL, ids=str)
 def test_lose_any_worker_at_any_point(setting: Setting) -> None:
-    for point in range(0, POINTS, 7):
+    for point in range(0, POINTS, repetitions(11, soak=1)):
         for victim in range(setting.workers):
             schedule = undisturbed(setting, point)
             client = schedule.clients[f"w{victim}"]

@@ -14,6 +14,17 @@ from pslab.simulator import Cluster, Folder, TrainerFactory, build
 from psserver.coordinator.outputs import Record
 from pswire.config.experiment import Experiment, parse_experiment
 from pswire.decisions import entries
+from tests.repetitions import SOAK, repetitions
+
+
+def long(versions: int) -> int:
+    """Of a figure that holds of a mean: all in a soak, else a quarter."""
+    return versions // repetitions(4, soak=1)
+
+
+def near(percent: float) -> float:
+    """The relative tolerance of such a figure: of a mean over a quarter of the times, twice as much."""
+    return (1 if SOAK else 2) * percent / 100
 
 
 class Kept(Folder):

@@ -9,17 +9,8 @@ import numpy as np
 import pytest
 
 from pswire.decisions import entries
-from tests.repetitions import SOAK, repetitions, usually
-from tests.simulator.lab import Outcome, experiment, simulate, timed
-
-
-def long(versions: int) -> int:
-    return versions // repetitions(4, soak=1)
-
-
-def near(percent: float) -> float:
-    """A relative tolerance: of a mean over a quarter of the times, twice as much."""
-    return (1 if SOAK else 2) * percent / 100
+from tests.repetitions import repetitions, usually
+from tests.simulator.lab import Outcome, experiment, long, near, simulate, timed
 
 
 def harmonic(n: int) -> float:

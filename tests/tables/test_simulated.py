@@ -1,6 +1,7 @@
 """Jobs with tables, simulated and replayed: the same bits on any number of servers, under every policy."""
 
 import threading
+from itertools import cycle, product
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.problems.clicks import Clicks, auc
 from psserver import weights_file
 from psworker.loop import train
+from tests.repetitions import usually
 from tests.replay.simulated import simulate
 from tests.service.serving import serving
 
 SMALL = {"batches_per_epoch": 30, "vocabulary": 200}
-POLICIES = {
+POLICIES: dict[str, dict[str, object]] = {
     "sync": {},
     "async": {},
     "bounded": {"max_staleness": 2},
@@ -31,15 +33,18 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize(("policy", "knobs"), POLICIES.items(), ids=POLICIES)
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
-def test_a_simulated_run_with_tables_and_its_replay(
-    tmp_path: Path, policy: str, knobs: dict[str, object], optimizer: str
-) -> None:
+OPTIMIZERS = ("sgd", "adagrad", "adam")
+
+
+@pytest.mark.parametrize(
+    ("policy", "optimizer"),
+    usually(list(zip(POLICIES, cycle(OPTIMIZERS), strict=False)), soak=list(product(POLICIES, OPTIMIZERS))),
+)
+def test_a_simulated_run_with_tables_and_its_replay(tmp_path: Path, policy: str, optimizer: str) -> None:
     run = simulate(
         tmp_path / "run",
         policy,
-        knobs,
+        POLICIES[policy],
         optimizer={"name": optimizer, "learning_rate": 0.1},
         simulation={"problem": "clicks", "options": SMALL},
     )
