@@ -90,21 +90,16 @@ SCHEMES = ("light", "dark")
     ),
 )
 def test_every_page_over_a_recorded_run(recorded: Page, browser: Any, name: str, scheme: str) -> None:
+    """On a wide screen, and on one of 360 pixels."""
     tab = Tab(browser, f"{recorded.url}#/{name}", scheme=scheme)
     tab.page.wait_for_selector(f'a[data-page="{name}"][aria-current]')
     tab.page.wait_for_selector(".card")
     if name == "play":
         tab.page.wait_for_selector("#controls #workers")
     tab.page.locator("#clock").wait_for(state="visible")
-    tab.close()
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_360_pixels_are_enough(recorded: Page, browser: Any, name: str) -> None:
-    tab = Tab(browser, f"{recorded.url}#/{name}", width=360, height=740)
-    tab.page.wait_for_selector(".card")
+    tab.page.set_viewport_size({"width": 360, "height": 740})
+    tab.page.wait_for_function("() => document.documentElement.scrollWidth <= 360")
     tab.page.locator("#clock").wait_for(state="visible")
-    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
     tab.close()
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from psserver.policies import Apply, Commit, Grant, Join, Ready
 from pswire.exits import ExitCode
 from tests import patience
 from tests.docs.markdown import ROOT, named
+from tests.forking.popen import forking
 
 POLICY, LOOP, START = "docs/guides/policy.md", "docs/guides/loop.md", "docs/start.md"
 # The address that the page names; tests let the system choose a port.
@@ -143,6 +144,12 @@ def finished(process: subprocess.Popen[str]) -> str:
     ids=["start", "readme"],
 )
 def test_three_terminals_by_hand(page: str, steps: int, metric: str, tmp_path: Path) -> None:
+    """From nothing, as a reader types it; of the second page the commands are forks."""
+    with forking() if page == "README.md" else nullcontext():
+        by_hand(page, steps, metric, tmp_path)
+
+
+def by_hand(page: str, steps: int, metric: str, tmp_path: Path) -> None:
     folder = ROOT
     if page == "README.md":
         folder = tmp_path

@@ -85,7 +85,13 @@ refused(psworker.jax.distribute, {"w": numpy.ones(3, numpy.float32)}, optax.sgd(
     )
     address = free_address()
     both = started(script, "jax", [[address, "0"], [address, "1"]])
-    found = [ended(process) for process in both]
+    try:
+        found = [ended(process) for process in both]
+    finally:
+        for process in both:
+            process.kill()
+            with process:
+                pass
     assert found[0] == found[1]
     sentences_of(sentences, found[0], "FitError", "ModelError")
 

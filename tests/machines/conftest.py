@@ -47,7 +47,7 @@ def site(engine: str, folder: Path) -> Iterator[Spread]:
         yield place
 
 
-@pytest.fixture(scope="module", params=usually(["slurm", "ray"], list(ENGINES)))
+@pytest.fixture(scope="module", params=usually(["slurm"], list(ENGINES)))
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
     """One engine's, for all tests of a file."""
     with site(request.param, tmp_path_factory.mktemp("place") / request.param) as place:

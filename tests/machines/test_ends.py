@@ -98,7 +98,7 @@ def test_exit_codes_arrive_as_they_are(longer: Spread, tmp_path: Path) -> None:
     assert json.loads(done.stdout) == {str(code): code for code in CODES}
 
 
-@pytest.fixture(params=usually(["ssh", "ray"], list(ENGINES)))
+@pytest.fixture(params=usually(["ssh"], list(ENGINES)))
 def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Spread]:
     """For one test, which breaks it."""
     with site(request.param, tmp_path / request.param) as place:
@@ -124,7 +124,7 @@ def test_a_killed_agent_of_a_servers_node_ends_the_run_and_nothing_is_left(
     fresh.assert_nothing_left(60)
 
 
-@pytest.fixture(params=usually(["ray"], ["slurm", "ray"]))
+@pytest.fixture(params=usually(["slurm"], ["slurm", "ray"]))
 def another(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Spread]:
     """As `fresh`."""
     with site(request.param, tmp_path / request.param) as place:
