@@ -21,11 +21,12 @@ from pslab.commands.recorded import check, checkpoints, report, tensorboard, tra
 from pslab.commands.replay import replay
 from pslab.commands.run import run
 from pslab.commands.sweep import sweep_command
+from pslab.commands.tables import tables
 from pswire.exits import ExitCode, exit_codes_text
 
 SECTIONS = {
     "Run experiments": (run, sweep_command, quickstart),
-    "Watch a running job": (status, watch, dashboard, note, policy),
+    "Watch a running job": (status, watch, tables, dashboard, note, policy),
     "Read a run folder": (report, compare, check, replay, checkpoints, export, trace, tensorboard),
     "Choose a policy and an optimizer": (advise, policies, optimizers, explain_command, verify_policy),
     "Set up and test clusters": (certs, manifest, chaos),

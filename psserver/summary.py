@@ -1,16 +1,22 @@
 """summary.json: the configuration and the result of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from psserver.coordinator import Coordinator
 from psserver.policies.policy import config_of
+from pswire.model.table_figures import TableFigures, together
 
 
 def summarise(
-    coordinator: Coordinator, *, metrics: Mapping[str, float], seconds: float, sha256: str | None
+    coordinator: Coordinator,
+    *,
+    metrics: Mapping[str, float],
+    seconds: float,
+    sha256: str | None,
+    tables: Iterable[TableFigures] = (),
 ) -> dict[str, Any]:
-    """Summarise a job that has stopped. `seconds`: from its first grant to its stop."""
+    """Summarise a job that has stopped. `seconds`: from its first grant to its stop. `tables`: of all servers."""
     stopped, terms, policy = coordinator.stopped, coordinator.terms, coordinator.policy
     assert stopped is not None
     tallies = coordinator.roster.tallies
@@ -42,4 +48,5 @@ def summarise(
             for worker, tally in sorted(tallies.items())
         },
         "weights_sha256": sha256,
+        **({"tables": found} if (found := [each.to_json() for each in together(tables)]) else {}),
     }

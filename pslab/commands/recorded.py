@@ -9,6 +9,7 @@ import click
 from pslab.check.checker import check_run, result_json, result_lines
 from pslab.commands.failure import EPILOG, Failure, console, failures, say_unfinished, trust_option
 from pslab.display.progress import print_json
+from pslab.display.tables import hot_sentences, tables_view
 from pslab.observe.tensorboard import write_events
 from pslab.observe.trace import write_trace
 from pslab.runs.checkpoints import Fate, Listed, Shelf
@@ -35,6 +36,11 @@ def report(folders: tuple[Path, ...], out: Path | None, title: str) -> None:
         say_unfinished(runs)
         console().print(rich_table(rows(runs)))
         for run in runs:
+            if run.summary.tables:
+                click.echo(f"sparse tables of {run.name}:")
+                console().print(tables_view(run.summary.tables))
+            for sentence in hot_sentences(run.summary.tables):
+                click.echo(sentence)
             if run.summary.missing:
                 click.echo(f"{run.name}: not trained on: {run.summary.missing_text}")
             if later := later_jobs(run.path):

@@ -28,6 +28,7 @@ from pslab.runs.growing import Problem, count_lines, end_of
 from pslab.runs.log import Line, Malformed, loads, read_log
 from pswire.config.experiment import Experiment, load_experiment
 from pswire.decisions.entries import Grant
+from pswire.model.table_figures import TableFigures
 
 EXPERIMENT = "experiment.toml"
 DECISIONS = "decisions.jsonl"
@@ -86,6 +87,8 @@ class Summary:
     missing: Mapping[str, Any] = field(default_factory=dict)
     # Name and knobs of the policy before the first change while the job ran; empty if there was none.
     began_with: Mapping[str, Any] = field(default_factory=dict)
+    # What each sparse table held at the end, on all servers.
+    tables: tuple[TableFigures, ...] = ()
 
     @property
     def missing_text(self) -> str:
@@ -147,6 +150,7 @@ class Summary:
                 reason=str(record["reason"]),
                 missing=dict(record.get("missing", {})),
                 began_with=dict(record.get("began_with", {})),
+                tables=tuple(map(TableFigures.from_json, record.get("tables", ()))),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{file}: is no summary: {_short(error)}") from error

@@ -62,6 +62,7 @@ class Folder:
             metrics=metrics,
             seconds=0.0 if first_grant is None else stopped.at - first_grant,
             sha256=sha256,
+            tables=store.table_figures(),
         )
         self._log.write_summary(self.summary)
         self._log.close()

@@ -14,6 +14,7 @@ from pswire.decisions import entries
 from pswire.decisions.entries import Entry
 from pswire.model.plan import Plan, VariableSpec, weights_sha256
 from pswire.model.rows import NO_ROWS, ReceivedRows, RowLayout, RowsByName
+from pswire.model.table_figures import TableFigures
 from pswire.model.tables import Keys, joined_parts
 from pswire.model.variables import WholeTables
 from pswire.transport.codecs import FLOAT32, Codec, ElementDecoder, Elementwise, Encoder, NotFinite
@@ -67,6 +68,10 @@ class Store:
     def read_rows(self, version: int, keys: Mapping[str, Keys]) -> dict[str, Floats]:
         """Return rows of tables at a version that an open ticket was granted, or the newest."""
         return {}
+
+    def table_figures(self) -> list[TableFigures]:
+        """Return what each table holds on each server."""
+        return []
 
     def push(self, ticket: int, flats: Sequence[Floats], rows: RowsByName = NO_ROWS) -> str | None:
         """Stage the payloads of an open ticket. Return the first NaN or Inf instead, as text, if there is one."""
@@ -338,6 +343,9 @@ class ShardStore(Store):
     def sha256(self) -> str:
         variables: Sequence[VariableSpec] = self.plan.variables
         return weights_sha256(variables, list(self.weights().values()), self.tables())
+
+    def table_figures(self) -> list[TableFigures]:
+        return [table for shard in self._shards for table in shard.tables.figures()]
 
     def tables(self) -> WholeTables:
         """Return all rows of the newest version, by table."""

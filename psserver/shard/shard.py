@@ -219,7 +219,7 @@ class Shard:
                 self.staging.close(ticket)
                 self.arena.forget(ticket)
                 if self.plan.tables:
-                    self.tables.unpin(ticket)
+                    self.tables.close(ticket)
             case Admit(worker, incarnation):
                 self.members[worker] = incarnation
                 self._updates.admit(worker)
@@ -242,7 +242,7 @@ class Shard:
                 )
             self.arena.pin(pin.ticket, pin.version, keep_base=self._keep_bases)
             if self.plan.tables:
-                self.tables.pin(pin.ticket, pin.version)
+                self.tables.pin(pin.ticket, pin.version, granted=True)
 
     def _install(self, ticket: int) -> None:
         need(self.staging, ticket)

@@ -99,7 +99,7 @@ class Updates:
         gap = self._gap(fold.ticket, worker) if fold.compensation else None
         if rows := self._staging.rows(fold.ticket):
             # Kept, and summed with the update.
-            self._tables.add(rows, fold.factor)
+            self._tables.add(rows, fold.factor, fold.ticket)
         payload = self._staging.take(fold.ticket)
 
         def compute() -> None:
@@ -110,7 +110,7 @@ class Updates:
                 self._staging.recycle(payload)
             self._arena.forget(fold.ticket)
             if self._tables:
-                self._tables.unpin(fold.ticket)
+                self._tables.close(fold.ticket)
 
         return PendingUpdate(compute, finish)
 

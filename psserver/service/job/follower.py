@@ -17,8 +17,10 @@ from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.messages import ORDERS
+from pswire.model.table_figures import TableFigures
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
+from pswire.table_messages import table_from_wire
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_aio_channel
 from pswire.transport.failures import CallEnding, may_pass, method_failed, reason
@@ -69,6 +71,8 @@ class Follower:
         self.nbytes = 0
         # Its memory, as last reported.
         self.memory = memory_pb2.Memory()
+        # How many entries it had executed then.
+        self.measured = -1
         # Outcomes of its parts of the newest checkpoints, by entry.
         self._saved: dict[int, shard_pb2.Saved] = {}
         self._asked = 0.0
@@ -125,6 +129,11 @@ class Follower:
         """Ask whether the update would be finite there, behind everything that was sent."""
         message = shard_pb2.Trial(number=trial, update=ORDERS.codecs[Apply].to_wire(update))
         self._put(shard_pb2.FollowRequest(trial=message))
+
+    @property
+    def tables(self) -> list[TableFigures]:
+        """What its tables hold, as last reported."""
+        return [table_from_wire(table) for table in self.memory.tables]
 
     def ask(self) -> None:
         """Ask the server for its state, at most every `ASK_EVERY` seconds."""
@@ -201,6 +210,12 @@ class Follower:
     async def wait_executed(self, count: int, seconds: float) -> bool:
         await self._changes.wait_for(lambda: self.executed >= count or self.diverged or self._away, seconds)
         return self.executed >= count
+
+    async def wait_measured(self, count: int, seconds: float) -> bool:
+        """Ask for the server's memory and wait for it, as of `count` entries or more; return whether it came."""
+        self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
+        await self._changes.wait_for(lambda: self.measured >= count or self._away, seconds)
+        return self.measured >= count
 
     async def shutdown(self, exit_code: ExitCode, reason: str, next_folder: int = 0) -> None:
         """Send the server its exit code, or the folder with which it begins again, and wait until it has read that."""
@@ -337,7 +352,7 @@ class Follower:
         self._silence.hear(reply.executed, self._loop.time())
         self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
         if reply.HasField("memory"):
-            self.memory = reply.memory
+            self.memory, self.measured = reply.memory, reply.executed
         if reply.saved:
             self._saved = {saved.entry: saved for saved in reply.saved}
         self._changes.notify()

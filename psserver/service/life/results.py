@@ -179,6 +179,9 @@ async def _final_tables(job: Job, plan: Plan) -> WholeTables | None:
                 )
                 return None
         found[table.spec.name] = joined_parts(table.spec, parts)
+    for follower in job.routes.followers if plan.tables else ():
+        # What they held at last is in the summary.
+        await follower.wait_measured(job.routes.sent, PATIENCE)
     return found
 
 
@@ -191,7 +194,8 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
         metrics["loss"] = job.routes.run_log.last_loss
     begun, end = job.routes.first_grant, job.routes.stopped_at or stopped.at
     seconds = 0.0 if begun is None else end - begun
-    found = summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256)
+    tables = [*job.host.table_figures(), *(table for each in job.routes.followers for table in each.tables)]
+    found = summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256, tables=tables)
     # A job that was ended early has more data than it wanted.
     missing = job.progress.missing(job.coordinator) if stopped.cause in ("done", "missing") else {}
     return {**found, "missing": missing, "security": job.security}

@@ -355,7 +355,7 @@ class CoordinatorRpc:
             state="ready",
             bytes=job.host.nbytes,
             executed=job.host.state.executed,
-            memory=memory_to_wire(job.host.memory_use()),
+            memory=memory_to_wire(job.host.memory_use(), job.host.table_figures()),
         )
         for follower in job.routes.followers:
             follower.ask()

@@ -149,6 +149,9 @@ class FollowRpc:
                     return
                 decisions = request.decisions.decisions
                 orders = [(d.index, _order(d)) for d in decisions]
+                if not orders:
+                    # The coordinator asks.
+                    self._memory_reported_at = 0.0
                 expected = self._host.state.executed
                 if orders and orders[0][0] != expected:
                     raise invalid(f"expected entry {expected} of the decision log next, got {orders[0][0]}")
@@ -239,7 +242,7 @@ class FollowRpc:
         self._measures.clear()
         if time.monotonic() - self._memory_reported_at >= MEMORY_EVERY:
             self._memory_reported_at = time.monotonic()
-            reply.memory.CopyFrom(memory_to_wire(host.memory_use()))
+            reply.memory.CopyFrom(memory_to_wire(host.memory_use(), host.table_figures()))
         return reply
 
     def _end(self, code: ExitCode, reason: str, *, recover: float = 0.0, next_folder: int = 0) -> None:

@@ -1,9 +1,13 @@
 """Status: the state of a job and its servers as one message."""
 
+from collections.abc import Iterable
+
 from psserver.coordinator.progress import JobProgress
 from psserver.coordinator.status import JobReport
 from psserver.service.guard.ledger import MemoryUse
 from pswire.messages import REASON, MessageCodec
+from pswire.model.table_figures import TableFigures
+from pswire.table_messages import table_to_wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2
 
@@ -20,6 +24,9 @@ def report_to_wire(report: JobReport) -> pb.StatusReply:
     return reply
 
 
-def memory_to_wire(use: MemoryUse) -> memory_pb2.Memory:
+def memory_to_wire(use: MemoryUse, tables: Iterable[TableFigures]) -> memory_pb2.Memory:
+    """Convert the memory of a server, and what its tables hold."""
     parts = [memory_pb2.MemoryPart(member=p.member, kind=p.kind, bytes=p.nbytes) for p in use.parts]
-    return memory_pb2.Memory(limit=use.limit, total=use.total, parts=parts, rest=use.rest)
+    return memory_pb2.Memory(
+        limit=use.limit, total=use.total, parts=parts, rest=use.rest, tables=map(table_to_wire, tables)
+    )

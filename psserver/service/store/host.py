@@ -20,6 +20,7 @@ from psserver.service.store.state import SharedShard
 from psserver.shard import Apply, Shard, ShardState
 from psserver.shard.staging import Slot
 from pswire.model.plan import Plan
+from pswire.model.table_figures import TableFigures
 from pswire.transport.blocks import BlockCodec
 
 
@@ -144,6 +145,10 @@ class ShardHost:
     def memory_use(self) -> MemoryUse:
         """Return what is held here, and for whom."""
         return self.memory.ledger.use()
+
+    def table_figures(self) -> list[TableFigures]:
+        """Return what each table holds here and how its rows are used."""
+        return self.state.shard.tables.figures() if self.state.shard else []
 
     @property
     def nbytes(self) -> int:

@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard import arithmetic
+from psserver.shard.tables.census import SAMPLED
 from psserver.shard.tables.store import RowStore
 from psserver.shard.tables.table import Table, TableState, Update, commit, compute, read
 from pswire.model.plan import Plan
 from pswire.model.rows import Rows, WantedRows
+from pswire.model.table_figures import TableFigures
 from pswire.model.tables import Floats, Keys, canonical, check_keys, first_wrong, split
 from pswire.records import StateError
 
@@ -63,6 +65,8 @@ class Tables:
         self._added_bytes = 0
         # Ticket -> the version whose rows it may still read.
         self._readers: dict[int, int] = {}
+        # Open ticket -> the version that it was granted.
+        self._bases: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self.tables)
@@ -76,6 +80,10 @@ class Tables:
     def nbytes(self) -> int:
         """The memory of rows, indexes, undo records and contributions."""
         return sum(table.nbytes + table.undo_bytes for table in self.tables) + self._added_bytes
+
+    def figures(self) -> list[TableFigures]:
+        """Return what each table holds here and how its rows are used."""
+        return [table.figures() for table in self.tables]
 
     def growth(self, rows: Rows, *, exact: bool = True) -> int:
         """Return the bytes that a payload's new rows would take; not `exact`: as if all were new."""
@@ -94,14 +102,21 @@ class Tables:
 
     # Readers
 
-    def pin(self, ticket: int, version: int) -> None:
-        """Keep the rows of `version` readable for a ticket."""
+    def pin(self, ticket: int, version: int, *, granted: bool = False) -> None:
+        """Keep the rows of `version` readable for a ticket. `granted`: until `close`, gradients may follow."""
         self._readers[ticket] = version
+        if granted:
+            self._bases[ticket] = version
 
     def unpin(self, ticket: int) -> None:
         """The ticket has read, or will not."""
         if self._readers.pop(ticket, None) is not None:
             self._forget()
+
+    def close(self, ticket: int) -> None:
+        """Forget a ticket, which has its fate."""
+        self._bases.pop(ticket, None)
+        self.unpin(ticket)
 
     def evict(self) -> None:
         """Drop older versions although tickets may still want to read them."""
@@ -133,10 +148,14 @@ class Tables:
 
     # Updates
 
-    def add(self, rows: Rows, factor: float) -> None:
-        """Add a contribution to the coming update."""
+    def add(self, rows: Rows, factor: float, ticket: int) -> None:
+        """Add the contribution of a ticket to the coming update."""
         self.added.append((rows, factor))
         self._added_bytes += nbytes_of(rows)
+        base = self._bases.get(ticket)
+        if base is not None and (self.tables[0].version + 1) % SAMPLED == 0:
+            for (keys, _), table in zip(rows, self.tables, strict=True):
+                table.census.measure(keys, base)
 
     def clear(self) -> None:
         """Start the coming update anew."""
@@ -167,6 +186,9 @@ class Tables:
         """Drop what the new version has made superfluous."""
         self.clear()
         self._forget()
+        oldest = min(self._bases.values(), default=self.tables[0].version)
+        for table in self.tables:
+            table.census.forget(oldest)
 
     # Saved state
 

@@ -42,6 +42,11 @@ class Index:
         return self.count / max(self._total, 1)
 
     @property
+    def room(self) -> int:
+        """The number of places in all."""
+        return self._total
+
+    @property
     def nbytes(self) -> int:
         places = self.places
         return self._total * _PLACE_BYTES + places.addresses.nbytes + places.bits.nbytes

@@ -19,8 +19,10 @@ from psserver.optimizers import NUMPY, Backend, Loop
 from psserver.optimizers.row_kernels import Slots
 from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard.accumulator import RunningSum
+from psserver.shard.tables.census import Census
 from psserver.shard.tables.index import Index
 from psserver.shard.tables.store import Counts, RowStore, WholeRows
+from pswire.model.table_figures import TableFigures
 from pswire.model.tables import Floats, Keys, TableSpec, admitted, bucket, check_keys, initial_rows
 from pswire.values import value
 
@@ -30,12 +32,13 @@ Contribution = tuple[Keys, Floats, float]
 
 @value
 class Part:
-    """The rows of one table in an update: elements [start, stop) of its arrays."""
+    """The rows of one table in an update: elements [start, stop) of its arrays; and how many it does not make."""
 
     table: "Table"
     keys: Keys
     start: int
     stop: int
+    refused: int = 0
 
 
 @value
@@ -106,6 +109,7 @@ class Table:
         self._evicts = any(
             rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity)
         )
+        self.census = Census()
 
     # Sizes
 
@@ -128,6 +132,10 @@ class Table:
     def load(self) -> float:
         """The part of the index's places that are taken."""
         return self._index.load
+
+    def figures(self) -> TableFigures:
+        """Return what the table holds and how its rows are used."""
+        return self.census.figures(self.spec, self.count, self.nbytes, self._index.room)
 
     @property
     def row_bytes(self) -> int:
@@ -222,9 +230,11 @@ class Table:
     def _evict(self, version: int, keep: bool) -> None:
         """Drop rows by the table's rules: pure functions of the rows, so the same on any number of servers."""
         keys, slots = self._index.sorted()
-        going = evicted(self.spec, keys, self.store.values(slots), self.store.ages(slots)[:, 0], version)
+        ages = self.store.ages(slots)
+        going = evicted(self.spec, keys, self.store.values(slots), ages[:, 0], version)
         if not going.any():
             return
+        self.census.gone(keys[going], ages[going, 1])
         if keep:
             self._keep(_Undo(version, keys[going], self.store.values(slots[going])))
         self._index = self._index.without(slots[going])
@@ -255,6 +265,7 @@ class Table:
         ages = np.stack([state.touched, state.count], axis=1)
         slots = self.store.restore(state.values, state.slots, ages)
         self._index.insert(state.keys, slots)
+        self.census.took_up(state.keys, state.count)
         self.version = self.oldest = version
         self._undo, self.undo_bytes = (), 0
         self._measure()
@@ -376,10 +387,12 @@ def compute(
     # Tables in contributions of their own: multiplied here as the step would.
     totals = [total * np.float32(own) if factors else total for _, total, own in merged]
     found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
+    refused = [0] * len(tables)
     for t, table in enumerate(tables):
         if table.spec.admit < 1:
             # Rows that are not made are not in the update at all.
             stay = (found[t] >= 0) | admitted(table.spec, keys[t], table.version + 1)
+            refused[t] = stay.size - int(np.count_nonzero(stay))
             keys[t], totals[t], found[t] = keys[t][stay], totals[t][stay], found[t][stay]
     slots, store, version = np.concatenate(found), tables[0].store, tables[0].version
     rows = store.whole(slots)
@@ -391,7 +404,8 @@ def compute(
     rows.ages[:, 1] += np.uint32(1)
     ends = np.cumsum([each.size for each in keys]).tolist()
     parts = tuple(
-        Part(table, each, end - each.size, end) for table, each, end in zip(tables, keys, ends, strict=True)
+        Part(table, each, end - each.size, end, number)
+        for table, each, end, number in zip(tables, keys, ends, refused, strict=True)
     )
     return Update(version + 1, parts, slots, rows, after, finite)
 
@@ -416,6 +430,8 @@ def commit(update: Update, *, keep: bool) -> None:
     bounds = np.searchsorted(fresh, [0, *(part.stop for part in update.parts)]).tolist()
     for part, begin, end in zip(update.parts, bounds, bounds[1:], strict=False):
         new = fresh[begin:end]
+        counts = update.rows.ages[part.start : part.stop, 1].copy()
+        part.table.census.note(update.version, part.keys, counts, new.size, part.refused)
         part.table.take_up(update.version, part.keys[new - part.start], slots[new], keep=keep)
         if not keep:
             part.table.forget(update.version)

@@ -10,9 +10,11 @@ export function servers() {
   const row = (state, cells) => h("tr", { "data-state": state }, cells.map((cell, place) => h("td", { "data-title": titles[place] }, cell)));
   const count = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en");
   const table = h("div", { class: "card" }, h("h2", {}, "Servers"), h("div", { class: "scroll" }, h("table", { class: "stacked" }, h("thead", {}, head), body)), total);
+  const rowsHead = h("tr"), rowsBody = h("tbody"), hot = h("p", { class: "dim", role: "status", id: "hot-rows" });
+  const sparse = h("div", { class: "card", id: "tables", hidden: true }, h("h2", {}, "Sparse tables"), h("div", { class: "scroll" }, h("table", { class: "stacked" }, h("thead", {}, rowsHead), rowsBody)), hot);
   const changing = change();
   const element = h("section", { class: "page", "aria-label": "Servers" },
-    h("div", { class: "columns" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), h("div", { class: "card" }, h("h2", {}, "Contributions"), fates)), changing.element, table, held);
+    h("div", { class: "columns" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), h("div", { class: "card" }, h("h2", {}, "Contributions"), fates)), changing.element, table, sparse, held);
   let key = "";
 
   function update({ model, clock, info, about }) {
@@ -31,6 +33,11 @@ export function servers() {
     const parts = found.flatMap((server) => memoryParts(server, found.length > 1));
     put(largest, parts.map(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]));
     held.hidden = !parts.length;
+    const tables = status?.tables ?? { titles: [], rows: [], hot: [] };
+    put(rowsHead, tables.titles.map((title) => h("th", { scope: "col" }, title)));
+    put(rowsBody, tables.rows.map((cells) => h("tr", {}, cells.map((cell, place) => h("td", { "data-title": tables.titles[place] }, cell)))));
+    say(hot, tables.hot.join("; "));
+    sparse.hidden = !tables.rows.length;
     const figures = status ? [["committed", count(status.committed)], ["applied", count(status.applied)], ["dropped", count(status.dropped)], ["pending", count(status.pending)],
       ["samples", count(status.samples)], ["staleness", `mean ${number(status.mean_staleness)}, at most ${status.max_staleness}`], ["loss", number(status.loss)]]
       : [["applied", count(at.applied)], ["dropped", count(at.dropped)], ["samples", count(at.samples)], ["mean staleness", number(at.staleness)], ["loss", number(at.loss)]];

@@ -1,0 +1,119 @@
+"""What `ps-lab tables` says of a table equals what a pass over all its rows would find."""
+
+import json
+from collections import Counter, deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from pslab.cli import cli
+from pslab.display.tables import figures_of
+from psserver.optimizers import build
+from psserver.shard.tables import Tables
+from pswire.model.plan import VariableSpec, make_plan
+from pswire.model.table_figures import HOTTEST, TableFigures, together
+from pswire.model.tables import TableSpec, mix
+from pswire.table_messages import table_from_wire, table_to_wire
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import memory_pb2
+from tests.replay.simulated import simulate
+
+SPEC = TableSpec("items", 2, "zeros", (), evict_age=40, evict_every=16)
+
+
+def skewed(dice: np.random.Generator) -> np.ndarray:
+    return np.unique(np.minimum(dice.zipf(1.3, size=30), 400))
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_figures_are_those_of_a_pass_over_all_rows(servers: int) -> None:
+    plan = make_plan([VariableSpec("bias", (servers,))], servers, [SPEC])
+    parts = [Tables(plan, server, build({"name": "sgd", "learning_rate": 0.1})) for server in range(servers)]
+    dice = np.random.default_rng(5)
+    counts, touched, made, evicted, changed = Counter[int](), {}, 0, 0, list[set[int]]()
+    behind, read = 0, 0
+    # Gradients of version v are applied two versions later.
+    open_: deque[tuple[int, int, np.ndarray]] = deque()
+    for version in range(100):
+        for part in parts:
+            part.pin(version + 1, version, granted=True)
+        open_.append((version + 1, version, skewed(dice)))
+        if len(open_) < 3 and version < 2:
+            changed.append(set())
+            ids, ticket, base = np.zeros(0, np.int64), 0, version
+        else:
+            ticket, base, ids = open_.popleft()
+        keys = np.sort(mix(ids))
+        for part in parts:
+            own = keys[(keys >> np.uint64(52) >= part.start) & (keys >> np.uint64(52) < part.stop)]
+            part.add([(own, np.ones((own.size, 2), np.float32))], 1.0, ticket)
+            part.commit(part.compute((), 1.0, 1.0))
+            part.close(ticket)
+            part.committed()
+        now = version + 1
+        if now % 7 == 0 and ticket:
+            read += ids.size
+            behind += sum(i in step for i in ids.tolist() for step in changed[base:version])
+        made += sum(i not in counts for i in ids.tolist())
+        counts.update(ids.tolist())
+        touched |= dict.fromkeys(ids.tolist(), now)
+        if version >= 2:
+            changed.append(set(ids.tolist()))
+        if now % 16 == 0:
+            gone = [i for i in counts if touched[i] <= now - 40]
+            evicted += len(gone)
+            for i in gone:
+                del counts[i], touched[i]
+    (found,) = together(table for part in parts for table in part.figures())
+    assert (found.rows, found.updates) == (len(counts), counts.total())
+    assert (found.made, found.evicted, found.versions) == (made, evicted, 100) and evicted
+    assert (found.newest, found.touched) == (len(changed[-1]), sum(map(len, changed)))
+    assert (found.read, found.behind) == (read, behind) and behind
+    assert sorted(dict(found.hot).values(), reverse=True) == [n for _, n in counts.most_common(HOTTEST)]
+    assert all(counts[i] == n for i, n in found.hot)
+    level = Counter(n.bit_length() - 1 for n in counts.values())
+    assert [rows for rows, _ in found.levels] == [level[k] for k in range(max(level) + 1)]
+    # The most frequent hundredth of rows has at most what the levels say, and not much less.
+    assert found.unique == len(counts) / counts.total() and 0.05 < found.skew < 1
+    assert table_from_wire(table_to_wire(found)) == found == TableFigures.from_json(found.to_json())
+
+
+def test_what_a_checkpoint_restores_is_counted() -> None:
+    plan = make_plan([VariableSpec("bias", (1,))], 1, [SPEC])
+    before, after = (Tables(plan, 0, build({"name": "sgd", "learning_rate": 0.1})) for _ in range(2))
+    keys = np.sort(mix(np.arange(20)))
+    for step in range(1, 4):
+        before.add([(keys[::step].copy(), np.ones((keys[::step].size, 2), np.float32))], 1.0, 0)
+        before.commit(before.compute((), 1.0, 1.0))
+        before.committed()
+    after.restore(before.arrays(), [], 3)
+    (old,), (new,) = before.figures(), after.figures()
+    assert (new.rows, new.levels, new.hot) == (old.rows, old.levels, old.hot) and new.made == 0
+
+
+def test_tables_of_a_finished_run_and_of_a_status(tmp_path: Path) -> None:
+    run = simulate(
+        tmp_path / "run",
+        "async",
+        run={"versions": 60},
+        simulation={"problem": "clicks", "options": {"features": 2, "vocabulary": 60}},
+    )
+    shown = CliRunner().invoke(cli, ["tables", str(run.path)])
+    assert shown.exit_code == 0 and "with the most updates" in shown.output
+    lines = CliRunner().invoke(cli, ["tables", str(run.path), "--json"]).output.splitlines()
+    found = [TableFigures.from_json(json.loads(line)) for line in lines]
+    assert found == list(run.summary.tables) and all(table.staleness > 0 for table in found)
+    servers = [pb.ServerStatus(memory=memory_pb2.Memory(tables=map(table_to_wire, found)))] * 2
+    twice = figures_of(pb.StatusReply(servers=servers))
+    assert [table.rows for table in twice] == [2 * table.rows for table in found]
+    assert [table.versions for table in twice] == [60, 60]
+    report = CliRunner().invoke(cli, ["report", str(run.path)])
+    assert found[0].name in report.output and "per version" in report.output
+
+
+def test_a_run_without_tables_is_told_so(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "sync", run={"versions": 2})
+    refused = CliRunner().invoke(cli, ["tables", str(run.path)])
+    assert refused.exit_code == 1 and "expected a job with sparse tables" in refused.output
