@@ -12,6 +12,7 @@ from pydantic import Field, SkipValidation
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
+from psserver.policies import Policy
 from psserver.policies import build as build_policy
 from psserver.policy_plan import adapt_of, plan_of
 from psserver.service.job.agreement import FROM_JOB
@@ -128,13 +129,16 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     if options.resume is not None and options.out is None:
         raise SettingsError("--resume continues in the folder of a run: expected --out RUN as well")
     optimizer = _optimizer(experiment)
-    policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, len(hosts))
+    parts = len(hosts) if cluster.replicas == 1 else 1
+    policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, parts)
     if optimizer is not None:
         optimizer.check_aggregator(policy.tensors.aggregator)
     source = "TF_CONFIG" if options.ps_hosts is None else "--ps-hosts"
     bind = _bind(options.bind, hosts[index], source)
     credentials = _credentials(options, experiment, index, len(hosts))
     exposed = _exposure(bind, credentials)
+    if cluster.replicas > 1:
+        _check_replicas(options, hosts, policy, credentials)
     return ServerSettings(
         hosts=hosts,
         task_index=index,
@@ -142,7 +146,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         terms=JobTerms(
             job=new_job_name(),
             optimizer={"name": FROM_JOB} if optimizer is None else optimizer.config,
-            servers=len(hosts),
+            servers=parts,
             workers=cluster.workers,
             seed=run.seed,
             worker_timeout=cluster.worker_timeout,
@@ -180,7 +184,27 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         log_flush=_log_flush(options.log_flush),
         credentials=credentials,
         exposure=exposed,
+        replicas=cluster.replicas,
     )
+
+
+def _check_replicas(
+    options: Options, hosts: tuple[Address, ...], policy: Policy, credentials: Credentials
+) -> None:
+    """Raise SettingsError for what servers with replicas do not do."""
+    away = [str(each) for each in hosts if each.host != "localhost" and not _is_loopback(each.host)]
+    for wrong, what in (
+        (options.out is None, "--out RUN, the same for all servers, for what they promise each other"),
+        (options.resume not in (None, "auto"), "no --resume: there are no checkpoints"),
+        (away, f"servers of this machine only, which share a clock and a disk, got {', '.join(away)}"),
+        (options.stay, "no --stay"),
+        (options.metrics_port is not None, "no --metrics-port"),
+        (credentials.encrypted, "no TLS"),
+        (not policy.local_rule.plain, f"a policy of plain gradients, got {policy.name}"),
+        (policy.tensors.compensator, f"a policy without a compensator, got {policy.name}"),
+    ):
+        if wrong:
+            raise SettingsError(f"--replicas 2: expected {what}")
 
 
 def _log_flush(text: str) -> LogFlush:

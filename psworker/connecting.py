@@ -59,7 +59,8 @@ def connect(
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
     Without `hosts`, PS_HOSTS or TF_CONFIG name the servers. If neither is set, this starts one on loopback for this
-    process alone, with `optimizer` (sgd by default), which ends with the session.
+    process alone, with `optimizer` (sgd by default), which ends with the session. PS_REPLICAS=2 says that they were
+    started with `--replicas 2`.
 
     `variables`: a built Keras model, or initial values, by name or with their specifications. Of a model, trainable
     variables are trained and others (BatchNorm's averages) are state: changes are pushed, and no optimizer moves them;
@@ -121,6 +122,7 @@ def connect(
             phase=phase,
             computes=computes,
             tables=tables,
+            replicas=place is not None and place.replicas,
         )
     except BaseException:
         if server is not None:

@@ -30,13 +30,15 @@ class EmbeddedServerError(Unsupported, RuntimeError):
 class Place:
     """Addresses of the servers, and this worker's task index if the environment says it.
 
-    `wire_dtype`, `transport`: of the run that started this process; empty without one.
+    `wire_dtype`, `transport`: of the run that started this process; empty without one. `replicas`: whether the servers
+    hold copies of one job.
     """
 
     hosts: tuple[Address, ...]
     task_index: int | None = None
     wire_dtype: str = ""
     transport: str = ""
+    replicas: bool = False
 
 
 def find_servers(
@@ -59,10 +61,12 @@ def find_servers(
 
 def _named(hosts: str | Sequence[str | Address] | None, environment: Mapping[str, str]) -> Place | None:
     if hosts is not None:
-        return Place(parse_hosts(hosts if isinstance(hosts, str) else ",".join(map(str, hosts))))
+        given = parse_hosts(hosts if isinstance(hosts, str) else ",".join(map(str, hosts)))
+        return Place(given, replicas=_replicas(environment))
     if environment.get("PS_HOSTS"):
-        more = (environment.get(name, "") for name in ("PS_WIRE_DTYPE", "PS_TRANSPORT"))
-        return Place(parse_hosts(environment["PS_HOSTS"]), _index(environment), *more)
+        wire_dtype, transport = (environment.get(name, "") for name in ("PS_WIRE_DTYPE", "PS_TRANSPORT"))
+        hosts = parse_hosts(environment["PS_HOSTS"])
+        return Place(hosts, _index(environment), wire_dtype, transport, _replicas(environment))
     if not environment.get("TF_CONFIG"):
         return None
     cluster = cluster_from_tf_config(environment["TF_CONFIG"])
@@ -72,6 +76,13 @@ def _named(hosts: str | Sequence[str | Address] | None, environment: Mapping[str
             "ps-server command"
         )
     return Place(cluster.ps, cluster.task_index)
+
+
+def _replicas(environment: Mapping[str, str]) -> bool:
+    text = environment.get("PS_REPLICAS", "1")
+    if text not in ("1", "2"):
+        raise AddressError(f"PS_REPLICAS: expected 1 or 2, got {text[:40]!r}")
+    return text == "2"
 
 
 def _index(environment: Mapping[str, str]) -> int | None:

@@ -68,8 +68,10 @@ class Session(Facts):
         phase: Phase = FIRST,
         computes: str = "",
         tables: Sequence[TableSpec] = (),
+        replicas: bool = False,
     ) -> None:
-        """`psworker.connect` opens sessions, and describes the parameters."""
+        """`psworker.connect` opens sessions, and describes the parameters. `replicas`: all `hosts` belong to one part,
+        and the session follows the one that leads."""
         wire = wire_named(wire_dtype)
         if transport not in TRANSPORTS:
             raise ValueError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {transport!r}")
@@ -77,7 +79,10 @@ class Session(Facts):
             raise ValueError(
                 f"shared memory carries float32: expected another transport beside wire_dtype {wire_dtype!r}"
             )
-        self.plan, self.work = make_plan([spec for spec, _ in variables], len(hosts), tables), work
+        if replicas and tables:
+            raise ValueError("tables: expected none in a job with replicas")
+        parts = 1 if replicas else len(hosts)
+        self.plan, self.work = make_plan([spec for spec, _ in variables], parts, tables), work
         self._layout = RowLayout(self.plan)
         self._initial = [np.asarray(value) for _, value in variables]
         self._wire, self._strict = wire, transport == "shared-memory"
@@ -87,10 +92,11 @@ class Session(Facts):
         if self.plan.tables:
             compile_batches()
         settings = Settings(self.plan, wire, server_timeout, transport, credentials)
-        servers = self._servers = ShardGroup(hosts, settings)
+        servers = self._servers = ShardGroup(hosts, settings, replicas=replicas)
         contact = Contact(hosts[0], credentials)
         backoff, self._epoch_backoff = (
-            Backoff(0, hosts[0], server_timeout, servers.closing, contact, settings.silent) for _ in range(2)
+            Backoff(0, hosts[0], server_timeout, servers.closing, contact, settings.silent, servers.seek)
+            for _ in range(2)
         )
         registration = Registration(
             servers.control,

@@ -5,6 +5,7 @@
 - A worker fails: a warning; the others go on. Every worker fails: the job failed.
 - A script fails: the others go on, and the run ends with the script's exit code, whatever became of the job. A script
   may run on after the end of the job, and the run waits for it.
+- With replicas, the job succeeded when a server exits with 0; the loss of one server is a warning.
 - A process that is restarted (`pslab.launch.restarts`) counts as running.
 - A worker fails before it has joined and all others have joined: the job cannot start and fails.
 """
@@ -41,15 +42,20 @@ class RunResult:
 class ExitTracker:
     """Exits so far, recorded in order. `verdict` is None while the run goes on."""
 
-    def __init__(self, servers: list[str], workers: list[str], *, scripts: bool = False) -> None:
-        """Take the names of all processes, server 0 first. `scripts`: the workers are scripts of the user."""
+    def __init__(
+        self, servers: list[str], workers: list[str], *, scripts: bool = False, replicas: bool = False
+    ) -> None:
+        """Take the names of all processes, server 0 first. `scripts`: the workers are scripts of the user.
+        `replicas`: any server can end the job, and the loss of one is borne."""
         self._servers, self._workers, self._scripts = servers, workers, scripts
+        self._replicas = replicas
         self._exits: dict[str, int] = {}
 
     def exited(self, name: str, code: int) -> str | None:
         """Record an exit. Returns a warning if the run can go on without the process."""
         self._exits[name] = code
-        return f"{name} {end_text(code)}" if name in self._workers and code != 0 else None
+        borne = name in self._workers or (self._replicas and len(self._failed_servers) == 1)
+        return f"{name} {end_text(code)}" if borne and code != 0 else None
 
     def remaining(self) -> str:
         """Say how many workers still run, to complete a warning."""
@@ -97,6 +103,10 @@ class ExitTracker:
     @property
     def verdict(self) -> Verdict | None:
         first = self._exits.get(self._servers[0])
+        if self._replicas:
+            ended = [self._exits[name] for name in self._servers if name in self._exits]
+            if 0 in ended:
+                return Verdict(ExitCode.OK, "the job succeeded") if len(ended) == len(self._servers) else None
         if first == 0 or (first is None and self._only_first_counts):
             # Server 0 has the weights or reports that it has not; the loss of another server changes nothing.
             awaited = [*self._servers, *(self._workers if self._scripts else [])]
@@ -107,8 +117,8 @@ class ExitTracker:
                 more = f", and {len(failed) - 1} more failed" if failed[1:] else ""
                 return self._blame(failed[0], "the job succeeded, and a script did not", more)
             return Verdict(ExitCode.OK, "the job succeeded")
-        failed = [name for name in self._servers if self._exits.get(name, 0) != 0]
-        if failed:
+        failed = self._failed_servers
+        if len(failed) > self._replicas:
             culprit = self._cause(failed)
             return self._blame(culprit, "the job failed")
         if self.workers_over and len(self.failed_workers) == len(self._workers):
@@ -117,9 +127,13 @@ class ExitTracker:
         return None
 
     @property
+    def _failed_servers(self) -> list[str]:
+        return [name for name in self._servers if self._exits.get(name, 0) != 0]
+
+    @property
     def _only_first_counts(self) -> bool:
         """Whether all workers were told that the job succeeded, so that only server 0 is awaited."""
-        return self.workers_over and not self.failed_workers
+        return self.workers_over and not self.failed_workers and not self._replicas
 
     def _cause(self, failed: list[str]) -> str:
         """Return the server that failed first by itself; losing another server is a consequence, not a cause."""

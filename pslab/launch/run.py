@@ -72,7 +72,10 @@ class RealRun:
         # When each process was started, on the monotonic clock.
         self._started: dict[str, float] = {}
         self._addresses: dict[str, str] = {}
-        self._exits = ExitTracker(self._servers, self._workers, scripts=bool(experiment.job.script))
+        copies = experiment.cluster.replicas > 1
+        self._exits = ExitTracker(
+            self._servers, self._workers, scripts=bool(experiment.job.script), replicas=copies
+        )
         self._reserved: Reserved | None = None
         # Processes that found no place, with the reason.
         self._unplaced: dict[str, str] = {}
@@ -153,7 +156,10 @@ class RealRun:
             return verdict
         for name in self._workers:
             self._start_worker(name)
-        self._poller = StatusPoller(self._addresses[self._servers[0]], self._events, self._credentials)
+        # With replicas any server may come to lead.
+        several = self._experiment.cluster.replicas > 1
+        asked = [self._addresses[name] for name in (self._servers if several else self._servers[:1])]
+        self._poller = StatusPoller(asked, self._events, self._credentials)
         return None
 
     def _start_worker(self, name: str) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import grpc
 
@@ -132,10 +132,13 @@ def _explain(address: str, timeout: float, error: grpc.RpcError) -> str:
 
 
 class StatusPoller:
-    """A thread that asks about four times a second and puts the answers into `events`."""
+    """A thread that asks about four times a second and puts the answers into `events`. It asks the first address, and
+    the next one when that fails."""
 
-    def __init__(self, address: str, events: EventQueue, credentials: Credentials = NO_TLS) -> None:
-        self._client = StatusClient(address, timeout=1.0, credentials=credentials)
+    def __init__(
+        self, addresses: Sequence[str], events: EventQueue, credentials: Credentials = NO_TLS
+    ) -> None:
+        self._clients = [StatusClient(each, timeout=1.0, credentials=credentials) for each in addresses]
         self._events = events
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True)
@@ -145,12 +148,14 @@ class StatusPoller:
         """Stop, and return when no request is under way."""
         self._stopped.set()
         self._thread.join()
-        self._client.close()
+        for client in self._clients:
+            client.close()
 
     def _poll(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._events.put(StatusAnswer(self._client.ask()))
+                self._events.put(StatusAnswer(self._clients[0].ask()))
             except StatusError as error:
+                self._clients.append(self._clients.pop(0))
                 self._events.put(StatusFailure(str(error)))
             self._stopped.wait(INTERVAL)

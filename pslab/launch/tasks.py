@@ -87,10 +87,12 @@ class Tasks:
     def worker(self, name: str, addresses: Mapping[str, str]) -> Task:
         """Return a worker's task. A script keeps its own command line and gets its options in the environment."""
         index, job = self.workers.index(name), self._experiment.job
-        if not job.script:
-            return self._task(name, self._daemon(self._daemons.worker, self._place(index, addresses)), {})
         cluster = self._experiment.cluster
-        variables = {
+        copies = {"PS_REPLICAS": str(cluster.replicas)} if cluster.replicas > 1 else {}
+        if not job.script:
+            daemon = self._daemon(self._daemons.worker, self._place(index, addresses))
+            return self._task(name, daemon, copies)
+        variables = copies | {
             "PS_HOSTS": self.hosts(addresses),
             "PS_TASK_INDEX": str(index),
             "PS_WIRE_DTYPE": cluster.wire_dtype,

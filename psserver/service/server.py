@@ -16,6 +16,7 @@ from psserver.service.life.coordinating import Coordinating, lock_folder
 from psserver.service.life.following import Following
 from psserver.service.life.job_loop import Continuation, end_tasks
 from psserver.service.life.listeners import Listeners, Reminders, name_warning
+from psserver.service.life.replicating import Replicating
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.net.follow import FollowNobody
@@ -30,6 +31,8 @@ from psserver.service.net.services import (
     add_services,
     methods,
 )
+from psserver.service.replicas.links import Links, NoReplicas
+from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from pswire.addresses import Address
@@ -60,7 +63,12 @@ class Server:
         self.continuation = Continuation(settings.hosts, settings.moved, settings.recover)
         self._announce = announce
         self.owner = Owner()
-        self.host = ShardHost(settings.task_index, settings.host, self.owner)
+        # With replicas the model has one part, on each server that has a copy.
+        self.host = (
+            ReplicatedHost(0, settings.host, self.owner)
+            if settings.replicas > 1
+            else ShardHost(settings.task_index, settings.host, self.owner)
+        )
         if settings.out is not None:
             self.host.saver.store = Store(settings.out / CHECKPOINTS)
         self.watch = self.host.watch
@@ -71,6 +79,7 @@ class Server:
         # Server 0 coordinates; any other server follows.
         self._coordinating: Coordinating | None = None
         self.following: Following | None = None
+        self._replicating: Replicating | None = None
         self._lock: FolderLock | None = None
 
     def run(self) -> ExitCode:
@@ -103,7 +112,8 @@ class Server:
     @property
     def job(self) -> Job | None:
         """The job, on task 0, once it is made."""
-        return None if self._coordinating is None else self._coordinating.job
+        role = self._coordinating or self._replicating
+        return None if role is None else role.job
 
     @property
     def metrics_port(self) -> int | None:
@@ -150,8 +160,11 @@ class Server:
             if self.listeners.metrics is not None:
                 self.listeners.metrics.close()
 
-    def _take_role(self) -> Coordinating | Following:
+    def _take_role(self) -> Coordinating | Following | Replicating:
         settings, host, continuation = self.settings, self.host, self.continuation
+        if isinstance(host, ReplicatedHost):
+            self._replicating = Replicating(settings, host, continuation, self._announce, self._exchange)
+            return self._replicating
         if settings.task_index:
             self.following = Following(settings, host, continuation, self._announce, self._out)
             return self.following
@@ -173,10 +186,14 @@ class Server:
         rpc = Registration(self.watch, self.listeners.patience, self.authorizer)
         if self._coordinating is not None:
             services[COORDINATOR.full_name] = methods(COORDINATOR, rpc, self._coordinating.rpc)
+        replicas: Links | NoReplicas = NoReplicas()
+        if self._replicating is not None:
+            services[COORDINATOR.full_name] = methods(COORDINATOR, rpc, self._replicating.rpc)
+            replicas = self._replicating.links
         follow = FollowNobody() if self.following is None else self.following.rpc
         self._exchange.decider = None if self.job is None else self.job.decider
         payloads = (PushRpc(self.host), PullRpc(self.host), self._exchange)
-        services[SHARD.full_name] = methods(SHARD, rpc, *payloads, follow)
+        services[SHARD.full_name] = methods(SHARD, rpc, *payloads, follow, replicas)
         return await add_services(served, services, rpc)
 
     def _announce_ready(self, address: Address) -> None:

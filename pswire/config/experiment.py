@@ -97,6 +97,7 @@ class Experiment(Section):
             self._check_script()
         self._check_members()
         self._check_evaluations()
+        self._check_replicas()
         beyond = sorted(number for number in self.workers if not 0 <= number < self.cluster.workers)
         if beyond:
             raise PydanticCustomError(
@@ -146,6 +147,25 @@ class Experiment(Section):
                     "range",
                     "cluster.{key}: expected room for the {needed} workers that the start waits for, got {most}",
                     {"key": key, "needed": needed, "most": most},
+                )
+
+    def _check_replicas(self) -> None:
+        """Refuse what servers with replicas do not do."""
+        cluster, run = self.cluster, self.run
+        if cluster.replicas == 1:
+            return
+        for said, key, expected, got in (
+            (cluster.servers != 3, "cluster.servers", "3: two hold copies, and one votes", cluster.servers),
+            (bool(run.checkpoint_every), "run.checkpoint_every", "none", run.checkpoint_every),
+            (run.engine != "local", "run.engine", "local: the servers share a clock and a disk", run.engine),
+            (cluster.metrics, "cluster.metrics", "false", "true"),
+            (self.optimizer.name == FROM_JOB, "optimizer.name", "the optimizer's name", FROM_JOB),
+            (bool(self.policy.then), "policy.then", "one policy", "a change of it"),
+        ):
+            if said:
+                context = {"key": key, "expected": expected, "got": got}
+                raise PydanticCustomError(
+                    "replicas", "{key}: with cluster.replicas = 2 expected {expected}, got {got}", context
                 )
 
     def _check_script(self) -> None:

@@ -111,6 +111,11 @@ class ClusterSection(Section):
     """seconds that a lost server has to come back, after which the job continues from its newest checkpoint; 0: its
     loss ends the job; `auto`: 60 if checkpoints are taken"""
 
+    replicas: Annotated[int, Field(ge=1, le=2), Flag((SERVER, RUN), metavar="1|2")] = 1
+    """2: server 0 and server 1 each hold the whole job, and server 2 votes, so that the job goes on without going back
+    when one of these three dies. On one machine only, without checkpoints, tables, TLS and local rules
+    ([Replicas](../recovery.md#replicas))"""
+
     nonfinite_limit: Annotated[int, Field(ge=1, le=2**31), Flag((SERVER,))] = 10
     """number of consecutive updates refused as not finite after which the job ends (exit code 8)"""
 
@@ -167,9 +172,11 @@ class ClusterSection(Section):
 
     @property
     def written(self) -> dict[str, Any]:
-        """The keys of a resolved file; `hosts` and `place` are left out at their defaults."""
+        """The keys of a resolved file; `hosts`, `place` and `replicas` are left out at their defaults."""
         unsaid = {
-            name for name in ("hosts", "place") if getattr(self, name) == getattr(ClusterSection(), name)
+            name
+            for name in ("hosts", "place", "replicas")
+            if getattr(self, name) == getattr(ClusterSection(), name)
         }
         return self.model_dump(exclude=unsaid)
 

@@ -93,7 +93,7 @@ class Backoff:
 
     `closing`: set by any thread when nobody needs the answer any more. `contact`: None if TLS cannot be the reason.
     `silent`: servers that were said to be silent; shared by all backoffs of a session, so that it says each once. All
-    else belongs to the thread that calls.
+    else belongs to the thread that calls. `seek`: looks for the server elsewhere; True once it is found.
     """
 
     server: int
@@ -102,6 +102,7 @@ class Backoff:
     closing: threading.Event
     contact: Contact | None = None
     silent: "dict[str, Backoff]" = field(default_factory=dict)
+    seek: Callable[[], bool] | None = None
     _began: float | None = None
     _pause: float = FIRST_PAUSE
 
@@ -144,6 +145,12 @@ class Backoff:
                 "(--ps-hosts, PS_HOSTS, hosts=)?"
             )
         self._log_first(name, why)
+        if self.seek is not None:
+            # Others know who has taken its place, within a second or two.
+            if not self.seek():
+                self.closing.wait(FIRST_PAUSE * random.uniform(0.8, 1.2))
+            self._pause = 2 * FIRST_PAUSE
+            return
         # Jitter keeps workers that lost a server together from coming back together.
         self.closing.wait(self._pause * random.uniform(0.8, 1.2))
         self._pause = min(2 * self._pause, LONGEST_PAUSE)

@@ -106,6 +106,8 @@ class ShardClient:
         # Arrays that held earlier versions: the system would have to clear the pages of new ones. `append` and `pop`
         # of a list are atomic, so the reader may return an array without the turn.
         self._spare: list[NDArray[Any]] = []
+        # As of `Backoff`: the session's thread finds this server elsewhere, and tells `move`.
+        self.seek: Callable[[], bool] | None = None
 
     # Membership and place
 
@@ -447,5 +449,11 @@ class ShardClient:
     def _backoff(self) -> Backoff:
         settings = self._settings
         return Backoff(
-            self.server, self.address, settings.patience, self._closing, self._contact, settings.silent
+            self.server,
+            self.address,
+            settings.patience,
+            self._closing,
+            self._contact,
+            settings.silent,
+            self.seek,
         )

@@ -16,6 +16,7 @@ from pswire.security.credentials import Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.connecting import open_channel
 from pswire.v1 import coordinator_pb2 as pb
+from psworker.control.leader import Leader
 from psworker.data.shard_client import Settings, ShardClient
 from psworker.errors import SessionError, Unreachable
 
@@ -31,7 +32,8 @@ class ShardGroup:
     session ends or the job has failed.
     """
 
-    def __init__(self, hosts: tuple[Address, ...], settings: Settings) -> None:
+    def __init__(self, hosts: tuple[Address, ...], settings: Settings, *, replicas: bool = False) -> None:
+        """`replicas`: one part, which one of `hosts` serves at a time."""
         self._settings = settings
         self.closing, self.pointless = threading.Event(), threading.Event()
         # The session sets these three. Why a server does not answer, judged by what else is known:
@@ -41,7 +43,16 @@ class ShardGroup:
         # Called with the transport to each server when one changes.
         self.on_transport: Callable[[Sequence[str]], object] = lambda kinds: None
         # Data has a connection of its own to each server, so that control messages never queue behind payloads.
-        self.control = _channel(hosts[0], CHANNEL_OPTIONS(UNKNOWN_TIMEOUT), settings.credentials)
+        self.control: grpc.Channel
+        # Looks for the coordinator elsewhere; None where it cannot be.
+        self.seek: Callable[[], bool] | None = None
+        if replicas:
+            leader = self.control = Leader(hosts, lambda each: _control(each, settings.credentials))
+            self.seek = leader.seek
+            leader.watch(self.closing)
+            hosts = hosts[:1]
+        else:
+            self.control = _control(hosts[0], settings.credentials)
         self._channels: list[grpc.Channel] = []
         self.shards: list[ShardClient] = []
         # The servers' addresses by the newest Join.
@@ -101,6 +112,8 @@ class ShardGroup:
                     server, address, channel, settings, self.pointless, lambda ticket: self.void(ticket)
                 )
             )
+        for shard in self.shards:
+            shard.seek = None if self.seek is None else lambda: False
         threading.Thread(target=self._watch, args=(settings.silence,), name="transports", daemon=True).start()
 
     def _open(self, address: Address, options: Options) -> grpc.Channel:
@@ -144,6 +157,10 @@ class ShardGroup:
             self._pool.shutdown(wait=False)
         for channel in (self.control, *self._channels):
             channel.close()
+
+
+def _control(address: Address, credentials: Credentials) -> grpc.Channel:
+    return _channel(address, CHANNEL_OPTIONS(UNKNOWN_TIMEOUT), credentials)
 
 
 def _channel(address: Address, options: Options, credentials: Credentials) -> grpc.Channel:

@@ -43,9 +43,9 @@ def test_reflection_lists_the_services(cluster: Cluster) -> None:
     [
         (
             "pswire.v1.Coordinator",
-            ["Join", "Session", "Status", "GatherEpoch", "Note", "ChangePolicy", "Locate"],
+            [*"Join Session Status GatherEpoch Note ChangePolicy Locate FindCoordinator".split()],
         ),
-        ("pswire.v1.Shard", ["Push", "Pull", "Exchange", "Follow"]),
+        ("pswire.v1.Shard", ["Push", "Pull", "Exchange", "Follow", "Replicate"]),
     ],
 )
 def test_reflection_describes_them(cluster: Cluster, service: str, methods: list[str]) -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from psserver.coordinator import Coordinator, JoinDeferred, JoinRefused, Output, Record
+from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.optimizers import Optimizer
-from psserver.policies import advice
+from psserver.policies import Policy, advice
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.log_file import LogError
 from psserver.service.job.routes import Routes
@@ -118,7 +119,7 @@ class Decider:
         self.failure: Failure | None = None
         self.began = time.monotonic()
         self.assurance = ShardBounds(policy.tensors, agreement.optimizer)
-        self.coordinator = Coordinator(terms, policy, self.began, self.assurance)
+        self.coordinator = self._begun(terms, policy)
         self.trials = TrialAnswers(terms.servers)
         self._measures = Measures(terms.servers)
         host.orders.measured = lambda version, square: self.measured(0, version, square)
@@ -130,6 +131,9 @@ class Decider:
         # None if the job takes no checkpoints.
         self.checkpoints: Checkpoints | None = None
         self._tell_over = tell_over
+
+    def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
+        return Coordinator(terms, policy, self.began, self.assurance)
 
     def open(self, optimizer: Optimizer | None) -> None:
         """Write the log's first entry."""
@@ -167,24 +171,28 @@ class Decider:
         """Take a request of that incarnation of a worker; `ordinary` and `norm` as for `Coordinator.handle`."""
         self.input(lambda c, now: c.handle(worker, incarnation, request, now, ordinary=ordinary, norm=norm))
 
+    async def take(
+        self, worker: str, incarnation: int, commit: protocol.Commit, *, ordinary: bool, norm: float
+    ) -> None:
+        """Take a commit, as `handle`. Returns when its answer may be told."""
+        self.handle(worker, incarnation, commit, ordinary=ordinary, norm=norm)
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """The stop of the job, once it may be told."""
+        return self.coordinator.stopped
+
+    async def settled(self) -> bool:
+        """Wait until everything decided so far may be told. Returns False if that cannot be."""
+        return await self.flushing.written()
+
     def step(self, decide: Callable[[], list[Output]]) -> None:
         """Decide, write, send. A failure ends the job; JoinRefused and JoinDeferred are answers, with nothing
         changed."""
         if self.failure is not None:
             return
         try:
-            outputs = decide()
-            if self._deferred is not None:
-                outputs = self._release_deferred(outputs)
-            written = self.routes.write(outputs)
-            if written.orders:
-                self.flushing.taken()
-            self.routes.send(written, self.coordinator.version)
-            for trial in written.trials:
-                self.trials.expect(trial.number, time.monotonic())
-                self.routes.ask(trial, self.tried)
-            if self.checkpoints is not None:
-                self._save(outputs)
+            self._decided(decide())
         except (JoinRefused, JoinDeferred):
             raise
         except LogError as error:
@@ -192,9 +200,25 @@ class Decider:
         except Exception as error:
             log.exception("a decision of the job failed", extra=event("decision_failed"))
             self.fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
-        else:
-            if self.coordinator.over:
-                self._end()
+
+    def _decided(self, outputs: list[Output]) -> None:
+        self._carry_out(outputs, self.coordinator.version)
+        if self.coordinator.over:
+            self._end()
+
+    def _carry_out(self, outputs: list[Output], version: int) -> None:
+        """Write and send. `version`: the newest after these outputs. Raises LogError."""
+        if self._deferred is not None:
+            outputs = self._release_deferred(outputs)
+        written = self.routes.write(outputs)
+        if written.orders:
+            self.flushing.taken()
+        self.routes.send(written, version)
+        for trial in written.trials:
+            self.trials.expect(trial.number, time.monotonic())
+            self.routes.ask(trial, self.tried)
+        if self.checkpoints is not None:
+            self._save(outputs)
 
     def execute(self) -> None:
         """Execute the orders of this server's shard."""

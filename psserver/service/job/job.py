@@ -142,11 +142,12 @@ class Job:
         over: Callable[[], object],
         flush: LogFlush,
         security: str = "",
+        deciding: Callable[..., Decider] = Decider,
     ) -> None:
-        """`security`: how its servers are protected, for the summary."""
+        """`security`: how its servers are protected, for the summary. `deciding`: makes the decider."""
         self.host, self.security = host, security
         self.agreement = Agreement(terms, policy, optimizer)
-        self.decider = decider = Decider(self.agreement, host, run_log, flush, over)
+        self.decider = decider = deciding(self.agreement, host, run_log, flush, over)
         self.routes, self.flushing, self.began = decider.routes, decider.flushing, decider.began
         self.capacity = capacity(host.memory.ledger.limit)
         self.servers = SilentServers(decider)
@@ -203,7 +204,7 @@ class Job:
         """Return the stop, once the job has stopped."""
         if self.decider.failure is not None:
             return self.routes.stop_notice(self.decider.failure.reason)
-        stopped = self.coordinator.stopped
+        stopped = self.decider.stopped
         if stopped is None:
             return None
         return protocol.Stop(stopped.reason, stopped.version, stopped.in_order, 0)

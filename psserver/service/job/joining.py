@@ -91,8 +91,7 @@ class JobModel:
             deltas=number_of(agreement.deltas),
             tables=tables_to_json(plan.tables),
         )
-        for follower in decider.routes.followers:
-            follower.configure(message)
+        decider.routes.configure(message)
         self._announce(plan)
 
 

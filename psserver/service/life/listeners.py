@@ -65,7 +65,9 @@ class Listeners:
     def bind_grpc(self) -> tuple[grpc.aio.Server, Address]:
         """Listen for gRPC; return the server and its address with the real port. Within the loop. Raises BindError."""
         settings = self._settings
-        options = SERVER_OPTIONS(settings.terms.worker_timeout, liveness=settings.task_index == 0)
+        options = SERVER_OPTIONS(
+            settings.terms.worker_timeout, liveness=settings.task_index == 0 or settings.replicas > 1
+        )
         served = self.grpc = grpc.aio.server(options=options, maximum_concurrent_rpcs=int(CALLS.value))
         own = settings.hosts[settings.task_index]
         port = listen(served, Address(settings.bind, own.port), settings.credentials)

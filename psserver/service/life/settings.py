@@ -77,6 +77,8 @@ class ServerSettings:
     log_flush: LogFlush = LogFlush()
     # Credentials of everything that it listens on and connects to.
     credentials: Credentials = NO_TLS
+    # Copies of the coordinator and of the model.
+    replicas: int = 1
     # The repeated warning of a server that others reach without protection.
     exposure: str | None = None
 

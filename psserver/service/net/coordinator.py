@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import time
+from collections.abc import Callable
 
 import grpc
 
@@ -78,15 +79,17 @@ class CoordinatorRpc:
         names: Names | None = None,
         security: str = "",
         folder: str = "",
+        copies: Callable[[], tuple[list[pb.ServerStatus], str]] | None = None,
     ) -> None:
         """`moved`: servers at other addresses than workers were given. `succession`: decides which job follows.
-        `names`: owners of worker names. `security`, `folder`: shown by Status."""
+        `names`: owners of worker names. `security`, `folder`: shown by Status. `copies`: the servers of a job with
+        replicas, and a sentence about them."""
         self._job = job
         self._folder = folder
         # When a client last asked for log entries.
         self._followed = -math.inf
         self._names = names or Names()
-        self._security = security
+        self._security, self._copies = security, copies
         self._addresses = addresses
         self._moves = moves
         self._moved = [str(each) if n in moved else "" for n, each in enumerate(addresses)] if moved else []
@@ -167,7 +170,7 @@ class CoordinatorRpc:
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
-        if not await self._job.flushing.written():
+        if not await self._job.decider.settled():
             raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
         self._joins.record(member.worker)
         self._names.claim(call.caller.peer, member.worker)
@@ -285,6 +288,11 @@ class CoordinatorRpc:
         address = self._moves.locate(claimed, call.when_over)
         return pb.LocateReply(job=self._job.terms.job, address=str(address))
 
+    async def find_coordinator(
+        self, request: pb.FindCoordinatorRequest, call: Call
+    ) -> pb.FindCoordinatorReply:
+        return pb.FindCoordinatorReply(address=str(self._addresses[0]))
+
     # Operators
 
     async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
@@ -370,7 +378,12 @@ class CoordinatorRpc:
             )
             for follower in job.routes.followers
         ]
-        reply.servers.extend([own, *others])
+        if self._copies is None:
+            reply.servers.extend([own, *others])
+        else:
+            servers, sentence = self._copies()
+            reply.servers.extend(servers)
+            reply.note = "; ".join(filter(None, (reply.note, sentence)))
         if request.HasField("entries_from"):
             records = job.routes.tail.since(request.entries_from)
             reply.entries.extend(lines(records))

@@ -120,7 +120,7 @@ class ExchangeRpc:
         if request.HasField("commit"):
             await self._commit(request, slot, ahead, attachment if request.in_place else None, stream)
         else:
-            await stream.send(message(receipt=host.receipt(slot)))
+            await stream.send(message(receipt=await host.receipt(slot)))
 
     async def _commit(
         self,
@@ -146,7 +146,7 @@ class ExchangeRpc:
         outboxes = decider.routes.outboxes
         outbox, inline = outboxes.begin_inline(hello.worker, hello.incarnation, hello.session)
         try:
-            decider.handle(hello.worker, hello.incarnation, taken, ordinary=slot.ordinary, norm=norm)
+            await decider.take(hello.worker, hello.incarnation, taken, ordinary=slot.ordinary, norm=norm)
             notices = await inline.take(wait_for_grant=commit.ready)
             if not await decider.flushing.written():
                 inline.forget()

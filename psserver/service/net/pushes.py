@@ -276,7 +276,7 @@ class PushRpc:
         finally:
             if not finished:
                 incoming.give_up()
-        await call.reply(shard_pb2.PushReply(receipt=self._host.receipt(incoming.finish())))
+        await call.reply(shard_pb2.PushReply(receipt=await self._host.receipt(incoming.finish())))
 
     async def _following(self, call: Call) -> frames.ChunkView:
         message = await call.receive()

@@ -89,6 +89,8 @@ class Executor:
         # Nothing may write to it until `copied` is called.
         self.save: Callable[[int, Shard], bool] = lambda _, __: False
         self._copying = False
+        # Nobody reads here: versions that are pinned for readers go when an update needs their buffer.
+        self.unread_goes = False
         # An order waits for that copy.
         self._waits_for_copy = False
 
@@ -237,6 +239,10 @@ class Executor:
         if blocked:
             self._state.end_reads(shard)
             blocked = shard.blocked(order)
+        if blocked and self.unread_goes:
+            shard.evict()
+            self._evicted()
+            blocked = False
         if blocked and self._deadline is None:
             shard.arena.evict_unpinned()
             self._evicted()

@@ -168,7 +168,7 @@ class ShardHost:
 
     # Pushes
 
-    def receipt(self, slot: Slot) -> bytes:
+    async def receipt(self, slot: Slot) -> bytes:
         """Return the receipt of a finished push, which its worker needs for the commit."""
         ordinary, squares = slot.ordinary, slot.squares
         return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=ordinary, squares=squares)

@@ -1,0 +1,353 @@
+"""A server of a job with replicas: it leads, follows, or votes, until the job is over."""
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+import grpc
+
+from psserver.replication import begin, first_config, majority, restart
+from psserver.service.errors import Refused
+from psserver.service.guard.authorization import Names
+from psserver.service.job.job import Job
+from psserver.service.job.log_file import LogError
+from psserver.service.job.run_log import RunLog
+from psserver.service.life.coordinating import lock_folder
+from psserver.service.life.job_loop import Continuation, JobLoop
+from psserver.service.life.moves import Moves
+from psserver.service.life.results import Results
+from psserver.service.life.settings import Announce, ServerSettings
+from psserver.service.life.successor import Succession
+from psserver.service.net.coordinator import CoordinatorRpc
+from psserver.service.net.exchange import ExchangeRpc
+from psserver.service.net.registration import Call
+from psserver.service.replicas.copy import Copy, OtherSettingsError
+from psserver.service.replicas.disk import Promises
+from psserver.service.replicas.links import Links, Listener
+from psserver.service.replicas.log import fence
+from psserver.service.replicas.payloads import ReplicatedHost
+from psserver.service.replicas.shell import LOOK, Shell
+from pswire.exits import ExitCode
+from pswire.logs.events import event
+from pswire.model.plan import Plan
+from pswire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger("ps-server")
+
+#: Servers with a copy, and all servers. The others vote.
+HOLDERS: Final = (0, 1)
+SERVERS: Final = 3
+# Least seconds that a server waits without hearing of a primary, and between two warnings of servers not yet there.
+LEAST_PATIENCE, WARN_EVERY = 60.0, 10.0
+
+
+class Replicating:
+    """The role of each server of a job with replicas. `rpc`: what workers and observers call; `links`: the method
+    Replicate. The loop's thread owns it."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        host: ReplicatedHost,
+        continuation: Continuation,
+        announce: Announce,
+        exchange: ExchangeRpc,
+    ) -> None:
+        """Raises FolderError, LogError."""
+        assert settings.out is not None
+        self._settings, self._host, self._announce = settings, host, announce
+        self._continuation, self._exchange = continuation, exchange
+        self._ending: tuple[ExitCode, str] | None = None
+        # Why this server ends; and whether it has ended the job.
+        self._reason, self._concluded = "", False
+        self._heard = time.monotonic()
+        index, out = settings.task_index, settings.out
+        listener = Listener(
+            self._receive, lambda item, body: self._shell.hold(item, body), self._broke, self._ends
+        )
+        self.links = Links(index, continuation.hosts, settings.job_secret, listener)
+        promises, first = Promises(out, index), first_config(HOLDERS)
+        former = promises.read()
+        if former is None:
+            incarnation, replica = 0, begin(index, SERVERS, first)
+            if index == 0:
+                lock_folder(settings)
+        else:
+            incarnation = former[0] + 1
+            replica = restart(index, SERVERS, incarnation, False, former[1])
+        promises.write(incarnation, replica.disk)
+        self._shell = Shell(
+            replica, self.links, lambda disk: promises.write(incarnation, disk), formed=former is not None
+        )
+        self._copy = self._shell.machine = Copy(
+            settings, host, self._shell, continuation.wake.set, self._planned
+        )
+        if replica.leads:
+            self._copy.begin(RunLog(out, check=fence(out), rescue=settings.rescue))
+        self.rpc = Gate(self)
+
+    @property
+    def job(self) -> Job | None:
+        """The job, if this server leads it."""
+        return self._copy.job if self._copy.leads else None
+
+    async def run(self) -> ExitCode:
+        """Run until the job is over, another server has taken this one's place, or a signal comes."""
+        settings = self._settings
+        self.links.start(settings.terms.worker_timeout, settings.credentials)
+        tasks = [asyncio.create_task(self._pass_time())]
+        if self._shell.replica.holds:
+            tasks.append(asyncio.create_task(self._copy.follow()))
+        # The job's, from its last primary to all others.
+        last: ExitCode | None = None
+        try:
+            code = await self._follow()
+            if code is None:
+                code = await self._lead()
+                last = code if self._concluded else None
+            return code
+        finally:
+            for task in tasks:
+                task.cancel()
+            await self.links.close(last, self._reason)
+
+    # Following and voting
+
+    async def _follow(self) -> ExitCode | None:
+        """Wait for the end, or until this server leads: then return None."""
+        going, copy = self._continuation, self._copy
+        while not copy.leads:
+            if going.signal is not None:
+                await self._wait_for_the_end()
+            found = self._over()
+            if found is not None:
+                return self._stopped(*found)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(going.wake.wait(), 1.0)
+            going.wake.clear()
+        return None
+
+    def _over(self) -> tuple[ExitCode, str] | None:
+        """Return why this server ends, if it does."""
+        copy, signal = self._copy, self._continuation.signal
+        if self._ending is not None:
+            return self._ending
+        if signal is not None:
+            code = ExitCode.INTERRUPTED if signal == "SIGINT" else ExitCode.TERMINATED
+            return code, f"stopped by {signal}"
+        if isinstance(copy.failure, OtherSettingsError):
+            return ExitCode.USAGE, str(copy.failure)
+        if isinstance(copy.failure, LogError):
+            return copy.failure.code, str(copy.failure)
+        if copy.failure is not None:
+            return ExitCode.INTERNAL, f"this copy cannot go on: {copy.failure}"
+        if copy.deposed:
+            return ExitCode.REFUSED, f"this copy counts no more since epoch {copy.deposed}"
+        patience = max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
+        if time.monotonic() - self._heard > patience:
+            return ExitCode.UNREACHABLE, f"no other server of the job was heard for {patience:g} s"
+        return None
+
+    async def _wait_for_the_end(self) -> None:
+        """A signal usually reaches all servers of a job, and the primary needs this one until it has ended."""
+        loop = self._host.owner.loop
+        limit = loop.time() + self._settings.terms.worker_timeout
+        while self._ending is None and loop.time() < limit and self._heard_lately:
+            await asyncio.sleep(LOOK)
+
+    @property
+    def _heard_lately(self) -> bool:
+        return time.monotonic() - self._heard < 1.0
+
+    # Leading
+
+    async def _lead(self) -> ExitCode:
+        settings, going, job = self._settings, self._continuation, self._copy.job
+        assert job is not None
+        self._exchange.decider = job.decider
+        self.rpc.open(self._coordinator_rpc(job))
+        job.routes.run_log.write_address(str(going.hosts[settings.task_index]))
+        results = Results(job)
+        life = JobLoop(
+            job,
+            settings.process.wait_warning,
+            going.wake,
+            lambda: going.signal,
+            lambda: bool(self._copy.deposed),
+        )
+        await life.watch(results)
+        if self._copy.deposed:
+            self.rpc.close()
+            return self._stopped(
+                ExitCode.REFUSED,
+                f"server {self._shell.replica.disk.config.primary} has taken this server's place, in epoch "
+                f"{self._copy.deposed}: nothing that this one took since counts, and nothing of it is lost",
+            )
+        if job.decider.stopped is None and job.decider.failure is None:
+            return self._stopped(
+                ExitCode.UNREACHABLE,
+                f"stopped by {going.signal} without a majority of the servers: the job has no end here",
+            )
+        return await self._conclude(job, results)
+
+    async def _conclude(self, job: Job, results: Results) -> ExitCode:
+        """Write what is kept of a job that is over; return its exit code."""
+        job.decider.write_or_fail(job.routes.run_log.flush)
+        if job.decider.failure is not None and job.decider.failure.code == ExitCode.REFUSED:
+            return self._stopped(ExitCode.REFUSED, job.decider.failure.reason)
+        code = await results.conclude()
+        self._concluded, stopped = True, job.stopped()
+        self._reason = "the job is over" if stopped is None else stopped.reason
+        ended = {"version": job.coordinator.version, "out": str(self._settings.out)}
+        return self._stopped(code, self._reason, ended)
+
+    def _coordinator_rpc(self, job: Job) -> CoordinatorRpc:
+        settings, hosts = self._settings, self._continuation.hosts
+        own = (hosts[settings.task_index],)
+        moves = Moves(job, own[0], settings.job_secret, False, lambda server, address: None)
+        out = settings.out
+        succession = Succession(job, False, out, 1, self._continuation.wake.set, settings.behind)
+        # Workers were told other addresses than this server's, if another one was the first primary.
+        moved = frozenset({0})
+        place = "" if out is None else str(out.absolute())
+        return CoordinatorRpc(
+            job, own, moves, moved, succession, Names(frozenset()), settings.security, place, self.copies
+        )
+
+    # All of them
+
+    def _receive(self, sender: int, message: Any) -> None:
+        self._heard = time.monotonic()
+        self._shell.receive(sender, message)
+        self._copy.look()
+
+    def _broke(self, server: int) -> None:
+        self._shell.broke(server)
+        self._shell.tick()
+
+    def _ends(self, sender: int, code: ExitCode, reason: str) -> None:
+        # One that was replaced, and does not know it, says nothing about the job.
+        if not self._copy.leads and sender == self._shell.replica.disk.config.primary:
+            self._ending = code, reason
+            self._continuation.wake.set()
+
+    async def _pass_time(self) -> None:
+        warn_at = time.monotonic() + WARN_EVERY
+        while True:
+            self._shell.tick()
+            self._copy.look()
+            if not self._shell.formed and time.monotonic() >= warn_at:
+                warn_at = time.monotonic() + WARN_EVERY
+                missing = sorted(set(self.links.links) - self.links.met)
+                fields = event("replicas_missing", servers=missing)
+                log.warning(
+                    "waiting for server %s: nothing is decided before all servers were here once",
+                    ", ".join(map(str, missing)),
+                    extra=fields,
+                )
+            await asyncio.sleep(LOOK)
+
+    def _planned(self, plan: Plan) -> None:
+        self._announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
+
+    def _stopped(self, code: ExitCode, reason: str, more: dict[str, Any] | None = None) -> ExitCode:
+        self._reason = reason
+        self._announce("stopped", {"reason": reason, "exit_code": int(code), **(more or {})})
+        return code
+
+    # What is shown
+
+    def found(self) -> pb.FindCoordinatorReply:
+        """Return who leads, as far as this server knows."""
+        config, watch = self._shell.replica.disk.config, self._shell.watch
+        leader = self._settings.task_index if self._copy.leads else watch.primary
+        if leader is None or self._copy.deposed:
+            return pb.FindCoordinatorReply(epoch=config.epoch)
+        return pb.FindCoordinatorReply(address=str(self.links.hosts[leader]), epoch=config.epoch)
+
+    def copies(self) -> tuple[list[pb.ServerStatus], str]:
+        """Return each server with its role, and a sentence about what one more loss would mean."""
+        replica, now = self._shell.replica, time.monotonic()
+        members = {each.server for each in replica.disk.config.members}
+        found = []
+        for server, address in enumerate(self.links.hosts):
+            own = server == replica.server
+            if own:
+                state = "leads"
+            elif not self.links.links[server].up or (
+                # One that votes has nothing to say.
+                server in members and self._shell.watch.silent(server, now)
+            ):
+                state = "lost"
+            else:
+                state = "in sync" if server in members else "votes"
+            found.append(
+                pb.ServerStatus(
+                    task_index=server,
+                    address=str(address),
+                    state=state,
+                    bytes=self._host.nbytes if own or server in members else 0,
+                    executed=self._host.state.executed if own else 0,
+                )
+            )
+        here = sum(each.state != "lost" for each in found)
+        epoch = f"epoch {self._copy.epoch}"
+        if len(members) < len(HOLDERS):
+            return found, f"{epoch}; one copy is left: its loss would end the job"
+        if here < SERVERS and here == majority(SERVERS):
+            return found, f"{epoch}; one more loss would stop the job"
+        return found, epoch
+
+
+class Gate:
+    """The coordinator's methods on every server of a job with replicas: those of the one that leads, else refusals."""
+
+    def __init__(self, role: Replicating) -> None:
+        self._role = role
+        self._open: CoordinatorRpc | None = None
+
+    def open(self, rpc: CoordinatorRpc) -> None:
+        self._open = rpc
+
+    def close(self) -> None:
+        self._open = None
+
+    @property
+    def _rpc(self) -> CoordinatorRpc:
+        if self._open is None:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "this server does not lead the job: wait")
+        return self._open
+
+    async def session(self, call: Call) -> None:
+        await self._rpc.session(call)
+
+    def weigh_join(self, request: pb.JoinRequest, call: Call) -> None:
+        self._rpc.weigh_join(request, call)
+
+    async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinReply:
+        return await self._rpc.join(request, call)
+
+    async def gather_epoch(self, request: pb.GatherEpochRequest, call: Call) -> pb.GatherEpochReply:
+        return await self._rpc.gather_epoch(request, call)
+
+    async def locate(self, request: pb.LocateRequest, call: Call) -> pb.LocateReply:
+        return await self._rpc.locate(request, call)
+
+    async def find_coordinator(
+        self, request: pb.FindCoordinatorRequest, call: Call
+    ) -> pb.FindCoordinatorReply:
+        return self._role.found()
+
+    async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
+        return await self._rpc.note(request, call)
+
+    async def change_policy(self, request: pb.ChangePolicyRequest, call: Call) -> pb.ChangePolicyReply:
+        raise Refused(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "a job with replicas keeps its policy: expected no change while it runs",
+        )
+
+    async def status(self, request: pb.StatusRequest, call: Call) -> pb.StatusReply:
+        return await self._rpc.status(request, call)

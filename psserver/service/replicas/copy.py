@@ -1,0 +1,257 @@
+"""The job on one server: a primary takes inputs and payloads, a follower takes again what the primary took."""
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from psserver.optimizers import build as build_optimizer
+from psserver.receipts import new_secret
+from psserver.replication import Config
+from psserver.service.errors import Refused
+from psserver.service.job.job import Job
+from psserver.service.job.joining import JobModel
+from psserver.service.job.run_log import RunLog
+from psserver.service.life.settings import ServerSettings
+from psserver.service.net.loop import settle
+from psserver.service.replicas import inputs, payloads
+from psserver.service.replicas.deciding import ReplicatedDecider
+from psserver.service.replicas.log import FollowersLog
+from psserver.service.replicas.shell import Shell
+from pswire.logs.events import event
+from pswire.messages import specs_from_wire
+from pswire.model.plan import Plan, make_plan
+from pswire.model.tables import tables_from_text
+from pswire.transport.wire import deltas_numbered
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+# The first byte of an item: the job's beginning, inputs, or a payload.
+_BEGINNING, _INPUTS, _PAYLOAD = b"b", b"i", b"p"
+#: Seconds that the shard may take to execute what a payload waits for.
+PATIENCE: Final = 3600.0
+
+
+class OtherSettingsError(Exception):
+    """This server was started with other options than the primary."""
+
+
+class Copy:
+    """What the log of the job is for, on a server that has a copy. The loop's thread owns it.
+
+    `job`: None before the log has begun. `leads`: whether this server takes inputs. `epoch`: in which it does.
+    `changed`: called when it leads, or leads no more; `deposed`: in which epoch another server began to lead.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        host: payloads.ReplicatedHost,
+        shell: Shell,
+        changed: Callable[[], object],
+        announce: Callable[[Plan], None],
+    ) -> None:
+        self._settings, self._host, self._shell = settings, host, shell
+        self._changed, self._announce = changed, announce
+        self.job: Job | None = None
+        self.leads, self.epoch, self.deposed = False, 0, 0
+        self.failure: Exception | None = None
+        # How many items are executed here, and how many may be.
+        self._executed = self._upto = 0
+        # A primary's: what to do with each item once it is stable, from number `_executed` on; and who waits.
+        self._held: deque[Callable[[], None]] = deque()
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._activated: Config | None = None
+        self._more = asyncio.Event()
+        self._decider: ReplicatedDecider | None = None
+        host.stable = self.stable
+        host.pushes = payloads.ForwardedPushes(host, lambda: self.leads, self._forward)
+
+    # Leading
+
+    def begin(self, run_log: RunLog) -> Job:
+        """Begin the job, as the first primary."""
+        settings, secret, began = self._settings, new_secret(), time.monotonic()
+        beginning = {
+            "job": settings.terms.job,
+            "secret": secret.hex(),
+            "began": began,
+            "settings": described(settings),
+        }
+        job = self._make(settings, run_log, secret, began)
+        self._offer(_BEGINNING + json.dumps(beginning).encode(), lambda: None)
+        self._lead()
+        return job
+
+    def _lead(self) -> None:
+        assert self._decider is not None
+        self.leads, self.epoch = True, self._shell.replica.disk.config.epoch
+        self._host.orders.unread_goes = False
+        self._decider.lead()
+
+    def _offer(self, body: bytes, release: Callable[[], None]) -> None:
+        self._held.append(release)
+        self._shell.offer(body)
+
+    def _forward(self, body: bytes) -> None:
+        self._offer(_PAYLOAD + body, lambda: None)
+
+    async def stable(self) -> None:
+        """Wait until the copies hold everything that was taken so far."""
+        if self._held:
+            future = self._host.owner.loop.create_future()
+            self._waiting.append((self._executed + len(self._held), future))
+            await future
+
+    # The log
+
+    def execute(self, upto: int) -> None:
+        """Execute the first `upto` items of the log."""
+        self._upto = upto
+        if not self.leads:
+            self._more.set()
+            return
+        while self._executed < self._upto:
+            self._executed += 1
+            self._held.popleft()()
+        self._shell.executed(self._executed)
+        while self._waiting and self._waiting[0][0] <= self._executed:
+            settle(self._waiting.popleft()[1])
+
+    def activated(self, config: Config) -> None:
+        """This server is the primary of an epoch, once it has executed what the log has."""
+        if self.leads:
+            self.epoch = config.epoch
+            return
+        self._activated = config
+        self._more.set()
+
+    def stepped_down(self, epoch: int) -> None:
+        """Lead no more in that epoch; perhaps in a later one."""
+        self.look()
+
+    def look(self) -> None:
+        """Notice that another server leads. What was taken here and is not stable is void, and so is this copy."""
+        replica = self._shell.replica
+        if self.leads and replica.disk.config.primary != replica.server and not self.deposed:
+            self.deposed = replica.disk.config.epoch
+            self._changed()
+
+    def give_copy(self, to: int) -> None:
+        """Leave a learner without a copy: it votes."""
+
+    def reset(self) -> None:
+        """This copy differs from the primary's, or was left out."""
+        self.deposed = max(1, self._shell.replica.disk.promised)
+        self._changed()
+
+    # Following
+
+    async def follow(self) -> None:
+        """Execute items that another server took, until this one leads."""
+        try:
+            while not self.leads:
+                await self._more.wait()
+                self._more.clear()
+                while self._executed < self._upto:
+                    held = self._shell.replica.log
+                    await self._take_again(self._shell.bodies[held.tail[self._executed - held.first]])
+                    self._executed += 1
+                    self._shell.executed(self._executed)
+                if self._activated is not None:
+                    self._succeed(self._activated)
+        except Exception as error:
+            log.exception("this copy cannot go on", extra=event("replica_failed"))
+            self.failure = error
+            self._changed()
+
+    async def _take_again(self, body: bytes) -> None:
+        kind, rest = body[:1], body[1:]
+        if kind == _BEGINNING:
+            self._follow_beginning(rest)
+            return
+        job, decider = self.job, self._decider
+        assert job is not None and decider is not None, "the log begins with the job"
+        if kind == _PAYLOAD:
+            # A payload needs its ticket.
+            if not await self._host.execute(job.routes.sent, PATIENCE) or self._host.state.failure:
+                raise RuntimeError(self._host.state.failure or "the shard does not execute the log")
+            assert self._host.state.shard is not None
+            payloads.stage(self._host.state.shard, rest)
+        else:
+            decider.take_again(inputs.decode(rest), self._configure)
+            if decider.failure is not None:
+                raise RuntimeError(decider.failure.reason)
+
+    def _follow_beginning(self, data: bytes) -> None:
+        found = json.loads(data)
+        own = described(self._settings)
+        if own != found["settings"]:
+            raise OtherSettingsError(
+                f"expected the options of the primary, {found['settings']}, got {own}: start all servers of a job with "
+                "replicas with the same options"
+            )
+        settings = replace(self._settings, terms=replace(self._settings.terms, job=found["job"]))
+        run_log = FollowersLog(self._settings.rescue)
+        self._make(settings, run_log, bytes.fromhex(found["secret"]), found["began"])
+        self._host.orders.unread_goes = True
+
+    def _configure(self, message: shard_pb2.Configure) -> None:
+        job = self.job
+        assert job is not None
+        plan = make_plan(specs_from_wire(message.variables), 1, tables_from_text(message.tables))
+        optimizer = build_optimizer(json.loads(message.optimizer))
+        agreement = job.agreement
+        try:
+            JobModel(job.decider, self._announce).hold(plan, optimizer, deltas_numbered(message.deltas))
+        except Refused as refused:
+            raise RuntimeError(refused.message) from refused
+        agreement.plan, agreement.optimizer = plan, optimizer
+        job.decider.assurance.optimizer = optimizer
+
+    def _succeed(self, config: Config) -> None:
+        """Lead: everything that the former primary may have let go is executed here."""
+        job, out = self.job, self._settings.out
+        self._activated = None
+        if job is None:
+            raise RuntimeError("the first primary was lost before the job began")
+        run_log = job.routes.run_log
+        if isinstance(run_log, FollowersLog) and out is not None:
+            run_log.succeed(out, config.epoch)
+        self._lead()
+        self._changed()
+
+    def _make(self, settings: ServerSettings, run_log: RunLog, secret: bytes, began: float) -> Job:
+        deciding = partial(ReplicatedDecider, began=began, hold=self._hold, stable=self.stable)
+        job = self.job = Job(
+            settings.terms,
+            settings.policy,
+            settings.optimizer,
+            self._host,
+            run_log,
+            self._announce,
+            self._changed,
+            settings.log_flush,
+            settings.security,
+            deciding,
+        )
+        assert isinstance(job.decider, ReplicatedDecider)
+        self._decider = job.decider
+        self._host.open(settings.terms.job, secret)
+        return job
+
+    def _hold(self, calls: bytes, release: Callable[[], None]) -> None:
+        self._offer(_INPUTS + calls, release)
+
+
+def described(settings: ServerSettings) -> str:
+    """Return what must be the same on all servers, as text."""
+    terms, policy = settings.terms, settings.policy
+    shown = {name: getattr(terms, name) for name in terms.__match_args__ if name != "job"}
+    return json.dumps({"terms": shown, "policy": [policy.name, policy.knobs]}, default=str, sort_keys=True)

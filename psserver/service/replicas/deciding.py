@@ -1,0 +1,142 @@
+"""Decisions of a job with replicas: nothing of them leaves before all copies hold the input."""
+
+import base64
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from psserver.coordinator import Coordinator, JobTerms, JoinDeferred, JoinRefused, Output
+from psserver.coordinator.terms import Stopped
+from psserver.policies import Policy
+from psserver.service.job.decider import Decider, Failure
+from psserver.service.job.log_file import LogError, TakenOverError
+from psserver.service.replicas import inputs
+from psserver.service.replicas.inputs import Call, NotedCoordinator
+from pswire import protocol
+from pswire.exits import ExitCode
+from pswire.logs.events import event
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+Hold = Callable[[bytes, Callable[[], None]], None]
+"""Takes an input, and what is to be done once all copies hold it."""
+
+
+class ReplicatedDecider(Decider):
+    """A decider that leads, or takes again what another one has decided. The loop's thread owns it.
+
+    `began`: when the job began, in seconds of a clock that all servers share. `hold`: as of `Hold`. `stable`: waits
+    until the copies hold all that was given to `hold`.
+    """
+
+    coordinator: NotedCoordinator
+
+    def __init__(self, *given: Any, began: float, hold: Hold, stable: Callable[[], Awaitable[None]]) -> None:
+        self._origin, self._hold, self._stable = began, hold, stable
+        self.leads = False
+        self._stopped: Stopped | None = None
+        # The newest answer of this server's shard to a trial: number, whether finite, the largest magnitude.
+        self._answer: tuple[int, bool, float] | None = None
+        super().__init__(*given)
+        self._configure = self.routes.configure
+        self.routes.configure = self._note_model  # type: ignore[method-assign]
+
+    def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
+        self.began = self._origin
+        return NotedCoordinator(terms, policy, self.began, self.assurance)
+
+    @property
+    def stopped(self) -> Stopped | None:
+        return self._stopped
+
+    async def take(
+        self, worker: str, incarnation: int, commit: protocol.Commit, *, ordinary: bool, norm: float
+    ) -> None:
+        await super().take(worker, incarnation, commit, ordinary=ordinary, norm=norm)
+        await self._stable()
+
+    async def settled(self) -> bool:
+        await self._stable()
+        return await super().settled()
+
+    def lead(self) -> None:
+        """Decide from now on. Whoever had a session has none here yet."""
+        self.leads, self.coordinator.notes = True, []
+        for member in list(self.coordinator.roster.present.values()):
+            self.input(partial(_lost, member.worker, member.incarnation))
+        if self._answer is not None and self.coordinator.trying:
+            self.tried(0, *self._answer)
+        if self.coordinator.over:
+            self._end()
+
+    # Leading
+
+    def step(self, decide: Callable[[], list[Output]]) -> None:
+        try:
+            super().step(decide)
+        except (JoinRefused, JoinDeferred):
+            # It may have fired a timer, as it will on the copies.
+            self._decided([])
+            raise
+
+    def _decided(self, outputs: list[Output]) -> None:
+        version, stopped, over = self.coordinator.version, self.coordinator.stopped, self.coordinator.over
+        release = partial(self._release, outputs, version, stopped, over)
+        if self.leads:
+            self._hold(inputs.encode(self.coordinator.taken()), release)
+        else:
+            release()
+
+    def _release(self, outputs: list[Output], version: int, stopped: Stopped | None, over: bool) -> None:
+        """All copies hold the input: let its outputs go."""
+        if self.failure is not None:
+            return
+        self._stopped = stopped
+        try:
+            self._carry_out(outputs, version)
+        except LogError as error:
+            self.fail(str(error), error.code)
+        except Exception as error:
+            log.exception("a decision cannot be carried out", extra=event("decision_failed"))
+            self.fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
+        else:
+            self.execute()
+            if over and self.leads:
+                self._end()
+
+    def fail(self, reason: str, code: ExitCode) -> None:
+        """End the job, but for one that another server goes on with: its workers hear nothing from this one."""
+        if code == TakenOverError.code:
+            self.failure = Failure(reason, code)
+            self._end()
+        else:
+            super().fail(reason, code)
+
+    def _note_model(self, message: shard_pb2.Configure) -> None:
+        if self.coordinator.notes is not None:
+            model = base64.b64encode(message.SerializeToString()).decode()
+            self.coordinator.notes.append(Call("configure", [model], {}))
+        self._configure(message)
+
+    def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
+        self._answer = trial, finite, largest
+        if self.leads:
+            super().tried(server, trial, finite, largest)
+
+    # Following
+
+    def take_again(self, calls: Sequence[Call], configure: Callable[[shard_pb2.Configure], None]) -> None:
+        """Decide what the primary has decided."""
+        for call in calls:
+            if call.name == "configure":
+                configure(shard_pb2.Configure.FromString(base64.b64decode(call.given[0])))
+        rest = [call for call in calls if call.name != "configure"]
+        self.opened = self.opened or any(call.name == "opening" for call in rest)
+        super().step(lambda: inputs.take(self.coordinator, rest))
+        self.execute()
+
+
+def _lost(worker: str, incarnation: int, coordinator: Coordinator, now: float) -> list[Output]:
+    return coordinator.disconnect(worker, incarnation, now)

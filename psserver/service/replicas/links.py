@@ -1,0 +1,301 @@
+"""The streams between the servers of a job with replicas: each server opens one to each other, and sends on it.
+
+What waits while a message is being sent goes out as one. A broken stream loses what it carried; the protocol repeats.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from psserver.replication.messages import Item, Message
+from psserver.service.errors import invalid, precondition
+from psserver.service.net.registration import Call, bounded, parsed
+from psserver.service.replicas import wire
+from pswire.addresses import Address, parse_address
+from pswire.exits import ExitCode
+from pswire.logs.events import event
+from pswire.security.credentials import Credentials
+from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.connecting import open_aio_channel
+from pswire.transport.failures import CallEnding, may_pass, reason
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+#: Bytes of one piece of an item, and of the parts of one message, beyond which another one begins.
+PIECE: Final = 2 << 20
+#: Seconds between two attempts to reach a server; that the last words may take.
+PAUSE, FAREWELL = 0.1, 2.0
+
+
+class Listener(NamedTuple):
+    """Who is told what comes in: a message, with the items that came before it; a broken stream; the job's end."""
+
+    receive: Callable[[int, Message], None]
+    hold: Callable[[Item, bytes], None]
+    broke: Callable[[int], None]
+    ends: Callable[[int, ExitCode, str], None]
+
+
+def greeting_proof(secret: bytes, sender: int, receiver: int) -> bytes:
+    """Prove that server `sender` knows the job's secret. Empty without one."""
+    if not secret:
+        return b""
+    key = hashlib.blake2b(secret).digest()
+    return hashlib.blake2b(f"replicate/{sender}/{receiver}".encode(), key=key, digest_size=16).digest()
+
+
+class Link:
+    """What this server sends to another one. The loop's thread owns it."""
+
+    def __init__(
+        self, server: int, greet: Callable[[], shard_pb2.Greeting], address: Callable[[], Address]
+    ) -> None:
+        self.server, self.up = server, False
+        self._greet, self._address = greet, address
+        self._parts: list[shard_pb2.ReplicatePart] = []
+        self._filled = asyncio.Event()
+        # Items that this stream has carried, so that a repeated message does not carry them again.
+        self._carried: set[Item] = set()
+        self._last = False
+
+    def send(self, message: Message, items: Iterable[tuple[Item, bytes]]) -> None:
+        """Send a message behind the items that it names. Nothing is kept for a server that is not there."""
+        if not self.up:
+            return
+        for item, body in items:
+            if item not in self._carried:
+                self._carried.add(item)
+                self._parts += _pieces(item, body)
+        self._parts.append(shard_pb2.ReplicatePart(message=wire.encode(message)))
+        self._filled.set()
+
+    def forget(self, item: Item) -> None:
+        self._carried.discard(item)
+
+    def end(self, code: ExitCode, reason: str) -> None:
+        """Send the last word."""
+        self._last = True
+        ending = shard_pb2.Shutdown(exit_code=int(code), reason=reason)
+        self._parts.append(shard_pb2.ReplicatePart(ending=ending))
+        self._filled.set()
+
+    async def run(self, timeout: float, credentials: Credentials, broke: Callable[[int], None]) -> None:
+        """Keep a stream open until the last word is sent."""
+        while not self._last:
+            address = self._address()
+            if not address.port:
+                await asyncio.sleep(PAUSE)
+                continue
+            channel = open_aio_channel(str(address), _options(timeout), credentials)
+            try:
+                await self._stream(channel, credentials)
+            except grpc.RpcError as error:
+                log.debug("no stream to server %d at %s: %s", self.server, address, error)
+            finally:
+                if self.up:
+                    self.up = False
+                    broke(self.server)
+                self._parts.clear()
+                self._carried.clear()
+                await channel.close()
+            if not self._last:
+                await asyncio.sleep(PAUSE)
+
+    async def _stream(self, channel: grpc.aio.Channel, credentials: Credentials) -> None:
+        call: Any = channel.stream_stream(
+            "/pswire.v1.Shard/Replicate",
+            request_serializer=shard_pb2.ReplicateRequest.SerializeToString,
+            response_deserializer=shard_pb2.ReplicateReply.FromString,
+        )(metadata=credentials.metadata)
+        ending = CallEnding(call)
+        try:
+            first = shard_pb2.ReplicatePart(greeting=self._greet())
+            await call.write(shard_pb2.ReplicateRequest(parts=[first]))
+            if await call.read() is grpc.aio.EOF:
+                return
+            self.up = True
+            sending = asyncio.ensure_future(self._send(call))
+            try:
+                # Nothing more is said: this is how the end is noticed.
+                await call.read()
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+        except grpc.RpcError as raised:
+            error = await ending.explained(raised)
+            if not may_pass(error):
+                log.error("%s", reason(error), extra=event("replica_refused", server=self.server))
+            raise error from raised
+
+    async def _send(self, call: Any) -> None:
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            parts, self._parts = self._parts, []
+            for request in _requests(parts):
+                await call.write(request)
+            if self._last and not self._parts:
+                await call.done_writing()
+                return
+
+
+class Links:
+    """The streams of server `server` to all others, and theirs to it. `hosts` becomes complete as others greet."""
+
+    def __init__(self, server: int, hosts: Sequence[Address], secret: bytes, listener: Listener) -> None:
+        self.hosts = list(hosts)
+        #: Servers that have greeted this one at least once.
+        self.met: set[int] = set()
+        self._server, self._secret, self._listener = server, secret, listener
+        self.links = {n: self._link(n) for n in range(len(hosts)) if n != server}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _link(self, server: int) -> Link:
+        def greet() -> shard_pb2.Greeting:
+            return shard_pb2.Greeting(
+                task_index=self._server,
+                hosts=[str(each) for each in self.hosts],
+                proof=greeting_proof(self._secret, self._server, server),
+            )
+
+        return Link(server, greet, lambda: self.hosts[server])
+
+    def start(self, timeout: float, credentials: Credentials) -> None:
+        """Begin to connect, within the running loop."""
+        broke = self._listener.broke
+        self._tasks = [
+            asyncio.create_task(link.run(timeout, credentials, broke)) for link in self.links.values()
+        ]
+
+    def send(self, to: int, message: Message, items: Iterable[tuple[Item, bytes]]) -> None:
+        self.links[to].send(message, items)
+
+    def forget(self, item: Item) -> None:
+        for link in self.links.values():
+            link.forget(item)
+
+    async def close(self, code: ExitCode | None = None, reason: str = "") -> None:
+        """End the streams, with the job's exit code for the others if it is over."""
+        if code is not None:
+            for link in self.links.values():
+                link.end(code, reason)
+            await asyncio.wait(self._tasks, timeout=FAREWELL)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def replicate(self, call: Call) -> None:
+        """Serve another server's stream."""
+        sender: int | None = None
+        arriving: dict[Item, bytearray] = {}
+        try:
+            while (data := await call.receive()) is not None:
+                for part in bounded(parsed(shard_pb2.ReplicateRequest, data)).parts:
+                    if sender is None:
+                        sender = self._greeted(part)
+                        await call.reply(shard_pb2.ReplicateReply())
+                    else:
+                        self._take(sender, part, arriving)
+        finally:
+            if sender is not None:
+                self._listener.broke(sender)
+
+    def _greeted(self, part: shard_pb2.ReplicatePart) -> int:
+        """Return who greets. Raises Refused for anybody but a server of this job."""
+        greeting = part.greeting
+        sender = greeting.task_index
+        if not part.HasField("greeting") or sender not in self.links:
+            raise invalid("expected the greeting of another server of this job first")
+        proof = greeting_proof(self._secret, sender, self._server)
+        if not hmac.compare_digest(proof, greeting.proof):
+            raise precondition(
+                f"server {self._server} talks to servers with its own job secret only: give all servers of the job "
+                "the same PS_JOB_SECRET (ps-lab run does)"
+            )
+        if len(greeting.hosts) != len(self.hosts):
+            raise precondition(
+                f"server {self._server} is one of {len(self.hosts)}, and server {sender} one of "
+                f"{len(greeting.hosts)}: give all servers the same --ps-hosts"
+            )
+        for number, text in enumerate(greeting.hosts):
+            address = parse_address(text)
+            if address.port and number != self._server:
+                self.hosts[number] = address
+        self.met.add(sender)
+        return int(sender)
+
+    def _take(self, sender: int, part: shard_pb2.ReplicatePart, arriving: dict[Item, bytearray]) -> None:
+        match part.WhichOneof("part"):
+            case "piece":
+                piece = part.piece
+                item = piece.epoch, piece.number
+                body = arriving.setdefault(item, bytearray())
+                body += piece.data
+                if piece.last:
+                    del arriving[item]
+                    self._listener.hold(item, bytes(body))
+            case "message":
+                self._listener.receive(sender, wire.decode(part.message))
+            case "ending":
+                try:
+                    code = ExitCode(part.ending.exit_code)
+                except ValueError as error:
+                    raise invalid(f"expected an exit code, got {part.ending.exit_code}") from error
+                self._listener.ends(sender, code, part.ending.reason)
+            case other:
+                raise invalid(f"expected a piece, a message or an ending, got {other}")
+
+
+class NoReplicas:
+    """The method Replicate of a server without replicas."""
+
+    async def replicate(self, call: Call) -> None:
+        """Refuse the call."""
+        data = await call.receive()
+        if data is not None:
+            bounded(parsed(shard_pb2.ReplicateRequest, data))
+        raise precondition(
+            "this server was started without --replicas: expected all servers of a job with the same options"
+        )
+
+
+def _options(timeout: float) -> Any:
+    return CHANNEL_OPTIONS(timeout)
+
+
+def _pieces(item: Item, body: bytes) -> list[shard_pb2.ReplicatePart]:
+    assert isinstance(item, tuple), "an item's name is an epoch and a number"
+    epoch, number = item
+    view = memoryview(body)
+    ends = range(0, max(len(body), 1), PIECE)
+    return [
+        shard_pb2.ReplicatePart(
+            piece=shard_pb2.Piece(
+                epoch=epoch,
+                number=number,
+                data=bytes(view[start : start + PIECE]),
+                last=start + PIECE >= len(body),
+            )
+        )
+        for start in ends
+    ]
+
+
+def _requests(parts: list[shard_pb2.ReplicatePart]) -> Iterable[shard_pb2.ReplicateRequest]:
+    """Yield the parts in messages of bounded size."""
+    request, size = shard_pb2.ReplicateRequest(), 0
+    for part in parts:
+        nbytes = part.ByteSize()
+        if size and (size + nbytes > PIECE + (1 << 20) or len(request.parts) >= 4096):
+            yield request
+            request, size = shard_pb2.ReplicateRequest(), 0
+        request.parts.append(part)
+        size += nbytes
+    if size:
+        yield request

@@ -1,0 +1,107 @@
+"""The log's files at a takeover: the new primary goes on in files of its own, with what its predecessor wrote.
+
+A predecessor that wakes up writes to a file that has another name by then, which nobody reads.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from psserver.checkpoint import UnwritableError, files
+from psserver.checkpoint.disk import RealDisk
+from psserver.service.job.log_file import Check, Fence, JsonLines, LogError
+from psserver.service.job.run_log import DECISIONS, METRICS, RunLog
+from psserver.service.replicas.disk import FOLDER
+
+#: The file in `FOLDER` that each primary replaces when it begins to lead.
+LEADER: Final = "leader"
+#: Newest lines that a follower remembers: what its primary has not written yet.
+KEPT: Final = 65536
+
+
+class KeptLines:
+    """What a follower would have written."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._lines: deque[Callable[[], str]] = deque(maxlen=KEPT)
+
+    def take(self, line: Callable[[], str]) -> None:
+        self.taken += 1
+        self._lines.append(line)
+
+    def append(self, value: dict[str, Any]) -> None:
+        """Leave out: only a primary measures."""
+
+    def since(self, number: int) -> list[str]:
+        """Return the lines from number `number` on. Raises LogError if they are not remembered."""
+        first = self.taken - len(self._lines)
+        if not first <= number <= self.taken:
+            raise LogError(
+                f"the decision log has {number} lines, and this copy remembers {first} to {self.taken}: expected a "
+                "number of these, or the log would have a gap"
+            )
+        return [line() for line in list(self._lines)[number - first :]]
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    sync = close = flush
+
+
+class FollowersLog(RunLog):
+    """The run log of a copy: it remembers its newest lines until `succeed`."""
+
+    def __init__(self, rescue: Path | None) -> None:
+        super().__init__(None, rescue=rescue)
+        self._kept = KeptLines(), KeptLines()
+        # Those remember in the files' place.
+        self._decisions, self._metrics = self._kept  # type: ignore[assignment]
+
+    def succeed(self, folder: Path, epoch: int) -> None:
+        """Go on with the log of the former primary, in files of this one. Raises LogError."""
+        kept_decisions, kept_metrics = self._kept
+        self._folder, self._check = folder, fence(folder)
+        self._decisions = _taken_over(folder / DECISIONS, epoch, kept_decisions, self._check, lambda _: True)
+        self._metrics = _taken_over(
+            folder / METRICS, epoch, kept_metrics, self._check, lambda line: b'"kind":"train"' in line
+        )
+
+
+def fence(folder: Path) -> Fence:
+    """Have every former primary notice, before it writes anything, that this server leads. Raises LogError."""
+    path = folder / FOLDER / LEADER
+    try:
+        RealDisk().make_folder(path.parent)
+        files.write(RealDisk(), path, [memoryview(str(os.getpid()).encode())])
+    except (OSError, UnwritableError) as error:
+        raise LogError(f"{path}: {error}") from error
+    return Fence(path)
+
+
+def _taken_over(
+    path: Path, epoch: int, kept: KeptLines, check: Check, counts: Callable[[bytes], bool]
+) -> JsonLines:
+    """Give the file another name, and copy its whole lines to a new one, with the lines that it lacks.
+
+    `counts`: whether a follower keeps such lines too.
+    """
+    former = path.with_name(f"{path.stem}.before-epoch-{epoch}{path.suffix}")
+    try:
+        os.rename(path, former)
+        data = former.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        missing = kept.since(sum(map(counts, whole.splitlines())))
+        with open(path, "xb") as file:
+            file.write(whole)
+    except OSError as error:
+        if isinstance(error, LogError):
+            raise
+        raise LogError(f"{path} cannot be taken over: {error.strerror or error}") from error
+    made = JsonLines(path, going_on=True, check=check)
+    for line in missing:
+        made.take(lambda line=line: line)  # type: ignore[misc]
+    made.flush()
+    return made

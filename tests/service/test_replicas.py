@@ -1,0 +1,148 @@
+"""The shell of replicas, part by part: bytes, files, and inputs that are taken again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused
+from psserver.coordinator.outputs import Record
+from psserver.coordinator.work.units import WorkTerms
+from psserver.policies import build
+from psserver.replication import Config, Disk, Member, first_config
+from psserver.replication import messages as m
+from psserver.service.errors import Refused
+from psserver.service.job.log_file import LogError, TakenOverError
+from psserver.service.job.run_log import RunLog
+from psserver.service.replicas import inputs, wire
+from psserver.service.replicas.disk import Promises
+from psserver.service.replicas.inputs import NotedCoordinator
+from psserver.service.replicas.log import FollowersLog, fence
+from pswire import protocol
+from pswire.decisions.entries import Note
+
+CONFIG = Config(4, 1, (Member(0, 2), Member(1, 0)), 7)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Prepare(3),
+        m.Promise(3, CONFIG),
+        m.Sync(4, 2, ((0, 1), (0, 2)), 3),
+        m.Propose(CONFIG),
+        m.Append(CONFIG, 9, ((4, 10),), 8),
+        m.Append(CONFIG, 9, (), 8),
+        m.Held(4, 1, 5, 3),
+    ],
+)
+def test_messages_come_back_from_their_bytes(message: m.Message) -> None:
+    assert wire.decode(wire.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[",
+        b'["Prepare"]',
+        b'["Prepare",-1]',
+        b'["Prepare",1.5]',
+        b'["Prepare",true]',
+        b'["Prepare",[]]',
+        b'["Offer",1]',
+        b'["Member",1,2]',
+        b'["Propose",3]',
+        b'["Append",["Config",0,0,[],0],0,0,0]',
+    ],
+)
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(Refused):
+        wire.decode(data)
+
+
+def test_a_promise_is_read_again(tmp_path: Path) -> None:
+    promises = Promises(tmp_path, 1)
+    assert promises.read() is None
+    promises.write(2, Disk(9, CONFIG))
+    assert promises.read() == (2, Disk(9, CONFIG))
+    assert Promises(tmp_path, 0).read() is None
+
+
+def test_a_damaged_promise_is_no_promise(tmp_path: Path) -> None:
+    promises = Promises(tmp_path, 0)
+    promises.write(0, Disk(0, first_config((0, 1))))
+    path = tmp_path / "replication" / "server-0.json"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(LogError):
+        promises.read()
+
+
+def _coordinator(kind: type[Coordinator]) -> Coordinator:
+    return kind(JobTerms("job", {"name": "sgd"}, workers=1, max_workers=1), build("async", {}, 1, 1), 10.0)
+
+
+def test_a_follower_decides_what_the_primary_decided() -> None:
+    primary, follower = _coordinator(NotedCoordinator), _coordinator(NotedCoordinator)
+    assert isinstance(primary, NotedCoordinator)
+    primary.notes = []
+    decided: list[object] = list(primary.opening())
+    member, outputs = primary.join("w0", "secret", None, 11.0, computes="numpy")
+    decided += outputs
+    decided += primary.declare_work(WorkTerms(4, data="numbers"), 11.0)
+    decided += primary.connect("w0", member.incarnation, "secret", 11.5)
+    with pytest.raises(JoinRefused):
+        primary.join("another", "secret", None, 11.6)
+    for request in (
+        protocol.Ready(),
+        protocol.Commit(1, samples=3, loss=0.1, receipts=(b"r",)),
+        protocol.Leave("tired"),
+    ):
+        decided += primary.handle("w0", member.incarnation, request, 12.0, ordinary=False, norm=0.3)
+    decided += primary.tick(13.0)
+    again = inputs.take(follower, inputs.decode(inputs.encode(primary.taken())))
+    assert again == decided and any(isinstance(each, Record) for each in decided)
+    assert primary.taken() == []
+
+
+def _note(number: int) -> Record:
+    return Record(number, float(number), Note(f"number {number}"))
+
+
+def _numbers(path: Path) -> list[int]:
+    return [json.loads(line)["i"] for line in path.read_text().splitlines()]
+
+
+def test_a_new_primary_goes_on_where_the_file_of_its_predecessor_ends(tmp_path: Path) -> None:
+    before, after = RunLog(tmp_path, check=fence(tmp_path)), FollowersLog(None)
+    for number in range(5):
+        after.append(_note(number))
+        if number < 3:
+            before.append(_note(number))
+    before.flush()
+    path = tmp_path / "decisions.jsonl"
+    with path.open("ab") as file:
+        # It died in the middle of a line.
+        file.write(b'{"i":3,"t"')
+    after.succeed(tmp_path, 4)
+    after.append(_note(5))
+    after.flush()
+    assert _numbers(path) == list(range(6))
+    # The predecessor was not dead: it notices before it writes anything.
+    before.append(_note(3))
+    with pytest.raises(TakenOverError):
+        before.flush()
+    with pytest.raises(TakenOverError):
+        before.write_summary({})
+    assert _numbers(path) == list(range(6)) and not (tmp_path / "summary.json").exists()
+
+
+def test_a_log_with_a_gap_is_not_taken_over(tmp_path: Path) -> None:
+    before = RunLog(tmp_path)
+    for number in range(3):
+        before.append(_note(number))
+    before.flush()
+    after = FollowersLog(None)
+    after.append(_note(0))
+    with pytest.raises(LogError):
+        after.succeed(tmp_path, 4)
