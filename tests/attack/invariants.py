@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from pslab.check.checker import check_run
@@ -16,6 +17,7 @@ from pslab.replay.execution import Replay
 from pslab.replay.run_folder import prove
 from pslab.replay.schedule import read_records
 from pslab.runs.folder import Run
+from pswire.decisions.entries import Lost, Stop
 from psworker.local import Trainer
 from tests.patience import at_most
 
@@ -108,6 +110,14 @@ def spoilt_by(folder: Path, honest: Sequence[str], least: float) -> list[str]:
     if largest >= least:
         return []
     return [f"honest workers diverged, and no gradient nor learning rate of others is beyond {largest}"]
+
+
+def lost(folder: Path, honest: Sequence[str]) -> list[str]:
+    """Honest workers whom the servers gave up for a time, before the job stopped."""
+    facts = takewhile(
+        lambda fact: not isinstance(fact, Stop), (each.fact for each in Run(folder).decisions())
+    )
+    return [f"{fact.worker} was lost" for fact in facts if isinstance(fact, Lost) and fact.worker in honest]
 
 
 def checked(folder: Path) -> list[str]:

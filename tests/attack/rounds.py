@@ -67,7 +67,7 @@ def play(scenario: Scenario, messages: int, *, processes: bool = False) -> Resul
         result.waits += heard.deaths
         result.faults += heard.problems + result.tally.wrongs
         if not result.problems:
-            result.faults += _verified(scenario, out, diverged=result.diverged)
+            _verify(scenario, out, result)
     # Who still waits holds what it waits with.
     (result.waits if result.waits else result.faults).extend(invariants.left_behind(before, MEMORY))
     return result
@@ -79,19 +79,21 @@ def _staged(scenario: Scenario, out: Path, result: Result, processes: bool) -> l
         return _attack(scenario, stage, result)
 
 
-def _verified(scenario: Scenario, out: Path, *, diverged: bool) -> list[str]:
-    """What the run folder proves. `diverged`: honest workers gave up."""
-    found = invariants.checked(out)
-    if diverged:
-        found += invariants.spoilt_by(out, scenario.honest, LARGE)
+def _verify(scenario: Scenario, out: Path, result: Result) -> None:
+    """Add what the run folder proves."""
+    result.faults += invariants.checked(out)
+    if result.diverged:
+        # Honest workers gave up.
+        result.faults += invariants.spoilt_by(out, scenario.honest, LARGE)
     if scenario.company == "strangers":
-        found += invariants.replayed(out, trainer(scenario.batches))
-    if scenario.repeats:
-        attacked, alone = _sha256(out), _alone(scenario)
-        found += (
-            [] if attacked == alone else [f"the final weights are {attacked}, without the attack {alone}"]
-        )
-    return found
+        result.faults += invariants.replayed(out, trainer(scenario.batches))
+    if not scenario.repeats:
+        return
+    lost = invariants.lost(out, scenario.honest)
+    result.waits += lost
+    # Updates without a worker that was given up are others.
+    if not lost and (attacked := _sha256(out)) != (alone := _alone(scenario)):
+        result.faults.append(f"the final weights are {attacked}, without the attack {alone}")
 
 
 def _attack(scenario: Scenario, stage: Stage, result: Result) -> list[str]:

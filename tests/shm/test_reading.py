@@ -149,16 +149,25 @@ def test_nothing_is_kept_of_a_stopped_process(kind: str) -> None:
 
 
 def worker(program: str, hosts: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", program, hosts]
+    command = [sys.executable, "-X", "faulthandler", "-c", program, hosts]
     root = Path(__file__).parents[2]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         cwd=root,
     )
+
+
+def assert_ends(process: subprocess.Popen[str]) -> None:
+    """One that goes on says where it stands."""
+    try:
+        process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)
+        raise AssertionError(f"the worker goes on:\n{process.communicate()[1]}") from None
 
 
 def line(process: subprocess.Popen[str]) -> str:
@@ -188,7 +197,9 @@ with session.view_flat(grant) as (weights,):
     for slot in session.slot_flat(grant):
         slot[...] = 1.0
     print(session.transport[0], flush=True)
-    threading.Event().wait()
+    # A signal between the last look for one and the wait itself would end no wait without a limit.
+    while not threading.Event().wait(0.5):
+        pass
 """
 
 
@@ -206,7 +217,7 @@ def test_a_worker_that_ends_leaves_no_segment(end: signal.Signals) -> None:
         assert line(killed) == "shared-memory"
         assert len(segments_of("self") - mine) >= 2, "expected a control word and a slot more"
         killed.send_signal(end)
-        killed.communicate(timeout=PATIENCE)
+        assert_ends(killed)
         # The arena may have come to its third version meanwhile.
         wait_until(lambda: len(segments_of("self") - mine) <= 1, "the server to let the slots go")
         for number in range(1, 4):
