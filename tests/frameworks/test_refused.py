@@ -1,8 +1,13 @@
-"""What frameworks can do and workers cannot, each against the real thing, in a process of its own."""
+"""What frameworks can do and workers cannot, each against the real thing, on other backends in a process of its own."""
 
+import io
+import os
+import runpy
 import socket
 import subprocess
 import sys
+import tempfile
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 
 import pytest
@@ -32,6 +37,13 @@ def refused(function, *arguments, **more):
 
 def said(script: str, backend: str, **more: str) -> list[str]:
     """What the script was refused, as "TYPE sentence"."""
+    if backend == os.environ["KERAS_BACKEND"] and not more:
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+            file.write(script)
+            file.flush()
+            with redirect_stdout(io.StringIO()) as out:
+                runpy.run_path(file.name)
+        return refusals(out.getvalue())
     [process] = started(script, backend, [[]], **more)
     return ended(process)
 
@@ -58,7 +70,11 @@ def ended(process: subprocess.Popen[str]) -> list[str]:
     finally:
         process.kill()
     assert process.returncode == 0, error[-2000:]
-    lines = [line for line in out.splitlines() if line.startswith(("REFUSED ", "TAKEN"))]
+    return refusals(out)
+
+
+def refusals(said: str) -> list[str]:
+    lines = [line for line in said.splitlines() if line.startswith(("REFUSED ", "TAKEN"))]
     return [line.removeprefix("REFUSED ") for line in lines]
 
 

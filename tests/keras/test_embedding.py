@@ -11,6 +11,7 @@ from psworker.backends import ModelError
 from psworker.backends.tensorflow.rows import Tables
 from psworker.keras import RemoteEmbedding
 from tests.keras.in_process import in_threads, servers
+from tests.repetitions import usually
 
 pytestmark = [pytest.mark.usefixtures("jobs_end"), pytest.mark.tensorflow, pytest.mark.cluster]
 
@@ -74,7 +75,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", usually(["adagrad", "clipped"], soak=list(OPTIMIZERS)))
 def test_a_fit_with_remote_tables_is_that_of_plain_keras(optimizer):
     alone, users, items = plain()
     alone.compile(densified(OPTIMIZERS[optimizer]()), "mse", metrics=["mae"])

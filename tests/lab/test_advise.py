@@ -326,9 +326,9 @@ def test_shared_trainers_compute_what_new_ones_do(tmp_path):
         EXAMPLES / "digits-async.toml", ["job.epochs=1", "run.engine=simulated", "cluster.workers=2"]
     )
     shared = SharedTrainers()
-    for number, name in enumerate(("async", "sync", "async")):
-        experiment = Candidate(name, 0.003, 0).experiment(base)
-        own, common = (tmp_path / f"{number}-{kind}" for kind in ("own", "shared"))
-        run_simulated(experiment, out=own, quiet=True)
-        run_simulated(experiment, out=common, quiet=True, trainers=shared)
-        assert Run(own).summary.weights_sha256 == Run(common).summary.weights_sha256 is not None
+    first, second = (Candidate(name, 0.003, 0).experiment(base) for name in ("async", "sync"))
+    run_simulated(first, out=tmp_path / "first", quiet=True, trainers=shared)
+    run_simulated(second, out=tmp_path / "shared", quiet=True, trainers=shared)
+    run_simulated(second, out=tmp_path / "own", quiet=True)
+    own, common = (Run(tmp_path / kind).summary.weights_sha256 for kind in ("own", "shared"))
+    assert own == common is not None
