@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.model.plan import ShardLayout
+from pswire.transport import frames
 from pswire.transport.codecs import Array, Bytes, Codec, Decoder, Encoder, NotFinite, WireDtypeError
 from pswire.v1 import model_pb2
 
@@ -180,7 +181,7 @@ class _BlockDecoder:
             start = run.start + self._row * run.width
             last = start + rows * run.width
             first = start if first is None else first
-            self._decode(run, np.frombuffer(data[: rows * unit], np.uint8), self._out[start:last])
+            self._decode(run, np.frombuffer(data[: rows * unit], np.uint8), start, last)
             self._row, data = self._row + rows, data[rows * unit :]
         self._rest = bytes(data)
         return (0, 0) if first is None or last is None else (first, last)
@@ -190,11 +191,12 @@ class _BlockDecoder:
             self._run, self._row = next(self._runs, None), 0
         return self._run
 
-    def _decode(self, run: Run, data: Octets, out: Array) -> None:
+    def _decode(self, run: Run, data: Octets, start: int, stop: int) -> None:
+        out = self._out[start:stop]
         if not run.coded:
             out[...] = data.view("<f4")
         elif wrong := self._codec.decode_rows(data, run.width, out):
-            raise WireDtypeError(f"{self._codec.name}: expected {_WRONG[wrong]}")
+            raise WireDtypeError(f"{self._codec.name}, elements {start} to {stop}: expected {_WRONG[wrong]}")
 
 
 class ErrorFeedback(Encoder):
@@ -212,20 +214,46 @@ class ErrorFeedback(Encoder):
         self._spare: Floats | None = None
 
     def encode(self, ticket: int, values: Array) -> Octets:
-        payload, left, end = np.empty(self._size, np.uint8), self._unused(), 0
-        for run in self._runs:
-            part = slice(run.start, run.start + run.rows * run.width)
-            begin, end = end, end + run.rows * self._blocks.row_bytes(run)
-            if not run.coded:
-                payload[begin:end].view("<f4")[...] = values[part]
-                continue
-            arguments = (values[part], self.residual[part], run.width, payload[begin:end], left[part])
-            if (bad := self._blocks.encode_rows(*arguments)) >= 0:
-                self._spare = left
-                found = values[run.start + bad] + self.residual[run.start + bad]
-                raise NotFinite(f"expected finite numbers, got {found} at element {run.start + bad}")
-        self._next = (ticket, left)
+        payload = np.empty(self._size, np.uint8)
+        for _ in self._pieces(ticket, values, payload):
+            pass
         return payload
+
+    def pieces(self, ticket: int, values: Array) -> Iterator[Array]:
+        payload, begin = np.empty(self._size, np.uint8), 0
+        for end in self._pieces(ticket, values, payload):
+            yield payload[begin:end]
+            begin = end
+
+    def _pieces(self, ticket: int, values: Array, payload: Octets) -> Iterator[int]:
+        """Encode row by row into `payload`. Yield how far that is whenever another chunk is full, and at the end."""
+        left, sent, end = self._unused(), 0, 0
+        for run in self._runs:
+            size = self._blocks.row_bytes(run)
+            together = max(1, frames.CHUNK_BYTES // size)
+            for row in range(0, run.rows, together):
+                rows = min(together, run.rows - row)
+                begin, end = end, end + rows * size
+                start = run.start + row * run.width
+                self._encode_part(
+                    run, values, slice(start, start + rows * run.width), payload[begin:end], left
+                )
+                if end - sent >= frames.CHUNK_BYTES:
+                    yield end
+                    sent = end
+        self._next = (ticket, left)
+        if end > sent:
+            yield end
+
+    def _encode_part(self, run: Run, values: Array, part: slice, out: Octets, left: Floats) -> None:
+        """Encode elements of whole rows of `run`."""
+        if not run.coded:
+            out.view("<f4")[...] = values[part]
+            return
+        bad = self._blocks.encode_rows(values[part], self.residual[part], run.width, out, left[part])
+        if bad >= 0:
+            found = values[part.start + bad] + self.residual[part.start + bad]
+            raise NotFinite(f"expected finite numbers, got {found} at element {part.start + bad}")
 
     def keep(self, ticket: int) -> None:
         if self._next is not None and self._next[0] == ticket:

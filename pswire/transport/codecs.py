@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.model.plan import ShardLayout
+from pswire.transport import frames
 from pswire.v1 import model_pb2
 
 Bytes = bytes | bytearray | memoryview
@@ -60,6 +61,13 @@ class Encoder:
         `values`: C-contiguous, float32 or the codec's `array_dtype`. Raises NotFinite.
         """
         return self._codec.encode(values)
+
+    def pieces(self, ticket: int, values: Array) -> Iterator[Array]:
+        """As `encode`, in pieces that are each encoded when they are asked for: one travels while the next is made.
+
+        Take all of them. Raises NotFinite between two pieces.
+        """
+        return self._codec.pieces(values, frames.CHUNK_BYTES)
 
     def keep(self, ticket: int) -> None:
         """Adopt the residual of encoding `ticket`, which is committed.

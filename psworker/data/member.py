@@ -1,6 +1,7 @@
 """A worker as one server knows it since the newest Join: its proof of membership, its encoder, its requests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from numpy.typing import NDArray
@@ -115,13 +116,13 @@ class Member:
 
 
 def messages(
-    request: shard_pb2.ExchangeRequest, payload: Sequence[NDArray[Any]], rows: Sequence[NDArray[Any]] = ()
+    request: shard_pb2.ExchangeRequest, payload: Iterable[NDArray[Any]], rows: Sequence[NDArray[Any]] = ()
 ) -> Iterator[Parts]:
-    """Yield the request with the first chunk of `payload` in the same message, then other chunks, and those of `rows`
-    behind them."""
+    """Yield the request with the first chunk of `payload`, which comes in pieces, in the same message, then other
+    chunks, and those of `rows` behind them."""
     head: Parts = (request.SerializeToString(),)
     base = 0
-    for array in (*payload, *rows):
+    for array in chain(payload, rows):
         for offset, data in frames.chunks(array):
             yield *head, *frames.chunk_field(base + offset, data)
             head = ()

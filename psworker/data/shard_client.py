@@ -378,15 +378,15 @@ class ShardClient:
             request.slot = 0
         array = np.ascontiguousarray(array_of(values))
         if raw and self._wire.up.scaled:
-            header.dtype, payload = FLOAT32.number, FLOAT32.encode(array)
+            codec, pieces = FLOAT32, iter((FLOAT32.encode(array),))
         else:
-            try:
-                payload = member.encoder.encode(ticket, array)
-            except NotFinite as error:
-                raise PayloadRefused(f"payload of ticket {ticket}: {error}") from error
-            header.dtype = self._wire.up.number
-        header.bytes = payload.nbytes
-        return exchange.ask(messages(request, (payload,), behind))
+            codec, pieces = self._wire.up, member.encoder.pieces(ticket, array)
+        header.dtype, header.bytes = codec.number, codec.size(self._layout)
+        try:
+            # A piece is encoded while the kernel sends the one before it.
+            return exchange.ask(messages(request, pieces, behind))
+        except NotFinite as error:
+            raise PayloadRefused(f"payload of ticket {ticket}: {error}") from error
 
     def _behind(self, header: shard_pb2.PushHeader, rows: Rows, ahead: WantedRows) -> Sequence[NDArray[Any]]:
         """Return what follows a payload, and announce it in its header."""

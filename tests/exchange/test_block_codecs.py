@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
@@ -197,19 +198,52 @@ def test_a_gradient_that_is_not_finite_is_refused_by_the_worker_and_changes_noth
         session.contribute(grant, [np.ones(flat.size, np.float32) for flat in flats], samples=1)
 
 
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("transport", ["grpc", "socket"])
+def test_a_number_that_is_not_finite_behind_pieces_that_are_sent_changes_nothing(
+    name: str, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next payload has the bits that it has without the attempt."""
+    monkeypatch.setattr("pswire.transport.frames.CHUNK_BYTES", 32)
+    finals = []
+    for fails in (False, True):
+        with (
+            serving(overrides=["run.versions=3"]) as cluster,
+            psworker.connect(cluster.hosts, ones(), wire_dtype=name, transport=transport) as session,
+        ):
+            for seed in range(3):
+                grant = session.ready()
+                assert grant is not None
+                flats = [
+                    np.random.default_rng(seed).normal(size=shard.elements).astype(np.float32)
+                    for shard in session.plan.shards
+                ]
+                if fails:
+                    bad = [flat.copy() for flat in flats]
+                    # The last element that is encoded: all pieces but its own are sent.
+                    bad[0][50 * 40 - 1] = np.nan
+                    with pytest.raises(psworker.PayloadRefused, match="element 1999"):
+                        session.contribute(grant, bad, samples=1)
+                session.contribute(grant, flats, samples=1)
+            session.done()
+            finals.append(session.pull_final()[0].tobytes())
+            assert session.incarnation == 0
+    assert finals[0] == finals[1]
+
+
 def test_a_payload_that_is_sent_again_has_the_same_bytes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Although its worker hears meanwhile that the payload before it was dropped: the servers may hold it already."""
     dropped, sent = [0], []
     monkeypatch.setattr(SessionStream, "dropped", property(lambda stream: dropped[0]))
-    encode = ErrorFeedback.encode
+    pieces = ErrorFeedback.pieces
 
-    def recorded(encoder: ErrorFeedback, ticket: int, values: np.ndarray) -> np.ndarray:
-        sent.append((ticket, encode(encoder, ticket, values)))
-        return sent[-1][1]
+    def recorded(encoder: ErrorFeedback, ticket: int, values: np.ndarray) -> Iterator[np.ndarray]:
+        sent.append((ticket, np.concatenate(list(pieces(encoder, ticket, values)))))
+        return iter([sent[-1][1]])
 
-    monkeypatch.setattr(ErrorFeedback, "encode", recorded)
+    monkeypatch.setattr(ErrorFeedback, "pieces", recorded)
     with (
         serving(servers=2, out=tmp_path, shared=True, overrides=["run.versions=3"]) as cluster,
         psworker.connect(cluster.hosts, ones(), wire_dtype="int8", transport="grpc") as session,
