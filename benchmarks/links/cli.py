@@ -60,7 +60,8 @@ def main(
 
     A server and each worker live in a network namespace of their own (needs root). Links are shaped in both directions
     with a bucket of 64 KiB, and proven by a bare socket first. The floor of a row is the time that its payloads need on
-    the link, one direction after the other; bytes are counted at the server's link.
+    the link: of one worker that does not fetch ahead one direction after the other, else both at once. Bytes are
+    counted at the server's link.
     """
     reason = reason_against()
     if reason is not None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.links.bare import BarePeer, Proof
-from benchmarks.links.network import Counters, Network
+from benchmarks.links.bare import BarePeer, NotShaped, Proof
+from benchmarks.links.network import FAST, Counters, Network, bits_per_second
 from benchmarks.loads import MODEL_SHAPES, Load
 from benchmarks.measures.rounds import rotated
 from benchmarks.measures.samples import Samples, collected
@@ -21,6 +21,7 @@ from pswire.transport.wire import wire_named
 
 LOADS = (
     Load("17M parameters, no computation", shapes=MODEL_SHAPES["mlp"]),
+    Load("17M parameters, no computation, 2 workers", shapes=MODEL_SHAPES["mlp"], workers=2),
     Load("MLP, 17M parameters", model="mlp"),
     Load("MLP, 17M parameters, 2 workers", model="mlp", workers=2),
     Load("CNN on digits", model="cnn"),
@@ -43,6 +44,13 @@ OURS = {
         ("socket", "top-k/top-k"),
     )
 }
+# As the row without it, but the next version comes while a worker computes.
+AHEAD = {
+    "socket, int8/int8, prefetch": ("socket", "int8/int8"),
+    "socket, float32, prefetch": ("socket", "float32"),
+}
+# A row whose share of the link is larger was not measured on that link.
+MOST_SHARE = 1.05
 # For each step that a burst has at least: a slow link makes steps of many seconds.
 LEAST_STEPS = 2
 
@@ -92,9 +100,24 @@ def payload_bytes(load: Load, dtype: str) -> tuple[int, int]:
     return up, sum((wire.deltas or wire.down).size(shard) for shard in plan.shards)
 
 
-def floor(load: Load, dtype: str, network: Network) -> float:
-    """Seconds of one step of each worker, one direction after the other, all over the server's link."""
-    return sum(payload_bytes(load, dtype)) * load.workers / network.payload_rate
+def floor(load: Load, dtype: str, network: Network, *, ahead: bool = False) -> float:
+    """Seconds of one step of each worker, all over the server's link.
+
+    One worker uses one direction after the other; several, and one that fetches `ahead`, may use both at once.
+    """
+    both = payload_bytes(load, dtype)
+    each = max(both) if ahead or load.workers > 1 else sum(both)
+    return each * load.workers / network.payload_rate
+
+
+def check_floors(rows: Sequence[LinkRow]) -> None:
+    """Raise NotShaped for a row that is faster than its link."""
+    for row in rows:
+        share = row.floor / row.seconds.median
+        if share > MOST_SHARE:
+            raise NotShaped(
+                f"{row.peer}, {row.load.name}: expected at most the rate {row.rate}, got {share:.2f} times that"
+            )
 
 
 class LinkStage:
@@ -134,8 +157,8 @@ class LinkStage:
         yield Theirs(TF_BF16, TF_BF16, clusters, dtype="bfloat16"), "bfloat16"
         pool = WorkerPool(self._logs, places=places[1:])
         self._stack.callback(pool.close)
-        for name, (transport, dtype) in OURS.items():
-            connect = {"wire_dtype": dtype, "transport": transport}
+        for name, (transport, dtype) in {**OURS, **AHEAD}.items():
+            connect = {"wire_dtype": dtype, "transport": transport, "prefetch": name in AHEAD}
             options = ["--transport", transport, "--bind", places[0].address, "--insecure"]
             # Logs are called by it.
             file_name = name.replace("/", "-").replace(", ", "-")
@@ -151,7 +174,12 @@ class LinkStage:
         """Let the peers take turns, in another order each round. Raises ChildError."""
         peers = [each for each in self._peers.values() if load.shapes or each[0] is not self._bare]
         rows = {
-            peer.name: LinkRow(self._network.rate, load, peer.label, floor(load, dtype, self._network))
+            peer.name: LinkRow(
+                self._network.rate,
+                load,
+                peer.label,
+                floor(load, dtype, self._network, ahead=peer.label in AHEAD),
+            )
             for peer, dtype in peers
         }
         steps = {}
@@ -169,4 +197,6 @@ class LinkStage:
                 rows[peer.name].moved.append(server.counters() - before)
         for peer, _ in peers:
             peer.release()
+        if bits_per_second(self._network.rate) <= FAST:
+            check_floors(list(rows.values()))
         return list(rows.values())

@@ -126,6 +126,8 @@ def burst(session: Session, computation: Computation, steps: int) -> dict[str, A
                 begin = begin or here
                 if committed == steps:
                     break
+                # Fetches the next version if the session is one that does.
+                session.prefetch(grant)
                 flats = computation(weights)
             session.contribute(grant, flats, samples=1, ready=True)
             committed += 1

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from benchmarks.links import cli, network
 from benchmarks.links.bare import BarePeer, NotShaped
-from benchmarks.links.measure import LOADS, TF, LinkRow, floor, payload_bytes
+from benchmarks.links.measure import LOADS, TF, LinkRow, check_floors, floor, payload_bytes
 from benchmarks.links.network import Counters, Network, bits_per_second
 from benchmarks.loads import Load
 from benchmarks.peers import Burst
@@ -44,10 +44,12 @@ def test_codecs_move_fewer_bytes_up_than_down():
         assert up < most * PARAMETERS
 
 
-def test_the_floor_of_two_workers_is_twice_that_of_one():
+def test_the_floor_of_two_workers_has_both_directions_at_once():
     one, two = (Load("", shapes=DENSE.shapes, workers=workers) for workers in (1, 2))
     link = Network(1, "1gbit")
-    assert floor(two, "float32", link) == pytest.approx(2 * floor(one, "float32", link))
+    assert floor(two, "float32", link) == pytest.approx(floor(one, "float32", link))
+    assert floor(two, "int8", link) == pytest.approx(2 * 4 * PARAMETERS * 8 / 1e9 / 0.9564, rel=1e-3)
+    assert floor(one, "int8/int8", link, ahead=True) == floor(one, "int8/int8", link) / 2
     # 67.3 MB both ways at 0.956 of a gigabit.
     assert floor(one, "float32", link) == pytest.approx(2 * 4 * PARAMETERS * 8 / 1e9 / 0.9564, rel=1e-3)
 
@@ -60,8 +62,17 @@ def test_a_rate_needs_a_unit():
     assert told.exit_code == 2
 
 
+def test_a_row_that_beats_its_floor_means_that_the_link_is_not_shaped():
+    row = LinkRow("1gbit", LOADS[0], TF, floor=0.5)
+    row.bursts.append(Burst(steps=2, seconds=0.97, loopback=0, server_cpu=0.0))
+    check_floors([row])
+    row.bursts.append(Burst(steps=2, seconds=0.87, loopback=0, server_cpu=0.0))
+    with pytest.raises(NotShaped, match="1.09 times"):
+        check_floors([row])
+
+
 def test_a_row_counts_steps_of_all_workers():
-    row = LinkRow("1gbit", LOADS[2], TF, floor=0.5)
+    row = LinkRow("1gbit", LOADS[1], TF, floor=0.5)
     for seconds in (2.0, 3.0):
         row.bursts.append(Burst(steps=4, seconds=seconds, loopback=0, server_cpu=0.0))
         row.moved.append(Counters(sent=4_000_000, received=8_000_000))
