@@ -15,7 +15,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from benchmarks.codecs.tasks import ROUND, WORKERS
+from benchmarks.codecs.tasks import NESTEROV, ROUND, WORKERS
 from benchmarks.links.network import Counters, Network, reason_against
 from benchmarks.peers.child import ROOT, Child
 from pslab.launch.simulated import run_simulated
@@ -56,7 +56,7 @@ _DILOCO = {"policy": {"name": "diloco", "steps": ROUND, "learning_rate": 0.001}}
 _PLAIN = {"optimizer": {"name": "sgd", "learning_rate": 1.0}}
 ARMS = (
     Arm("sync, float32", "float32", _SYNC, 1),
-    Arm("diloco, float32", "float32", _DILOCO, ROUND),
+    Arm("diloco, float32", "float32", {**_DILOCO, "optimizer": NESTEROV}, ROUND),
     Arm("diloco, top-k/int4", "top-k/int4", {**_DILOCO, **_PLAIN}, ROUND),
 )
 

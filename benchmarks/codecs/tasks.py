@@ -61,6 +61,8 @@ def _markov(steps: int) -> dict[str, Any]:
 _SYNC = {"policy": {"name": "sync"}}
 # Local steps: batches of a worker, and how many of them make a round.
 LOCAL_STEPS, ROUND = 300, 50
+# The paper's outer optimizer.
+NESTEROV = {"name": "nesterov", "learning_rate": 0.7, "momentum": 0.9}
 _DILOCO = {"name": "diloco", "steps": ROUND, "learning_rate": 0.001}
 
 TASKS = (
@@ -68,8 +70,8 @@ TASKS = (
         "CNN on digits",
         {
             **_SYNC,
-            "optimizer": _sgd(0.2),
-            "job": {"module": "examples/digits_cnn.py:DigitsCNN", "epochs": 8},
+            "optimizer": _sgd(0.1),
+            "job": {"module": "examples/digits_cnn.py:DigitsCNN", "epochs": 16},
         },
         ("accuracy",),
         {name: _wire(name) for name in CODECS},
@@ -96,7 +98,7 @@ TASKS = (
         {"policy": _DILOCO, "simulation": {**_markov(LOCAL_STEPS), "evaluate": 1}},
         ("excess",),
         {
-            "float32, Nesterov outside": {},
+            "float32, Nesterov outside": {"optimizer": NESTEROV},
             "float32, SGD outside": {"optimizer": _sgd(1.0)},
             "top-k/int4, SGD outside": {**_wire("top-k/int4"), "optimizer": _sgd(1.0)},
         },
