@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.codecs import speed
 from benchmarks.codecs.tasks import TASKS, Task
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run, RunError
@@ -20,6 +21,7 @@ console = Console(width=140)
 @click.command(context_settings=CONTEXT)
 @click.option("--task", "wanted", multiple=True, metavar="TEXT", help="Only tasks whose name has this in it.")
 @number_option("--seeds", 1, 3, "Runs of each row, with seeds from 0 on.")
+@click.option("--cpu", is_flag=True, help="Instead: processor time of encoding and decoding.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -27,12 +29,15 @@ console = Console(width=140)
     show_default=True,
     help="Finished runs in it are kept.",
 )
-def main(wanted: tuple[str, ...], seeds: int, out: Path) -> None:
+def main(wanted: tuple[str, ...], seeds: int, cpu: bool, out: Path) -> None:
     """Train three models with each codec on the simulated cluster, and show what they reach.
 
     Four workers, each seed the same data and initial values for every codec. Nothing is timed. Quarter of an hour on
     two quiet cores.
     """
+    if cpu:
+        console.print(speed.table(speed.measure(rounds=9)))
+        return
     tasks = [task for task in TASKS if not wanted or any(text in task.name for text in wanted)]
     if not tasks:
         raise click.UsageError(f"expected a part of one of {[task.name for task in TASKS]}, got {wanted}")

@@ -59,8 +59,9 @@ def _markov(steps: int) -> dict[str, Any]:
 
 
 _SYNC = {"policy": {"name": "sync"}}
-# Local steps: batches of a worker, and how many of them make a round.
-LOCAL_STEPS, ROUND = 300, 50
+# Batches of a worker that make a round, and in all, by the task's name.
+ROUND = 50
+LOCAL_STEPS = {"Markov chain, DiLoCo": 300, "Markov chain, DiLoCo, long": 2000}
 # The paper's outer optimizer.
 NESTEROV = {"name": "nesterov", "learning_rate": 0.7, "momentum": 0.9}
 _DILOCO = {"name": "diloco", "steps": ROUND, "learning_rate": 0.001}
@@ -73,7 +74,7 @@ TASKS = (
             "optimizer": _sgd(0.1),
             "job": {"module": "examples/digits_cnn.py:DigitsCNN", "epochs": 16},
         },
-        ("accuracy",),
+        ("accuracy", "loss"),
         {name: _wire(name) for name in CODECS},
     ),
     Task(
@@ -93,15 +94,19 @@ TASKS = (
         ("accuracy", "loss"),
         {name: _wire(name) for name in CODECS},
     ),
-    Task(
-        "Markov chain, DiLoCo",
-        {"policy": _DILOCO, "simulation": {**_markov(LOCAL_STEPS), "evaluate": 1}},
-        ("excess",),
-        {
-            "float32, Nesterov outside": {"optimizer": NESTEROV},
-            "float32, SGD outside": {"optimizer": _sgd(1.0)},
-            "top-k/int4, SGD outside": {**_wire("top-k/int4"), "optimizer": _sgd(1.0)},
-        },
-        seeded=True,
+    *(
+        Task(
+            name,
+            {"policy": _DILOCO, "simulation": {**_markov(steps), "evaluate": 1}},
+            ("excess",),
+            {
+                "float32, Nesterov outside": {"optimizer": NESTEROV},
+                "float32, SGD outside": {"optimizer": _sgd(1.0)},
+                "int4/int4, SGD outside": {**_wire("int4/int4"), "optimizer": _sgd(1.0)},
+                "top-k/int4, SGD outside": {**_wire("top-k/int4"), "optimizer": _sgd(1.0)},
+            },
+            seeded=True,
+        )
+        for name, steps in LOCAL_STEPS.items()
     ),
 )
