@@ -377,10 +377,9 @@ class ShardClient:
                 raise kind(f"server {self.server} at {self.address}: {answer[0].refusal}")
             request.slot = 0
         array = np.ascontiguousarray(array_of(values))
-        if raw and self._wire.up.scaled:
-            codec, pieces = FLOAT32, iter((FLOAT32.encode(array),))
-        else:
-            codec, pieces = self._wire.up, member.encoder.pieces(ticket, array)
+        codec = FLOAT32 if raw and self._wire.up.scaled else self._wire.up
+        encoder = member.encoder if codec is self._wire.up else codec.encoder(self._layout)
+        pieces = encoder.pieces(ticket, array)
         header.dtype, header.bytes = codec.number, codec.size(self._layout)
         try:
             # A piece is encoded while the kernel sends the one before it.
