@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.checkpoint.disk import CheckpointError
+from psserver.checkpoint.increments import load_rows, row_files
 from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
 from psserver.checkpoint.store import Store
 from psserver.coordinator import CoordinatorState, JobTerms, Record
@@ -115,7 +116,7 @@ def load(store: Store, name: str, wanted: Wanted = every_part) -> Checkpoint:
         if server in wanted(about):
             shards[server] = load_part(store, name, about, server)
         else:
-            store.verify_files(name, about, _files(server))
+            store.verify_files(name, about, [*_files(server), *row_files(about, server)])
     try:
         coordinator = CoordinatorState.from_json(store.json(name, COORDINATOR, _facts(about, COORDINATOR)))
         agreement.check(coordinator)
@@ -227,7 +228,7 @@ def load_part(store: Store, name: str, about: Manifest, server: int) -> ShardSta
     arrays, facts = _files(server)
     plain, values = (
         store.json(name, facts, _facts(about, facts)),
-        store.arrays(name, arrays, _facts(about, arrays)),
+        {**store.arrays(name, arrays, _facts(about, arrays)), **load_rows(store, name, about, server)},
     )
     try:
         state = ShardState.from_json(plain, values)

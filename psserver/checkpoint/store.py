@@ -4,6 +4,7 @@
         0000000812-1f0c9a2b7d3e4c55/      the log entry, and the job
             server-0.safetensors          arrays of one server
             server-0.json                 its other state
+            server-0-rows-....safetensors rows of its tables (`psserver.checkpoint.increments`)
             coordinator.json
             manifest.json                 written last: completes the checkpoint
 
@@ -65,6 +66,25 @@ class Store:
     def put_arrays(self, name: str, file: str, arrays: Mapping[str, Array]) -> FileFacts:
         """Write arrays by name to a file; they must not change meanwhile."""
         return files.write(self.disk, self.root / name / file, tensors.pieces(arrays, {"format": "np"}))
+
+    def link(self, former: str, file: str, name: str) -> None:
+        """Take up a file of a former checkpoint."""
+        try:
+            self.disk.link(self.root / former / file, self.root / name / file)
+        except OSError as error:
+            raise UnwritableError(
+                f"{self.root / name / file} cannot be a link to that of {former}: {error.strerror or error}"
+            ) from error
+
+    def has(self, name: str, wanted: Mapping[str, FileFacts]) -> bool:
+        """Return whether the checkpoint, complete or not, has these files in full length."""
+        try:
+            present = set(self.disk.names(self.root / name))
+            return set(wanted) <= present and all(
+                self.disk.size(self.root / name / file) == facts.bytes for file, facts in wanted.items()
+            )
+        except OSError:
+            return False
 
     def put_json(self, name: str, file: str, plain: object) -> FileFacts:
         """Write plain data, as `pswire.records.to_plain` makes it, to a file."""

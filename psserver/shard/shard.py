@@ -277,10 +277,14 @@ class Shard:
 
         Incoming payloads and readers are left out: a worker repeats pushes and pulls that were not answered.
         """
-        return copied(self.views())
+        found = copied(self.views())
+        return ShardState(found.facts, {**found.arrays, **self.tables.rows_saved()})
 
     def views(self) -> ShardState:
-        """Return `state` without a copy: the arrays are valid until the next order that is `Writing`."""
+        """Return `state` without a copy and without the rows of tables (`Tables.rows_saved`).
+
+        The arrays are valid until the next order that is `Writing`.
+        """
         if self._unfinished:
             raise ShardError("an order is under way: expected state() between two orders")
         return save(self._parts)

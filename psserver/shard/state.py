@@ -122,7 +122,10 @@ class ShardState:
 
 
 def save(shard: ShardParts) -> ShardState:
-    """Return everything the shard holds, without a copy: the next order that writes changes the arrays."""
+    """Return everything the shard holds but the rows of tables (`Tables.rows_saved`), without a copy.
+
+    The next order that writes changes the arrays.
+    """
     versions, pins, bases = shard.arena.state()
     tickets, payloads, rows = shard.staging.state()
     updater = shard.updater
@@ -142,7 +145,7 @@ def save(shard: ShardParts) -> ShardState:
             f"{'constant' if name in constants else 'memory'}/{name}": values
             for name, values in updater.memory.items()
         },
-        **shard.tables.arrays(),
+        **shard.tables.added_rows(),
         **{
             name: array
             for ticket, each in rows.items()
@@ -178,7 +181,7 @@ def copied(state: ShardState, spare: Sequence[Floats] = (), piece: int = 1 << 22
     """Copy the arrays as they are now, `piece` elements at a time, so that other threads get a turn.
 
     `spare`: float32 arrays to reuse where their sizes match. Fresh memory, which the system has to find and fill with
-    zeros, takes many times as long as the copy. Rows of tables are not copied: they are copies already.
+    zeros, takes many times as long as the copy. Rows of payloads are not copied: nobody writes to them.
     """
     left: dict[int, list[Floats]] = {}
     for each in spare:

@@ -30,8 +30,8 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
     RandomNormal or Zeros. A row is drawn from `seed`, the table and its id, when the first gradient for it is applied.
     `optimizer`: the servers' rule for the rows, a Keras optimizer or settings ({"name": "rowwise-adagrad",
     "learning_rate": 0.05}); by default that of the job. `admit`: the chance that a gradient for an id without a row
-    makes one. `evict`: which rows go, some of {"age": versions, "norm": least, "capacity": rows of a bucket, "every":
-    versions} (`pswire.model.tables.TableSpec`).
+    makes one; `admit_after`: how many gradients an id needs to have one. `evict`: which rows go, some of {"age":
+    versions, "norm": least, "capacity": rows of a bucket, "every": versions} (`pswire.model.tables.TableSpec`).
 
     Its rows are trained within `distribute` and in a `Job`, on the TensorFlow backend. Elsewhere a call needs a reader
     (`read_rows`), or raises ModelError. `Distributed.export` makes a plain Keras model. Raises ValueError for arguments
@@ -50,6 +50,7 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
         table: str | None = None,
         seed: int = 0,
         admit: float = 1.0,
+        admit_after: int = 1,
         evict: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -62,7 +63,11 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
             raise ValueError(f"combiner: expected one of {', '.join(map(str, COMBINERS))}, got {combiner!r}")
         super().__init__(name=name, **kwargs)
         self.combiner = combiner
-        rules = {"admit": admit, **{f"evict_{rule}": number for rule, number in (evict or {}).items()}}
+        rules = {
+            "admit": admit,
+            "admit_after": admit_after,
+            **{f"evict_{rule}": number for rule, number in (evict or {}).items()},
+        }
         self.remote = Remote(table_spec(table or name, dim, initializer, optimizer, seed, rules), mask_id)
         self.supports_masking = mask_id is not None and combiner is None
         # Ids are not numbers to be rounded, and the number of rows differs from batch to batch.
@@ -102,10 +107,11 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
             "table": self.remote.table.name,
             "seed": self.remote.table.seed,
             "admit": self.remote.table.admit,
+            "admit_after": self.remote.table.admit_after,
             "evict": {
                 rule.removeprefix("evict_"): table[rule]
                 for rule in RULES
-                if rule in table and rule != "admit"
+                if rule in table and rule.startswith("evict_")
             },
         }
         return {**super().get_config(), **own}

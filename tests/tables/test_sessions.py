@@ -12,6 +12,7 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver import weights_file
 from psserver.checkpoint import CheckpointError, Store
+from psserver.checkpoint.increments import row_files
 from pswire.model.plan import VariableSpec
 from pswire.model.tables import TableSpec, initial_rows, mix, unique
 from psworker.errors import PayloadRefused, Refused, Voided
@@ -216,7 +217,16 @@ def saved(store: Store, version: int) -> bool:
     return False
 
 
-def test_a_job_that_resumes_on_other_servers_has_the_bits_of_one_that_did_not_stop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_job_that_resumes_on_other_servers_has_the_bits_of_one_that_did_not_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
     whole = stepped(tmp_path / "whole", range(6), 1)
+    if beside:
+        # As with large tables: rows are copied beside the loop, and saved as increments.
+        monkeypatch.setattr("psserver.service.store.shard_part.LARGE_PASS", 0)
     stepped(tmp_path / "run", range(3), 2)
+    store = Store(tmp_path / "run" / "checkpoints")
+    files = [len(row_files(store.manifest(name), 1)) for name in store.names()]
+    assert max(files) > 1 if beside else files == [1] * len(files)
     assert stepped(tmp_path / "run", range(3, 6), 3, resume="latest") == whole

@@ -137,7 +137,7 @@ class ShardHost:
         """Restore a new shard as of that many log entries. Raises StateError, with nothing changed."""
         assert self.state.shard is not None
         self.state.shard.restore(state)
-        self.saver.prepare(self.state.shard, state.arrays.values())
+        self.saver.prepare(self.state.shard, state)
         self.state.executed = entries
         # Former members must join anew.
         self.state.changes.notify()

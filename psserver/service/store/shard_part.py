@@ -6,15 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
+from psserver.checkpoint.increments import RowFiles, only_rows, save_rows, usable, without_rows
 from psserver.service.guard.ledger import MODEL, MemoryLedger
 from psserver.service.net.loop import LARGE_PASS, Owner
 from psserver.shard import Shard, ShardState, copied
+from psserver.shard.tables import TABLE_KINDS, Tables
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -121,6 +123,18 @@ class Part:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a server holds, copied for log entry `entry`. `nbytes`: the memory taken for it. `base`: the files that its
+    rows of tables are changes of."""
+
+    entry: int
+    job: str
+    state: ShardState
+    nbytes: int
+    base: RowFiles | None = None
+
+
 class PassedOver(CheckpointError):
     """A newer checkpoint has taken the place of this one."""
 
@@ -160,21 +174,24 @@ class PartSaver:
         self._memory = memory
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
         self._busy = self._copying = self._closed = False
-        self._next: tuple[int, str, ShardState] | None = None
+        self._next: Copy | None = None
+        # The tables, and the files that have their rows as last written.
+        self._tables: Tables | None = None
+        self._rows: RowFiles | None = None
         self._spare = SpareArrays(memory, self._pool)
 
-    def prepare(self, shard: Shard, unused: Collection[Floats] = ()) -> None:
+    def prepare(self, shard: Shard, unused: ShardState | None = None) -> None:
         """Prepare memory for a copy of a large shard, so that training does not wait for it.
 
-        `unused`: arrays of the same sizes that are no longer needed.
+        `unused`: a state with arrays of the same sizes that are no longer needed.
         """
         state = settled(shard.views())
         if not self.periodic or self.store is None or self._closed or state.nbytes <= LARGE_PASS:
             return
-        if unused:
-            self._spare.keep(unused)
+        if unused is not None:
+            self._spare.keep(_dense(unused))
         else:
-            self._spare.prepare([values.size for values in state.arrays.values()])
+            self._spare.prepare([values.size for values in _dense(state)])
 
     @property
     def newest(self) -> int:
@@ -200,39 +217,49 @@ class PartSaver:
             return False
         # Drop the waiting part before the copy: the newest is enough.
         self._wait(None)
+        if shard.tables is not self._tables:
+            self._tables, self._rows = shard.tables, None
         state = settled(shard.views())
+        nbytes = state.nbytes + shard.tables.saved_bytes
         spare = self._spare.take()
-        refusal = self._memory.take(MODEL, KIND, state.nbytes)
+        refusal = self._memory.take(MODEL, KIND, nbytes)
         if refusal is not None:
             # Free buffers that are kept for coming payloads.
             shard.staging.trim()
-            refusal = self._memory.take(MODEL, KIND, state.nbytes)
+            refusal = self._memory.take(MODEL, KIND, nbytes)
         if refusal is not None:
             self._tell(
                 Part(entry, error=f"server {self._server} has no room for a copy of what it holds: {refusal}")
             )
             return False
-        if state.nbytes <= LARGE_PASS:
-            self._wait((entry, job, copied(state)))
+        if nbytes <= LARGE_PASS:
+            self._wait(Copy(entry, job, _with_rows(copied(state), shard.tables, None), nbytes))
             self._begin()
             return False
-        began, self._copying = time.monotonic(), True
-        copying = self._owner.loop.run_in_executor(self._pool, _copied, state, spare)
+        began, self._copying, store, base = time.monotonic(), True, self.store, self._rows
 
-        def ended(future: "asyncio.Future[ShardState]") -> None:
+        def copy() -> Copy:
+            since = base if shard.tables and usable(store, base) else None
+            dense = copied(state, [] if spare is None else spare.wait())
+            return Copy(entry, job, _with_rows(dense, shard.tables, since), nbytes, since)
+
+        copying = self._owner.loop.run_in_executor(self._pool, copy)
+
+        def ended(future: "asyncio.Future[Copy]") -> None:
             self._copying, error = False, future.exception()
             if error is None:
-                fields = event("part_copied", bytes=state.nbytes, seconds=time.monotonic() - began)
-                log.debug("%d bytes to be saved were copied", state.nbytes, extra=fields)
-                self._wait((entry, job, future.result()))
+                size = future.result().state.nbytes
+                fields = event("part_copied", bytes=size, seconds=time.monotonic() - began)
+                log.debug("%d bytes to be saved were copied", size, extra=fields)
+                self._wait(future.result())
                 self._begin()
             elif isinstance(error, MemoryError):
-                self._give(state)
+                self._give(nbytes)
                 self._tell(
                     Part(entry, error=f"server {self._server} has no memory for a copy of what it holds")
                 )
             else:
-                self._give(state)
+                self._give(nbytes)
                 self._tell(Part(entry, error=f"server {self._server}: {type(error).__name__}: {error}"))
             self._copied()
 
@@ -242,20 +269,33 @@ class PartSaver:
     def _begin(self) -> None:
         if self._busy or self._closed or self._next is None or self.store is None:
             return
-        (entry, job, state), self._next, self._busy = self._next, None, True
-        written = self._owner.loop.run_in_executor(self._pool, self._write, self.store, entry, job, state)
+        copy, self._next, self._busy = self._next, None, True
+        written = self._owner.loop.run_in_executor(self._pool, self._write, self.store, copy)
 
         def ended(future: "asyncio.Future[Part]") -> None:
-            self._give(state)
-            if state.nbytes > LARGE_PASS and not self._closed:
-                self._spare.keep(state.arrays.values())
+            self._give(copy.nbytes)
+            if copy.nbytes > LARGE_PASS and not self._closed:
+                self._spare.keep(_dense(copy.state))
+            if self._rows is not None and self._tables is not None:
+                self._tables.rows_written(self._rows.version)
             self._ended(future.result())
 
         written.add_done_callback(ended)
 
-    def _write(self, store: Store, entry: int, job: str, state: ShardState) -> Part:
+    def _write(self, store: Store, copy: Copy) -> Part:
+        entry, state, before, self._rows = copy.entry, copy.state, self._rows, None
+        name, rows, saved = name_of(entry, copy.job), only_rows(copy.state.arrays), None
         try:
-            return Part(entry, save_shard(store, name_of(entry, job), state))
+            if rows:
+                base = copy.base
+                if base is not None and before is not None and base.files.keys() <= before.files.keys():
+                    # A later checkpoint has the same files, and those of the earlier one may be gone.
+                    base = replace(base, name=before.name)
+                saved = save_rows(store, name, self._server, state.facts.version, rows, base)
+                state = ShardState(state.facts, without_rows(state.arrays))
+            files = save_shard(store, name, state)
+            self._rows = saved
+            return Part(entry, {**files, **({} if saved is None else saved.files)})
         except CheckpointError as error:
             return Part(entry, error=f"server {self._server}: {error}")
         except Exception as error:
@@ -268,14 +308,14 @@ class PartSaver:
         self._tell(part)
         self._begin()
 
-    def _wait(self, part: tuple[int, str, ShardState] | None) -> None:
+    def _wait(self, part: Copy | None) -> None:
         """Make `part` the next to be written, in place of the waiting one."""
         if self._next is not None:
-            self._give(self._next[2])
+            self._give(self._next.nbytes)
         self._next = part
 
-    def _give(self, state: ShardState) -> None:
-        self._memory.give(MODEL, KIND, state.nbytes)
+    def _give(self, nbytes: int) -> None:
+        self._memory.give(MODEL, KIND, nbytes)
 
     def release(self) -> None:
         """Release the memory that is kept for the next part."""
@@ -294,5 +334,11 @@ class PartSaver:
         self._pool.shutdown()
 
 
-def _copied(state: ShardState, spare: PrefaultedArrays | None) -> ShardState:
-    return copied(state, [] if spare is None else spare.wait())
+def _with_rows(state: ShardState, tables: Tables, base: RowFiles | None) -> ShardState:
+    rows = tables.rows_saved(None if base is None else base.version)
+    return ShardState(state.facts, {**state.arrays, **rows})
+
+
+def _dense(state: ShardState) -> list[Floats]:
+    """Return the arrays whose sizes are always the same."""
+    return [values for name, values in state.arrays.items() if name.split("/")[0] not in TABLE_KINDS]

@@ -6,6 +6,7 @@ Names of saved arrays, where t is a table's number in the plan, and n its rows h
     table/<t>/values          (n, dim) float32
     table/<t>/slot/<name>     (n, width) float32  a slot of the table's optimizer
     table/<t>/touched, count  (n,) uint32  the last version that changed a row; how many did
+    waiting/<t>/keys, count, touched  (n,) ids without a row: how often they were seen, and when last
     rows/<ticket>/<t>/keys, values   rows of a payload that is staged
     added/<k>/<t>/keys, values       rows of a contribution to the coming update
 """
@@ -30,7 +31,7 @@ from pswire.model.tables import Floats, Keys, canonical, check_keys, first_wrong
 from pswire.records import StateError
 
 Arrays = Mapping[str, NDArray[Any]]
-TABLE_KINDS = ("table", "rows", "added")
+TABLE_KINDS = ("table", "waiting", "rows", "added")
 """The first parts of the names of these arrays."""
 _NO_ROWS: Floats = np.zeros((0, 0), np.float32)
 
@@ -192,11 +193,24 @@ class Tables:
 
     # Saved state
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the newest rows and the coming update, in arrays of their own, by name."""
+    @property
+    def saved_bytes(self) -> int:
+        """The size of `rows_saved` in bytes, at most."""
+        return sum(8 * table.count + table.nbytes for table in self.tables)
+
+    def rows_saved(self, since: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return the newest rows in arrays of their own, by name. Other threads may read meanwhile, none may write.
+
+        `since`: only rows that changed after that version, and `table/<t>/gone`, the keys of those that went. For all
+        rows it begins to remember which go.
+        """
         found: dict[str, NDArray[Any]] = {}
         for t, table in enumerate(self.tables):
-            state, at = table.state(), f"table/{t}"
+            state, at = table.state(since), f"table/{t}"
+            if since is None:
+                table.remember()
+            else:
+                found[f"{at}/gone"] = table.gone(since)
             found |= {
                 f"{at}/keys": state.keys,
                 f"{at}/values": state.values,
@@ -204,6 +218,18 @@ class Tables:
                 f"{at}/count": state.count,
             }
             found |= {f"{at}/slot/{name}": slot for name, slot in state.slots.items()}
+            if table.waiting is not None:
+                found |= dict(zip(_waiting_names(t), table.waiting.state(), strict=True))
+        return found
+
+    def rows_written(self, version: int) -> None:
+        """Rows of that version are saved: changes will be asked for since then, or later."""
+        for table in self.tables:
+            table.forget_gone(version)
+
+    def added_rows(self) -> dict[str, NDArray[Any]]:
+        """Return the rows of the coming update by name, without a copy."""
+        found: dict[str, NDArray[Any]] = {}
         for k, (rows, _) in enumerate(self.added):
             found |= named(f"added/{k}", rows)
         return found
@@ -223,9 +249,13 @@ class Tables:
         for t, table in enumerate(self.tables):
             try:
                 table.check_state(self._state(t, arrays))
+                if table.waiting is not None:
+                    self._check_waiting([arrays[name] for name in _waiting_names(t)])
             except ValueError as error:
                 raise StateError(f"shard state: {error}") from error
-        for prefix in sorted({name.rsplit("/", 2)[0] for name in present if not name.startswith("table/")}):
+        for prefix in sorted(
+            {name.rsplit("/", 2)[0] for name in present if name.startswith(("rows/", "added/"))}
+        ):
             self._check_rows(self.rows_named(prefix, arrays), prefix)
 
     def _expected(self, arrays: Arrays, factors: Sequence[float]) -> list[str]:
@@ -234,11 +264,22 @@ class Tables:
         for t, table in enumerate(self.tables):
             parts = ["keys", "values", "touched", "count", *(f"slot/{name}" for name in table.slot_names)]
             names += [f"table/{t}/{part}" for part in parts]
+            names += _waiting_names(t) if table.waiting is not None else []
         staged = {name.split("/")[1] for name in arrays if name.startswith("rows/")}
         prefixes = [f"added/{k}" for k in range(len(factors))] + [f"rows/{ticket}" for ticket in staged]
         return names + [
             f"{p}/{t}/{part}" for p in prefixes for t in range(count) for part in ("keys", "values")
         ]
+
+    def _check_waiting(self, arrays: Sequence[NDArray[Any]]) -> None:
+        keys, count, touched = arrays
+        fits = keys.dtype == np.uint64 and keys.ndim == 1
+        fits = fits and all(a.dtype == np.uint32 and a.shape == keys.shape for a in (count, touched))
+        wrong = (
+            check_keys(keys, self.start, self.stop) if fits else "expected keys, counts and versions that fit"
+        )
+        if wrong:
+            raise ValueError(f"ids without a row: {wrong}")
 
     def _check_rows(self, rows: Rows, what: str) -> None:
         for (keys, values), table in zip(rows, self.tables, strict=True):
@@ -257,6 +298,8 @@ class Tables:
     def restore(self, arrays: Arrays, factors: Sequence[float], version: int) -> None:
         """Take up checked arrays, as of `version` (-1: before the first)."""
         for t, table in enumerate(self.tables):
+            if table.waiting is not None:
+                table.waiting.restore(*(arrays[name] for name in _waiting_names(t)))
             table.restore(self._state(t, arrays), max(version, 0))
         self.added = [
             ([(keys.copy(), values.copy()) for keys, values in self.rows_named(f"added/{k}", arrays)], factor)
@@ -274,6 +317,10 @@ class Tables:
             arrays[f"{at}/touched"],
             arrays[f"{at}/count"],
         )
+
+
+def _waiting_names(t: int) -> list[str]:
+    return [f"waiting/{t}/{part}" for part in ("keys", "count", "touched")]
 
 
 def named(prefix: str, rows: Rows) -> dict[str, NDArray[Any]]:

@@ -9,6 +9,7 @@ One thread at a time computes, commits, forgets and restores; any number may rea
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
@@ -22,6 +23,7 @@ from psserver.shard.accumulator import RunningSum
 from psserver.shard.tables.census import Census
 from psserver.shard.tables.index import Index
 from psserver.shard.tables.store import Counts, RowStore, WholeRows
+from psserver.shard.tables.waiting import Waiting, occurrences
 from pswire.model.table_figures import TableFigures
 from pswire.model.tables import Floats, Keys, TableSpec, admitted, bucket, check_keys, initial_rows
 from pswire.values import value
@@ -32,13 +34,17 @@ Contribution = tuple[Keys, Floats, float]
 
 @value
 class Part:
-    """The rows of one table in an update: elements [start, stop) of its arrays; and how many it does not make."""
+    """The rows of one table in an update: elements [start, stop) of its arrays; and how many it does not make.
+
+    `seen`: keys without rows before it, and how often each has then been seen; 0 for those that have a row.
+    """
 
     table: "Table"
     keys: Keys
     start: int
     stop: int
     refused: int = 0
+    seen: tuple[Keys, Counts] | None = None
 
 
 @value
@@ -110,6 +116,10 @@ class Table:
             rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity)
         )
         self.census = Census()
+        # Versions at which rows went, and their keys; None until changes are asked for.
+        self._graves: deque[tuple[int, Keys]] | None = None
+        # Only with admission by count.
+        self.waiting = Waiting(lambda: backend.rows) if spec.admit_after > 1 else None
 
     # Sizes
 
@@ -143,8 +153,11 @@ class Table:
         return self.store.row_bytes
 
     def missing(self, keys: Keys) -> int:
-        """Return how many of `keys` have no row."""
-        return int(np.count_nonzero(self._index.find(keys) < 0))
+        """Return how many of `keys` have no row, and would have one after a gradient of one worker."""
+        new = self._index.find(keys) < 0
+        if self.waiting is not None:
+            new[new] = self.waiting.counts(keys[new]) + 1 >= self.spec.admit_after
+        return int(np.count_nonzero(new))
 
     # Reading
 
@@ -221,11 +234,20 @@ class Table:
             self._measure()
         if self._evicts and version % self.spec.evict_every == 0:
             self._evict(version, keep)
+            if self.waiting is not None and self.spec.evict_age is not None:
+                self.waiting.forget(version - self.spec.evict_age)
             self._measure()
         self.version = version
 
+    def note_seen(self, seen: tuple[Keys, Counts] | None, version: int) -> None:
+        """Note how often keys without rows have been seen."""
+        if seen is not None and self.waiting is not None:
+            self.waiting.note(*seen, version)
+            self._measure()
+
     def _measure(self) -> None:
-        self.nbytes = self._index.nbytes + self.count * self.row_bytes
+        waiting = 0 if self.waiting is None else self.waiting.nbytes
+        self.nbytes = self._index.nbytes + self.count * self.row_bytes + waiting
 
     def _evict(self, version: int, keep: bool) -> None:
         """Drop rows by the table's rules: pure functions of the rows, so the same on any number of servers."""
@@ -235,6 +257,8 @@ class Table:
         if not going.any():
             return
         self.census.gone(keys[going], ages[going, 1])
+        if self._graves is not None:
+            self._graves.append((version, keys[going]))
         if keep:
             self._keep(_Undo(version, keys[going], self.store.values(slots[going])))
         self._index = self._index.without(slots[going])
@@ -249,9 +273,32 @@ class Table:
 
     # Saved state
 
-    def state(self) -> TableState:
-        """Return the newest version, in arrays of its own."""
+    def gone(self, since: int) -> Keys:
+        """Return the keys of rows that went after version `since`, sorted; some may have rows again.
+
+        Raises ValueError if `remember` was not called by then.
+        """
+        if self._graves is None:
+            raise ValueError(f"table {self.spec.name!r}: rows that went are not remembered")
+        found = [keys for version, keys in self._graves if version > since]
+        return np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
+
+    def remember(self) -> None:
+        """Remember which rows go from now on, for `gone`."""
+        if self._graves is None:
+            self._graves = deque()
+
+    def forget_gone(self, version: int) -> None:
+        """Forget rows that went at `version` or before: nobody asks for changes since an earlier one."""
+        while self._graves and self._graves[0][0] <= version:
+            self._graves.popleft()
+
+    def state(self, since: int | None = None) -> TableState:
+        """Return the newest version, or the rows in it that changed after version `since`, in arrays of its own."""
         keys, slots = self._index.sorted()
+        if since is not None:
+            changed = self.store.ages(slots)[:, 0] > since
+            keys, slots = keys[changed], slots[changed]
         rows = self.store.whole(slots)
         touched, counts = rows.ages.T.copy()
         return TableState(keys, rows.values, rows.state, touched, counts)
@@ -388,10 +435,19 @@ def compute(
     totals = [total * np.float32(own) if factors else total for _, total, own in merged]
     found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
     refused = [0] * len(tables)
-    for t, table in enumerate(tables):
-        if table.spec.admit < 1:
+    seen: list[tuple[Keys, Counts] | None] = [None] * len(tables)
+    for t, (table, own) in enumerate(contributions):
+        if table.spec.admit < 1 or table.waiting is not None:
             # Rows that are not made are not in the update at all.
-            stay = (found[t] >= 0) | admitted(table.spec, keys[t], table.version + 1)
+            if table.waiting is None:
+                made = admitted(table.spec, keys[t], table.version + 1)
+            else:
+                new = found[t] < 0
+                total = occurrences(keys[t], [each for each, _, _ in own])
+                total[new] += table.waiting.counts(keys[t][new])
+                made = total >= table.spec.admit_after
+                seen[t] = keys[t][new], np.where(made, 0, total)[new].astype(np.uint32)
+            stay = (found[t] >= 0) | made
             refused[t] = stay.size - int(np.count_nonzero(stay))
             keys[t], totals[t], found[t] = keys[t][stay], totals[t][stay], found[t][stay]
     slots, store, version = np.concatenate(found), tables[0].store, tables[0].version
@@ -404,8 +460,8 @@ def compute(
     rows.ages[:, 1] += np.uint32(1)
     ends = np.cumsum([each.size for each in keys]).tolist()
     parts = tuple(
-        Part(table, each, end - each.size, end, number)
-        for table, each, end, number in zip(tables, keys, ends, refused, strict=True)
+        Part(table, each, end - each.size, end, number, counts)
+        for table, each, end, number, counts in zip(tables, keys, ends, refused, seen, strict=True)
     )
     return Update(version + 1, parts, slots, rows, after, finite)
 
@@ -431,6 +487,7 @@ def commit(update: Update, *, keep: bool) -> None:
     for part, begin, end in zip(update.parts, bounds, bounds[1:], strict=False):
         new = fresh[begin:end]
         counts = update.rows.ages[part.start : part.stop, 1].copy()
+        part.table.note_seen(part.seen, update.version)
         part.table.census.note(update.version, part.keys, counts, new.size, part.refused)
         part.table.take_up(update.version, part.keys[new - part.start], slots[new], keep=keep)
         if not keep:

@@ -1,0 +1,104 @@
+"""Rows of tables in checkpoints: all rows, or those that changed since an earlier one, and keys that are gone.
+
+A checkpoint of a server with tables has files of rows, `server-0-rows-ENTRY.safetensors`. The first has all rows; each
+other one has what changed after it. An increment takes up the files before it by hard links: so each checkpoint is
+whole by itself, and old ones can be removed in any order. Where files cannot be linked, all rows are written.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.checkpoint.disk import CheckpointError
+from psserver.checkpoint.manifest import FileFacts, Manifest
+from psserver.checkpoint.store import Store, entry_of
+
+Arrays = Mapping[str, NDArray[Any]]
+
+# Increments before all rows are written again.
+MOST: Final = 6
+# The kind of rows that are kept in these files, and the name of keys that an increment takes away.
+ROWS, GONE = "table", "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class RowFiles:
+    """The files of one server's rows in the checkpoint `name`, oldest first. `version`: the last that they hold."""
+
+    name: str
+    version: int
+    files: dict[str, FileFacts] = field(default_factory=dict)
+
+    @property
+    def full(self) -> bool:
+        """Whether the next checkpoint should have all rows: reading takes at most twice as long as of one file."""
+        sizes = [facts.bytes for facts in self.files.values()]
+        return len(sizes) > MOST or sum(sizes[1:]) > sizes[0]
+
+
+def save_rows(
+    store: Store, name: str, server: int, version: int, arrays: Arrays, base: RowFiles | None
+) -> RowFiles:
+    """Write rows as of `version`. `base`: the files that they are changes of. Raises CheckpointError."""
+    store.begin(name)
+    before = {} if base is None else base.files
+    for file in before:
+        assert base is not None
+        store.link(base.name, file, name)
+    own = f"server-{server}-rows-{entry_of(name):012d}.safetensors"
+    return RowFiles(name, version, {**before, own: store.put_arrays(name, own, arrays)})
+
+
+def row_files(about: Manifest, server: int) -> list[str]:
+    """Return the names of a server's files of rows, oldest first."""
+    return sorted(file for file in about.files if file.startswith(f"server-{server}-rows-"))
+
+
+def load_rows(store: Store, name: str, about: Manifest, server: int) -> dict[str, NDArray[Any]]:
+    """Read a server's rows; none from a checkpoint without files of rows. Raises CheckpointError."""
+    found: dict[str, NDArray[Any]] = {}
+    for file in row_files(about, server):
+        more = store.arrays(name, file, about.files[file])
+        try:
+            found = merged(found, more) if found else dict(more)
+        except (KeyError, ValueError, IndexError) as error:
+            raise CheckpointError(
+                f"{store.root / name / file}: has no changes of those before it: {error}"
+            ) from error
+    return found
+
+
+def merged(rows: Arrays, changes: Arrays) -> dict[str, NDArray[Any]]:
+    """Return rows after changes: what is gone is taken out, then changed rows are put in, in the order of keys."""
+    found: dict[str, NDArray[Any]] = {}
+    for at in sorted({name.rsplit("/", 1)[0] for name in changes if name.endswith("/keys")}):
+        old, new = rows[f"{at}/keys"], changes[f"{at}/keys"]
+        kept = ~np.isin(old, np.concatenate([new, changes[f"{at}/{GONE}"]]))
+        order = np.argsort(np.concatenate([old[kept], new]))
+        for name in (name for name in rows if name.startswith(f"{at}/")):
+            found[name] = np.concatenate([rows[name][kept], changes[name]])[order]
+    return found
+
+
+def without_rows(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return the arrays that are in no file of rows."""
+    return {name: array for name, array in arrays.items() if name not in only_rows(arrays)}
+
+
+def only_rows(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return the arrays that files of rows have."""
+    return {name: array for name, array in arrays.items() if name.split("/")[0] == ROWS}
+
+
+def usable(store: Store, base: RowFiles | None) -> bool:
+    """Return whether the next checkpoint can be an increment of these files."""
+    return base is not None and not base.full and store.has(base.name, base.files)
+
+
+__all__: Sequence[str] = (
+    *("GONE", "MOST", "RowFiles", "load_rows", "merged", "only_rows", "row_files", "save_rows", "usable"),
+    "without_rows",
+)

@@ -1,0 +1,149 @@
+"""A full checkpoint of rows and the increments after it are what a full one would be, whatever was removed since."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psserver.checkpoint import CheckpointError, Store
+from psserver.checkpoint.increments import MOST, RowFiles, load_rows, row_files, save_rows, usable
+from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
+from psserver.checkpoint.store import name_of
+from psserver.optimizers import build
+from psserver.shard.tables import Tables
+from pswire.model.plan import Plan, VariableSpec, make_plan
+from pswire.model.tables import TableSpec, canonical, mix
+
+RULES: list[dict[str, object]] = [
+    {"name": "sgd", "learning_rate": 0.5},
+    {"name": "adagrad", "learning_rate": 0.5},
+    {"name": "rowwise-adagrad", "learning_rate": 0.5},
+    {"name": "momentum", "learning_rate": 0.5},
+    {"name": "adam", "learning_rate": 0.5},
+    {"name": "ftrl", "learning_rate": 0.5},
+]
+SPEC = TableSpec("items", 2, "uniform", (-1.0, 1.0), 3, evict_age=3, evict_every=2)
+OTHER = TableSpec("users", 3, "zeros", (), admit_after=2)
+JOB = "job"
+
+
+def plan(rule: dict[str, object] = RULES[0]) -> Plan:
+    tables = [replace(spec, optimizer=canonical(rule)) for spec in (SPEC, OTHER)]
+    return make_plan([VariableSpec("bias", (1,))], 1, tables)
+
+
+def made(rule: dict[str, object]) -> Tables:
+    return Tables(plan(rule), 0, build(RULES[0]))
+
+
+def update(tables: Tables, ids: list[int], seed: int) -> None:
+    keys = np.sort(mix(np.unique(np.array(ids, np.int64))))
+    dice = np.random.default_rng(seed)
+    rows = [(keys, dice.normal(size=(keys.size, t.spec.dim)).astype(np.float32)) for t in tables.tables]
+    tables.add(rows, 1.0, 0)
+    tables.commit(tables.compute((), 1.0, 1.0))
+    tables.committed()
+
+
+def about(store: Store, entry: int, files: dict[str, FileFacts]) -> Manifest:
+    """A complete checkpoint of these files."""
+    found = Manifest(
+        *(FORMAT, JOB, entry, 0, 0.0, 0.0, 1, 1, 0, plan().fingerprint, tuple(plan().variables)),
+        *([], {}, {}, {}, files),
+    )
+    store.complete(found)
+    return found
+
+
+def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and np.array_equal(one[name], other[name]) for name in one
+    )
+
+
+def rows_of(tables: Tables) -> dict[str, np.ndarray]:
+    return {name: array for name, array in tables.rows_saved().items() if name.startswith("table/")}
+
+
+STEPS = st.lists(st.lists(st.integers(0, 20), max_size=5), min_size=1, max_size=14)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["name"]))
+@settings(max_examples=10, deadline=None)
+@given(steps=STEPS, every=st.integers(1, 4))
+def test_increments_add_up_and_training_goes_on_with_equal_bits(
+    rule: dict[str, object], steps: list[list[int]], every: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store, tables, base = Store(tmp_path_factory.mktemp("saved") / "checkpoints"), made(rule), None
+    for number, ids in enumerate([[], *steps]):
+        if number:
+            update(tables, ids, number)
+        if number % every:
+            continue
+        since = None if base is None else base.version
+        arrays = {n: a for n, a in tables.rows_saved(since).items() if n.startswith("table/")}
+        former, base = base, save_rows(store, name_of(number, JOB), 0, number, arrays, base)
+        tables.rows_written(number)
+        found = about(store, number, base.files)
+        if former is not None:
+            # Older checkpoints go; what they had is in this one.
+            shutil.rmtree(store.root / former.name)
+        read = load_rows(store, base.name, found, 0)
+        assert same(read, rows_of(tables))
+        fresh = made(rule)
+        waiting = {n: a for n, a in tables.rows_saved().items() if n.startswith("waiting/")}
+        fresh.restore({**read, **waiting}, [], number)
+        twin = made(rule)
+        twin.restore(tables.rows_saved(), [], number)
+        for each in (fresh, twin):
+            update(each, [1, 5, 19], 99)
+        assert same(fresh.rows_saved(), twin.rows_saved())
+    assert base is not None and len(row_files(found, 0)) == number // every + 1
+
+
+def test_an_increment_has_only_what_changed(tmp_path: Path) -> None:
+    store, tables = Store(tmp_path / "checkpoints"), made(RULES[1])
+    update(tables, list(range(5000)), 1)
+    base = save_rows(store, name_of(1, JOB), 0, 1, rows_of(tables), None)
+    assert usable(store, base)
+    update(tables, [3, 4], 2)
+    changed = tables.rows_saved(1)
+    assert changed["table/1/keys"].size == 2 and changed["table/0/gone"].size == 0
+    update(tables, [5], 3)
+    update(tables, [6], 4)
+    # All but the rows of versions 2 to 4 are too old.
+    assert tables.rows_saved(1)["table/0/gone"].size == 4996
+    after = save_rows(store, name_of(2, JOB), 0, 2, only(changed), base)
+    whole, increment = (facts.bytes for facts in after.files.values())
+    assert increment < whole / 20
+    # As long as all increments are smaller than all rows, and few, another may follow.
+    facts = next(iter(base.files.values()))
+    assert replace(after, files={str(k): facts for k in range(3)}).full
+    assert replace(after, files={str(k): replace(facts, bytes=1) for k in range(MOST + 1)}).full
+    assert not usable(store, None) and not usable(store, RowFiles("gone", 1, base.files))
+
+
+def only(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array for name, array in arrays.items() if name.startswith("table/")}
+
+
+def test_files_that_cannot_be_taken_up_are_named(tmp_path: Path) -> None:
+    store, tables = Store(tmp_path / "checkpoints"), made(RULES[0])
+    base = save_rows(store, name_of(1, JOB), 0, 0, rows_of(tables), None)
+    shutil.rmtree(store.root / base.name)
+    with pytest.raises(CheckpointError, match="cannot be a link"):
+        save_rows(store, name_of(2, JOB), 0, 0, rows_of(tables), base)
+
+
+def test_changes_of_other_rows_are_refused(tmp_path: Path) -> None:
+    store, tables = Store(tmp_path / "checkpoints"), made(RULES[0])
+    full = rows_of(tables)
+    base = save_rows(store, name_of(1, JOB), 0, 0, full, None)
+    # No increment: it does not say what went.
+    wrong = save_rows(store, name_of(2, JOB), 0, 0, full, base)
+    with pytest.raises(CheckpointError, match="no changes of those before it"):
+        load_rows(store, wrong.name, about(store, 2, wrong.files), 0)
