@@ -17,7 +17,7 @@ from pswire.generations import Generation, follows
 from pswire.protocol import received
 from psworker.engine import Event, Request
 from tests.recovery.settings import Job, may_have
-from tests.recovery.shard import OPTIMIZER, Shard, chained, plan_of
+from tests.recovery.shard import OPTIMIZER, Shard, chained, plan_of, rows_of
 from tests.recovery.storage import Due, Folder, Memory
 from tests.recovery.worker import Member, Worker
 
@@ -211,6 +211,8 @@ class Cluster:
         shard.follow(self.name, kept, state)
         if kept:
             expect(shard.chain == self.chains[kept - 1], f"server {shard.server} is given another state")
+            rows = rows_of(self.log[:kept], shard.plan, shard.server)
+            expect(shard.rows == rows, f"server {shard.server} is given the rows {shard.rows}, not {rows}")
 
     def _linked(self, shard: Shard) -> bool:
         there = shard.alive and shard.reachable and shard.server not in self.lost
@@ -266,7 +268,7 @@ class Cluster:
         (entry, job, state), shard.saves = shard.saves[0], shard.saves[1:]
         name = name_of(entry, job)
         try:
-            files = self.storage.put_part(name, state)
+            files = self.storage.put_part(name, state, shard)
         except CheckpointError:
             self.failed.add(name)
             self._settle(name)

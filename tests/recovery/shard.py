@@ -1,10 +1,12 @@
 """A shard as recovery sees it: which orders it has executed, and whose payloads it holds. Without arithmetic.
 
 What it would compute is stood for by a number that every order changes: two shards have the same number only if they
-executed the same orders. It is saved and restored as the shard's weights are, by the servers' own code.
+executed the same orders. It is saved and restored as the shard's weights are, by the servers' own code. So are rows of
+a table, which updates make, change and evict: they are a function of the log, too.
 """
 
 import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -12,12 +14,14 @@ import numpy as np
 
 from pslab.verify.invariants import expect
 from psserver.checkpoint import settled
+from psserver.checkpoint.increments import RowFiles
 from psserver.coordinator import Record
 from psserver.shard import ShardState
 from psserver.shard.staging import OpenTicket
 from psserver.shard.state import ShardFacts
 from pswire.decisions import entries
 from pswire.model.plan import Plan, VariableSpec, make_plan
+from pswire.model.tables import TableSpec, bucket, mix
 
 OPTIMIZER: dict[str, object] = {"name": "sgd"}
 # Numbers that float32 holds exactly.
@@ -26,8 +30,38 @@ MASK = (1 << 24) - 1
 
 @cache
 def plan_of(servers: int) -> Plan:
-    """A model of six numbers."""
-    return make_plan([VariableSpec("w", (6,))], servers)
+    """A model of six numbers, and a table."""
+    return make_plan([VariableSpec("w", (6,))], servers, [TableSpec("t", 1)])
+
+
+# Key -> the version that changed the row last, which is its value, too.
+Rows = Mapping[int, int]
+# The keys of all rows that there can be.
+KEYS = mix(np.arange(9)).tolist()
+
+
+def rows_after(rows: Rows, entry: entries.Entry) -> Rows:
+    """The rows of all servers behind an entry of the log: each part of an update changes one, and old ones go."""
+    if not isinstance(entry, entries.Apply):
+        return rows
+    changed = {**rows, **{KEYS[part.ticket % len(KEYS)]: entry.version for part in entry.parts}}
+    if entry.version % 2 == 0:
+        changed = {key: version for key, version in changed.items() if version > entry.version - 3}
+    return changed
+
+
+def rows_of(log: Iterable[Record], plan: Plan, server: int) -> Rows:
+    """The rows of a server behind a log."""
+    rows: Rows = {}
+    for record in log:
+        rows = rows_after(rows, record.entry)
+    return owned(rows, plan, server)
+
+
+def owned(rows: Rows, plan: Plan, server: int) -> Rows:
+    start, stop = plan.buckets(server)
+    where = bucket(np.array(list(rows), np.uint64)).tolist()
+    return {key: rows[key] for key, at in zip(rows, where, strict=True) if start <= at < stop}
 
 
 def chained(chain: int, entry: entries.Entry) -> int:
@@ -53,6 +87,9 @@ class Shard:
     def forget(self) -> None:
         """It follows nobody, and holds nothing."""
         self.job, self.executed, self.chain, self.version = "", 0, 0, -1
+        self.rows: Rows = {}
+        # The files that have its rows, and their keys.
+        self.saved: tuple[RowFiles, Rows] | None = None
         self.open: dict[int, OpenTicket] = {}
         self.payloads: set[int] = set()
         self.folded: set[int] = set()
@@ -81,6 +118,7 @@ class Shard:
         self.executed += 1
         entry = record.entry
         self.chain = chained(self.chain, entry)
+        self.rows = owned(rows_after(self.rows, entry), self.plan, self.server)
         match entry:
             case entries.Commit():
                 opened = self.open.get(entry.ticket)
@@ -136,6 +174,14 @@ class Shard:
         arrays |= {
             f"payload/{n}": np.full(layout.elements, n & MASK, np.float32) for n in sorted(self.payloads)
         }
+        keys = sorted(self.rows)
+        versions = np.array([self.rows[key] for key in keys], np.uint32)
+        arrays |= {
+            "table/0/keys": np.array(keys, np.uint64),
+            "table/0/values": versions.astype(np.float32)[:, None],
+            "table/0/touched": versions,
+            "table/0/count": np.ones_like(versions),
+        }
         facts = ShardFacts(
             plan=self.plan.fingerprint,
             server=self.server,
@@ -168,7 +214,12 @@ class Shard:
         self.version, self.folded = facts.version, {int(ticket) for ticket in facts.workers}
         self.open = {ticket.ticket: replace(ticket) for ticket in facts.tickets}
         self.payloads = set(state.numbered("payload"))
+        keys, versions = state.arrays["table/0/keys"].tolist(), state.arrays["table/0/touched"].tolist()
+        self.rows = dict(zip(keys, versions, strict=True))
+        expect(state.arrays["table/0/values"][:, 0].tolist() == versions, "rows of several moments")
         for name, values in state.arrays.items():
+            if name.startswith("table/"):
+                continue
             kind, _, number = name.partition("/")
             held = set(values.tolist())
             if kind == "version":

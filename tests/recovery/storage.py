@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from psserver.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -17,6 +19,7 @@ from psserver.checkpoint import (
     save_coordinator,
     save_shard,
 )
+from psserver.checkpoint.increments import only_rows, save_rows, usable, without_rows
 from psserver.checkpoint.resumption import LATEST
 from psserver.coordinator import CoordinatorState, JobTerms, Record
 from psserver.policies import Policy
@@ -24,6 +27,7 @@ from psserver.shard import ShardState
 from pswire.generations import Generation
 from pswire.model.plan import Plan
 from tests.checkpoint.fake_disk import FakeDisk
+from tests.recovery.shard import Shard
 
 ROOT, KEEP, JOB = Path("/run/checkpoints"), 2, "job"
 # The log is kept as objects, by whoever plays the schedule; on the disk it has a name, as the run's other files.
@@ -69,7 +73,7 @@ class Memory:
         self._generation += 1
         return Generation(JOB, self._generation).name
 
-    def put_part(self, name: str, state: ShardState) -> Facts:
+    def put_part(self, name: str, state: ShardState, shard: Shard) -> Facts:
         self._parts.setdefault(name, {})[state.facts.server] = state
         return {}
 
@@ -128,8 +132,21 @@ class Folder:
         except OSError as error:
             raise CheckpointError(f"{LOG} cannot be made: {error}") from error
 
-    def put_part(self, name: str, state: ShardState) -> Facts:
-        return save_shard(self.store, name, state)
+    def put_part(self, name: str, state: ShardState, shard: Shard) -> Facts:
+        """As `psserver.service.store.shard_part` has it: of rows only those that changed, where it can be."""
+        (base, before), shard.saved = shard.saved or (None, {}), None
+        rows, server, version = only_rows(state.arrays), state.facts.server, state.facts.version
+        now = dict(zip(rows["table/0/keys"].tolist(), rows["table/0/touched"].tolist(), strict=True))
+        if base is not None and (version < base.version or not usable(self.store, base)):
+            base = None
+        if base is not None:
+            changed = rows["table/0/touched"] > base.version
+            rows = {each: array[changed] for each, array in rows.items()}
+            rows["table/0/gone"] = np.array(sorted(before.keys() - now.keys()), np.uint64)
+        saved = save_rows(self.store, name, server, version, rows, base)
+        files = save_shard(self.store, name, ShardState(state.facts, without_rows(state.arrays)))
+        shard.saved = saved, now
+        return {**files, **saved.files}
 
     def put_coordinator(self, due: Due) -> Facts:
         return save_coordinator(self.store, due.name, due.state)
