@@ -22,6 +22,7 @@ from psserver.service.guard.limits import capacity
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider
 from psserver.service.job.joining import JobModel, Joining, resume
+from psserver.service.job.log_file import LogError
 from psserver.service.job.outbox import Outbox
 from psserver.service.job.reports import Epochs, Evaluations, Progress
 from psserver.service.job.run_log import LogFlush, RunLog
@@ -299,6 +300,22 @@ class Job:
         self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
         self.decider.write_or_fail(lambda: self.flushing.tick(time.monotonic()))
         self._memory.measure()
+        self._reserve_rows()
+
+    def _reserve_rows(self) -> None:
+        """Keep room on the disk for the rows that tables have by now."""
+        shard = self.host.state.shard
+        if shard is None or not shard.tables:
+            return
+        dims = {table.spec.name: table.spec.dim for table in shard.tables.tables}
+        rows = [(table.spec.name, table.count) for table in shard.tables.tables]
+        for follower in self.routes.followers:
+            rows += [(table.name, table.rows) for table in follower.memory.tables]
+        try:
+            self.routes.run_log.reserve_rows(sum(count * (8 + 4 * dims[name]) for name, count in rows))
+        except LogError as error:
+            fields = event("no_room_for_weights")
+            log.warning("%s; the final weights may have to go elsewhere", error, extra=fields)
 
     # What is asked of it
 

@@ -71,6 +71,8 @@ class RunLog:
         self._folder, self._check, self._rescue = folder, check, rescue
         # An empty file for which the disk reserves room for the final weights.
         self._room: RealFile | None = None
+        # Bytes of it: for variables, and for rows.
+        self._variables = self._rows = 0
         self._decisions: JsonLines | None = None
         self._metrics: JsonLines | None = None
         self._pending = Pending() if going_on is None else going_on.pending.copy()
@@ -155,9 +157,25 @@ class RunLog:
         try:
             self._room = RealDisk(0o644).create(path)
             self._room.reserve(nbytes)
+            self._variables = nbytes
         except OSError as error:
             self._give_room()
             raise LogError(f"{path}: no room for {nbytes} bytes: {error.strerror or error}") from error
+
+    def reserve_rows(self, nbytes: int) -> None:
+        """Reserve room for so many bytes of tables beside the variables, and a quarter more. Raises LogError, once."""
+        if self._room is None or nbytes <= self._rows:
+            return
+        self._rows = nbytes + nbytes // 4 + HEADER
+        try:
+            self._room.reserve(self._variables + self._rows)
+        except OSError as error:
+            # What is reserved stays; the end may yet find room.
+            self._rows = 1 << 63
+            path = files.aside_of((self._folder or Path()) / WEIGHTS)
+            raise LogError(
+                f"{path}: no room for {nbytes} bytes of tables: {error.strerror or error}"
+            ) from error
 
     def _give_room(self) -> None:
         if self._room is not None and self._folder is not None:
