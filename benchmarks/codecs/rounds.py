@@ -43,7 +43,8 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`seconds`: of a version, from the second one on; `moved`: frames on the server's link for each version."""
+    """`seconds`: of a version, from the second one on; `sent`, `received`: bytes of frames on the server's link for
+    each version, with the initial values, which travel whole, among them."""
 
     seconds: float
     sent: float
@@ -57,6 +58,7 @@ _PLAIN = {"optimizer": {"name": "sgd", "learning_rate": 1.0}}
 ARMS = (
     Arm("sync, float32", "float32", _SYNC, 1),
     Arm("diloco, float32", "float32", {**_DILOCO, "optimizer": NESTEROV}, ROUND),
+    Arm("diloco, int4/int4", "int4/int4", {**_DILOCO, **_PLAIN}, ROUND),
     Arm("diloco, top-k/int4", "top-k/int4", {**_DILOCO, **_PLAIN}, ROUND),
 )
 
