@@ -3,6 +3,7 @@
 Skipped where no browser is installed: apt-get install chromium, and the extra `browser`.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -12,12 +13,15 @@ from typing import Any
 
 import pytest
 
+import psworker
 from pslab.dashboard.past import PART
 from pslab.runs.folder import Run
 from tests.cluster.cluster import Cluster
 from tests.dashboard.page import Page
+from tests.dashboard.test_change import START
 from tests.repetitions import usually
 from tests.replay.simulated import simulate
+from tests.service.serving import serving, step
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright (scripts/install browser)")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -418,3 +422,30 @@ def test_the_end_of_a_live_cluster(browser: Any, tmp_path: Path) -> None:
             later.page.locator("#ended").wait_for(state="visible")
             assert later.text("#ended").startswith(told)
             later.close()
+
+
+def test_the_form_changes_the_policy(tmp_path: Path, browser: Any) -> None:
+    with serving() as cluster, psworker.connect(cluster.hosts, START) as session:
+        step(session)
+        with Page(tmp_path, cluster.hosts, "--change-policy") as page:
+            tab = Tab(browser, f"{page.url}#/servers", width=360, height=740)
+            effect = tab.page.locator("#change-effect")
+            tab.page.select_option("#change-to", "bounded")
+            tab.page.fill("#change-knobs", "max_staleness=3 aggregate=1")
+            tab.page.fill("#change-rate", "0.5")
+            tab.page.fill("#change-why", "w3 is slow")
+            tab.page.click("#change-policy")
+            effect.filter(has_text="bounded").wait_for()
+            found = cluster.status()
+            assert found.policy == "bounded" and json.loads(found.policy_knobs)["max_staleness"] == 3
+            # What cannot take over is refused with the servers' sentence; the browser notes the answer's code.
+            tab.page.select_option("#change-to", "median")
+            tab.page.fill("#change-knobs", "")
+            tab.page.click("#change-policy")
+            effect.filter(has_text="cannot take over").wait_for()
+            assert cluster.status().policy == "bounded"
+            assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
+            assert [error for error in tab.wrong if "409" not in error] == []
+            tab.wrong.clear()
+            tab.close()
+        session.done()
