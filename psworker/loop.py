@@ -319,7 +319,11 @@ class Gradients:
                 raise Voided(f"ticket {self.grant.ticket} was cancelled after {self.taken} steps")
         self.taken += 1
         if self.grant is not None and self.batches.followed:
-            self.session.prefetch(self.grant)
+            trainer, following = self.trainer, self.batches.following
+            rows = (
+                trainer.keys(following) if isinstance(trainer, RowTrainer) and following is not None else {}
+            )
+            self.session.prefetch(self.grant, rows)
         return gradient_of(self.trainer, self._rows)(weights, batch)
 
     def _rows(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:

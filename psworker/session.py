@@ -271,14 +271,15 @@ class Session(Facts):
         """
         return self._reader.view(grant, narrow and self._wire.same)
 
-    def prefetch(self, grant: Grant) -> None:
-        """Ask for the next ticket while the loop computes on `grant`, which it has read, and fetch its version.
+    def prefetch(self, grant: Grant, rows: KeysByName = NO_ROWS) -> None:
+        """Ask for the next ticket while the loop computes on `grant`, which it has read, and fetch its version, with
+        the rows of tables that its batch needs.
 
         If the policy grants no ticket ahead, both come with this one's commit, as without prefetch. If it does, the
         next contribution is one version staler. Do not call it for the last unit of work. No-op without
         `connect(prefetch=True)`.
         """
-        self._reader.fetch_ahead(grant.ticket)
+        self._reader.fetch_ahead(grant.ticket, self._layout.wanted(rows) if rows else ())
 
     # One step: push, commit
 

@@ -32,10 +32,14 @@ class Fetched:
     error: SessionError | None = None
 
 
+# Ticket, wire dtype, rows of tables by server, and where the result goes.
+_Wanted = tuple[int, bool, Sequence[WantedRows], Future[Fetched | None]]
+
+
 class Prefetch:
     """A thread that waits for the next grant and pulls its version.
 
-    `wait_next_grant(ticket)` returns the grant after that of `ticket`, or None at the end. `pull(grant, narrow)`
+    `wait_next_grant(ticket)` returns the grant after that of `ticket`, or None at the end. `pull(grant, narrow, rows)`
     returns its version, or None if that came in another way. Both run in that thread. The methods and attributes belong
     to the training loop's thread; the two threads share the queue and the futures in it.
     """
@@ -43,23 +47,24 @@ class Prefetch:
     def __init__(
         self,
         wait_next_grant: Callable[[int], Grant | None],
-        pull: Callable[[Grant, bool], list[Received] | None],
+        pull: Callable[[Grant, bool, Sequence[WantedRows]], list[Received] | None],
     ) -> None:
         self._wait_next_grant = wait_next_grant
         self._pull = pull
-        self._wanted: queue.SimpleQueue[tuple[int, bool, Future[Fetched | None]] | None] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
         # A daemon, unlike an executor's thread: a program that forgets to close its session ends all the same.
         threading.Thread(target=self._work, name="prefetch", daemon=True).start()
         self._under_way: Future[Fetched | None] | None = None
         # The ticket that is computed on meanwhile.
         self._during = 0
 
-    def begin(self, ticket: int, *, narrow: bool) -> None:
-        """Fetch the version after that of `ticket`, which is being computed on. No-op while a fetch is under way."""
+    def begin(self, ticket: int, *, narrow: bool, rows: Sequence[WantedRows] = ()) -> None:
+        """Fetch the version after that of `ticket`, which is being computed on, with rows of tables, by server. No-op
+        while a fetch is under way."""
         if self._under_way is None:
             self._during = ticket
             self._under_way = Future()
-            self._wanted.put((ticket, narrow, self._under_way))
+            self._wanted.put((ticket, narrow, rows, self._under_way))
 
     @property
     def fetched(self) -> bool:
@@ -84,18 +89,18 @@ class Prefetch:
 
     def _work(self) -> None:
         while (wanted := self._wanted.get()) is not None:
-            ticket, narrow, found = wanted
+            ticket, narrow, rows, found = wanted
             try:
-                found.set_result(self._fetch(ticket, narrow))
+                found.set_result(self._fetch(ticket, narrow, rows))
             except BaseException as error:
                 found.set_exception(error)
 
-    def _fetch(self, ticket: int, narrow: bool) -> Fetched | None:
+    def _fetch(self, ticket: int, narrow: bool, rows: Sequence[WantedRows]) -> Fetched | None:
         grant = self._wait_next_grant(ticket)
         if grant is None:
             return None
         try:
-            return Fetched(grant.ticket, self._pull(grant, narrow))
+            return Fetched(grant.ticket, self._pull(grant, narrow, rows))
         except SessionError as error:
             return Fetched(grant.ticket, None, error)
 
@@ -181,10 +186,11 @@ class WeightReader:
         with self._guard:
             self._ahead = {ticket: ([received], seconds)}
 
-    def fetch_ahead(self, ticket: int) -> None:
-        """Fetch the next version while `ticket`, whose version has been read, is computed on."""
+    def fetch_ahead(self, ticket: int, rows: Sequence[WantedRows] = ()) -> None:
+        """Fetch the next version, with these rows of tables, while `ticket`, whose version has been read, is computed
+        on."""
         if self.prefetch is not None:
-            self.prefetch.begin(ticket, narrow=self.narrow)
+            self.prefetch.begin(ticket, narrow=self.narrow, rows=rows)
 
     def close(self) -> None:
         if self.prefetch is not None:
@@ -214,7 +220,7 @@ class WeightReader:
 
         return self._servers.each(pulled)
 
-    def _fetch(self, grant: Grant, narrow: bool) -> list[Received] | None:
+    def _fetch(self, grant: Grant, narrow: bool, rows: Sequence[WantedRows]) -> list[Received] | None:
         """As `_pulled`, in the prefetch's thread. None when the version came with the grant."""
         shards = self._servers.shards
         with shards[0].turn:
@@ -222,15 +228,18 @@ class WeightReader:
                 if grant.ticket in self._ahead:
                     return None
             if len(shards) == 1:
-                return [self._pulled_early(shards[0], grant, narrow)]
-        return self._servers.each(lambda shard: self._pulled_early(shard, grant, narrow))
+                return [self._pulled_early(shards[0], grant, narrow, rows)]
+        return self._servers.each(lambda shard: self._pulled_early(shard, grant, narrow, rows))
 
-    def _pulled_early(self, shard: ShardClient, grant: Grant, narrow: bool) -> Received:
+    def _pulled_early(
+        self, shard: ShardClient, grant: Grant, narrow: bool, rows: Sequence[WantedRows]
+    ) -> Received:
         """Pull a version that may wait here unread for a long time: in place only if that blocks no update.
 
         Reads in place end in the order of their tickets.
         """
-        received = shard.pull(grant.ticket, grant.version, grant.index, narrow=narrow)
+        own = rows[shard.server] if rows else ()
+        received = shard.pull(grant.ticket, grant.version, grant.index, narrow=narrow, rows=own)
         if received.lender is not None and not self._blocks_no_update(shard):
             received.copied()
         return received

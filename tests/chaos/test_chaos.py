@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pslab.chaos.campaign import Campaign, Disturbance, Kind, Progress
+from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from tests.cluster.cluster import ROOT, entries_of
 from tests.replay.command import ps_lab
@@ -40,12 +41,15 @@ def end_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def disturbed(folder: Path, kind: Kind, end_of_data: Path) -> tuple[Run, list[dict[str, Any]]]:
+def disturbed(
+    folder: Path, kind: Kind, end_of_data: Path, *overrides: str
+) -> tuple[Run, list[dict[str, Any]]]:
     """A run of three disturbances of that kind, and what the report says of them."""
     options = ["--out", str(folder), "--runs", "1", "--no-reference", "--kind", kind, "--kills", str(STRIKES)]
     options += ["--every", "8", "--seed", str(SEEDS[kind]), "--json"]
     arguments = json.dumps(["--seconds", "0.02", "--until", str(end_of_data)])
-    options += ["--set", f"job.arguments={arguments}"]
+    for override in (f"job.arguments={arguments}", *overrides):
+        options += ["--set", override]
     done = ps_lab("chaos", Path(__file__).with_name("numpy.toml"), *options)
     assert done.code == 0, done
     report = json.loads(done.out.splitlines()[-1])
@@ -73,3 +77,20 @@ def test_a_process_of_each_role_is_killed(tmp_path: Path, end_of_data: Path) -> 
 def test_a_process_of_each_role_is_stopped_or_cut_off(tmp_path: Path, end_of_data: Path, kind: Kind) -> None:
     """Whether a server is given up for that depends on the machine: no more is said than that nothing is lost."""
     disturbed(tmp_path / "out", kind, end_of_data)
+
+
+def test_processes_are_killed_while_the_policy_changes(tmp_path: Path, end_of_data: Path) -> None:
+    """Every fourth version another policy takes over: before, between and behind checkpoints and recoveries."""
+    names = ("ssp", "async", "k-batch-async", "bounded", "async", "fedbuff")
+    plan = ", ".join(
+        f'{{after = "{4 * number + 2} versions", name = "{names[number % len(names)]}"}}'
+        for number in range(60)
+    )
+    run, _ = disturbed(tmp_path / "out", "kill", end_of_data, f"policy.then=[{plan}]")
+    changes = entries_of(run, "policy")
+    assert len(changes) >= 3 and len(entries_of(run, "restore")) >= 1
+    # The plan is followed in its order, and a change that was rolled back comes again.
+    assert [change["policy"]["name"] for change in changes] == [
+        names[number % len(names)] for number in range(len(changes))
+    ]
+    assert check_run(run).ok

@@ -1,5 +1,6 @@
 """Tables of real servers, beside their dense twin: a variable with a row for every id. Both have equal bits."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from itertools import product
 from pathlib import Path
@@ -10,11 +11,14 @@ import pytest
 import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
+from pslab.simulator.problems import numpy_problem
 from psserver import weights_file
 from psserver.checkpoint import CheckpointError, Store
 from psserver.checkpoint.increments import row_files
+from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec
-from pswire.model.tables import TableSpec, initial_rows, mix, unique
+from pswire.model.tables import Keys, TableSpec, initial_rows, mix, unique
+from psworker import loop
 from psworker.errors import PayloadRefused, Refused, Voided
 from tests.service.serving import Cluster, serving, wait_until
 
@@ -134,6 +138,39 @@ def test_rows_travel_with_the_step_in_one_round_trip(
         assert not np.array_equal(after, before)
 
 
+@pytest.mark.parametrize("servers", [1, 2])
+def test_rows_are_fetched_with_their_version_during_the_computation(
+    servers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a policy that grants ahead; the next batch's rows are those of the version that it starts from."""
+    pulled: list[int] = []
+    pull = psworker.data.shard_client.ShardClient.pull_rows
+
+    def counted(self: object, ticket: int, version: int, after: int, rows: Sequence[Keys]) -> object:
+        # Without keys no message is sent.
+        pulled.extend(ticket for keys in rows if keys.size)
+        return pull(self, ticket, version, after, rows)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("psworker.data.shard_client.ShardClient.pull_rows", counted)
+    keys, more = unique([1, 2, 3])[0], unique([3, 4])[0]
+    settings = ["optimizer.learning_rate=0.5"]
+    with serving(servers, overrides=settings) as cluster, connect(cluster, prefetch=True) as session:
+        grant = session.ready()
+        assert grant is not None
+        session.pull(grant)
+        session.prefetch(grant, {"items": more})
+        wait_until(lambda: session._reader.prefetch and session._reader.prefetch.fetched, "the next version")
+        flats = [np.zeros(layout.elements, np.float32) for layout in session.plan.shards]
+        rows = {"items": (keys, np.ones((keys.size, DIM), np.float32))}
+        session.contribute(grant, flats, samples=1, ready=True, rows=rows)
+        ahead = session.ready()
+        assert ahead is not None and ahead.version == 0
+        session.pull(ahead)
+        found = session.pull_rows(ahead, {"items": more})["items"]
+        assert pulled == [] and np.array_equal(found, initial_rows(ITEMS, more))
+        session.done()
+
+
 def test_reading_makes_no_rows(tmp_path: Path) -> None:
     with serving(out=tmp_path) as cluster, connect(cluster) as session:
         grant = session.ready()
@@ -230,3 +267,26 @@ def test_a_job_that_resumes_on_other_servers_has_the_bits_of_one_that_did_not_st
     files = [len(row_files(store.manifest(name), 1)) for name in store.names()]
     assert max(files) > 1 if beside else files == [1] * len(files)
     assert stepped(tmp_path / "run", range(3, 6), 3, resume="latest") == whole
+
+
+def test_a_loop_fetches_the_rows_of_its_next_batch_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulled: list[int] = []
+    pull = psworker.data.shard_client.ShardClient.pull_rows
+
+    def counted(self: object, ticket: int, version: int, after: int, rows: Sequence[Keys]) -> object:
+        pulled.extend(ticket for keys in rows if keys.size and ticket)
+        return pull(self, ticket, version, after, rows)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("psworker.data.shard_client.ShardClient.pull_rows", counted)
+    trainer = numpy_problem("clicks", {"batches_per_epoch": 12, "batch_size": 16}, 0)
+    settings = ["optimizer.name=adagrad"]
+    with serving(overrides=settings, out=tmp_path / "run") as cluster:
+        with psworker.connect(cluster.hosts, trainer.specs, tables=trainer.tables, prefetch=True) as session:
+            trainer.attach(session.plan)
+            loop.train(session, trainer, 1, lambda *_: None)
+        assert cluster.servers[0].ended() == ExitCode.OK
+    run = Run(tmp_path / "run")
+    assert check_run(run).ok and pulled == []
+    assert run.fold().committed == {"w0": 12}
