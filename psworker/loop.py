@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pswire.logs.events import event
+from pswire.model.rows import NO_ROWS
 from psworker.data.payloads import payloads_of
 from psworker.engine import Disposition, Grant, Stop
 from psworker.errors import Diverged, PayloadRefused, Refused, RolledBack, Voided
@@ -319,10 +320,10 @@ class Gradients:
                 raise Voided(f"ticket {self.grant.ticket} was cancelled after {self.taken} steps")
         self.taken += 1
         if self.grant is not None and self.batches.followed:
-            trainer, following = self.trainer, self.batches.following
-            rows = (
-                trainer.keys(following) if isinstance(trainer, RowTrainer) and following is not None else {}
-            )
+            following, rows = self.batches.following, NO_ROWS
+            if tables_of(self.trainer) and following is not None:
+                assert isinstance(self.trainer, RowTrainer)
+                rows = self.trainer.keys(following)
             self.session.prefetch(self.grant, rows)
         return gradient_of(self.trainer, self._rows)(weights, batch)
 
