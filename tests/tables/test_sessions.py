@@ -20,6 +20,7 @@ from pswire.model.plan import VariableSpec
 from pswire.model.tables import Keys, TableSpec, initial_rows, mix, unique
 from psworker import loop
 from psworker.errors import PayloadRefused, Refused, Voided
+from tests.probes import SessionProbe
 from tests.service.serving import Cluster, serving, wait_until
 
 IDS, DIM = 40, 3
@@ -159,7 +160,7 @@ def test_rows_are_fetched_with_their_version_during_the_computation(
         assert grant is not None
         session.pull(grant)
         session.prefetch(grant, {"items": more})
-        wait_until(lambda: session._reader.prefetch and session._reader.prefetch.fetched, "the next version")
+        wait_until(lambda: SessionProbe(session).fetched, "the next version")
         flats = [np.zeros(layout.elements, np.float32) for layout in session.plan.shards]
         rows = {"items": (keys, np.ones((keys.size, DIM), np.float32))}
         session.contribute(grant, flats, samples=1, ready=True, rows=rows)
