@@ -132,8 +132,9 @@ def measure(rule: str, rows: int, dim: int, repeats: int, batch: int = BATCH) ->
             commit = partial(table.commit, update, keep=True)
             found.setdefault("commit", []).append(_nanoseconds(commit, keys.size))
             table.forget(table.version)
-            other = mix(random.choice(rows, keys.size))
-            found.setdefault("read", []).append(_nanoseconds(partial(table.read, other), keys.size))
+            # As in messages.
+            other = np.unique(mix(random.choice(rows, keys.size)))
+            found.setdefault("read", []).append(_nanoseconds(partial(table.read, other), other.size))
     best = {name: min(samples[1:]) for name, samples in found.items()}
     per_row = table.nbytes / table.count
     return Figures(

@@ -113,17 +113,19 @@ class ElementRows(RowOptimizer):
         fixed = replace(self._optimizer, schedule=Constant(rate))
         order = np.argsort(counts, kind="stable")
         starts = [*np.flatnonzero(np.diff(counts[order], prepend=np.int64(-1))).tolist(), counts.size]
-        own_x, own_g, new = x[order], g[order], np.empty_like(out)
-        own = {name: slot[order] for name, slot in state.items()}
+        own_x, own_g, new = x.take(order, axis=0), g.take(order, axis=0), np.empty_like(out)
+        own = {name: slot.take(order, axis=0) for name, slot in state.items()}
         good = True
         for start, stop in pairwise(starts):
             part = slice(start, stop)
             at = replace(numbers, version=int(counts[order[start]]), lr_scale=1.0)
             slots = {name: slot[part] for name, slot in own.items()}
             good = self._advance(fixed, own_x[part], own_g[part], new[part], slots, at, backend) and good
-        out[order] = new
-        for name, slot in own.items():
-            state[name][order] = slot
+        back = np.empty_like(order)
+        back[order] = np.arange(order.size)
+        for after, target in ((new, out), *((own[name], slot) for name, slot in state.items())):
+            # Without `mode` numpy would write to a copy first.
+            after.take(back, axis=0, out=target, mode="clip")
         return good
 
     def _advance(

@@ -101,15 +101,13 @@ class Index:
         keys = np.ascontiguousarray(taken[:, :2]).view(np.uint64)[:, 0]
         counts = np.bincount(bucket(keys), minlength=BUCKETS)
         # One array to begin with. Nobody needs it any more once each part has grown.
-        sizes = np.where(counts > 0, _places_for(counts), 0)
-        ends, whole = np.cumsum(sizes), _empty(int(sizes.sum()))
-        places = _without_keys(BUCKETS)
-        parts, at = list(places.parts), whole.ctypes.data
-        for k in np.flatnonzero(counts).tolist():
-            parts[k] = whole[ends[k] - sizes[k] : ends[k]]
-            places.addresses[k] = at + _PLACE_BYTES * (ends[k] - sizes[k])
-            places.bits[k] = int(sizes[k]).bit_length() - 1
-        places = places._replace(parts=tuple(parts))
+        has = counts > 0
+        sizes = np.where(has, _places_for(counts), 0)
+        ends, whole, places = np.cumsum(sizes), _empty(int(sizes.sum())), _without_keys(BUCKETS)
+        places.addresses[has] = whole.ctypes.data + _PLACE_BYTES * (ends - sizes)[has]
+        places.bits[has] = np.frexp(sizes[has])[1] - 1
+        (none, *_), bounds = places.parts, zip((ends - sizes).tolist(), ends.tolist(), strict=True)
+        places = places._replace(parts=tuple(whole[a:b] if a < b else none for a, b in bounds))
         self._kernels().insert(places, keys, np.ascontiguousarray(taken[:, 2]).view(np.int32))
         self.places, self._counts, self._total = places, counts, len(whole)
 
