@@ -6,7 +6,8 @@ from signal import SIGCONT, SIGSTOP
 
 import pytest
 
-from tests.cluster.cluster import Cluster, entries_of, wait_until
+from pslab.launch.status_client import StatusClient, StatusError
+from tests.cluster.cluster import Cluster, Process, entries_of, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -24,6 +25,25 @@ def start(cluster: Cluster, policy: str, replicas: int = 2) -> None:
         cluster.start_worker(
             *("--task-index", str(rank), "--batches", str(BATCHES), "--gate", str(GATE), gate)
         )
+
+
+def started_again(cluster: Cluster) -> Process:
+    """Server 0, once the other one that leads counts on its vote."""
+    options = ("--workers", "2", "--policy", "sync", "--optimizer", "adam", "--out", str(cluster.out))
+    where = ("--ps-hosts", cluster.hosts, "--task-index", "0", "--worker-timeout", "60.0")
+    command = ("-m", "psserver", *where, *options, "--replicas", "2", "--json")
+    server = cluster.launch("server-0-again", *command)
+    client = StatusClient(cluster.addresses[1])
+
+    def votes() -> bool:
+        try:
+            return client.ask().servers[0].state == "votes"
+        except StatusError:
+            return False
+
+    wait_until(votes, "the vote of server 0")
+    client.close()
+    return server
 
 
 def wait_for_the_gate(cluster: Cluster, versions: int) -> None:
@@ -71,7 +91,12 @@ def test_the_primary_is_killed_and_the_weights_are_those_of_a_run_without(
         start(cluster, "sync")
         wait_for_the_gate(cluster, GATE)
         cluster.servers[0].kill()
-        end(cluster, 0)
+        again = started_again(cluster)
+        try:
+            end(cluster, 0)
+            assert again.wait_exit() == 0, again.errors
+        finally:
+            again.close()
         assert sha256(cluster) == expected
         committed_once(cluster)
         assert list(cluster.out.glob("decisions.before-epoch-*.jsonl"))

@@ -229,7 +229,7 @@ class Replicating:
 
     def _ends(self, sender: int, code: ExitCode, reason: str) -> None:
         # One that was replaced, and does not know it, says nothing about the job.
-        if not self._copy.leads and sender == self._shell.replica.disk.config.primary:
+        if not self._copy.leads and sender == self._shell.watch.primary:
             self._ending = code, reason
             self._continuation.wake.set()
 
