@@ -17,7 +17,7 @@ from pswire.values import value
 
 # Updates that are counted at once.
 _SEVERAL: Final = 32
-_MANY: Final = 4096
+_MANY = _SMALL = 4096
 # Row staleness is measured at versions divisible by this: a prime, so that workers in turn all come to it.
 SAMPLED: Final = 7
 
@@ -118,23 +118,32 @@ def _counted(now: _Counts) -> _Counts:
 
 def _add_updates(levels: NDArray[np.int64], counts: Counts) -> None:
     """Add an update to each row of `counts` updates, this one among them."""
-    level = _levels(counts)
-    levels[:, 1] += np.bincount(level, minlength=LEVELS)
+    number, rows = _tally(counts)
+    level = _levels(number)
+    np.add.at(levels[:, 1], level, rows)
     # Rows that have come to another level, with the updates that they had before.
-    crossed = (counts & (counts - np.uint32(1))) == 0
-    here, before = level[crossed], counts[crossed].astype(np.int64) - 1
-    levels[:, 0] += np.bincount(here, minlength=LEVELS)
-    levels[:, 1] += np.bincount(here, before, LEVELS).astype(np.int64)
-    old = before > 0
-    levels[:, 0] -= np.bincount(here[old] - 1, minlength=LEVELS)
-    levels[:, 1] -= np.bincount(here[old] - 1, before[old], LEVELS).astype(np.int64)
+    crossed = (number & (number - 1)) == 0
+    here, number, rows = level[crossed], number[crossed], rows[crossed]
+    np.add.at(levels[:, 0], here, rows)
+    np.add.at(levels[:, 1], here, rows * (number - 1))
+    old = number > 1
+    np.subtract.at(levels[:, 0], here[old] - 1, rows[old])
+    np.subtract.at(levels[:, 1], here[old] - 1, (rows * (number - 1))[old])
 
 
 def _add(levels: NDArray[np.int64], counts: Counts, sign: int) -> None:
     """Add rows with so many updates, or take them away."""
-    level = _levels(counts)
-    levels[:, 0] += sign * np.bincount(level, minlength=LEVELS)
-    levels[:, 1] += sign * np.bincount(level, counts, LEVELS).astype(np.int64)
+    number, rows = _tally(counts)
+    np.add.at(levels[:, 0], _levels(number), sign * rows)
+    np.add.at(levels[:, 1], _levels(number), sign * rows * number)
+
+
+def _tally(counts: Counts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return each different count, and how many rows have it. Nearly all are small."""
+    small = np.bincount(counts[counts < _SMALL])
+    number = np.flatnonzero(small)
+    large, rows = np.unique(counts[counts >= _SMALL], return_counts=True)
+    return np.concatenate([number, large.astype(np.int64)]), np.concatenate([small[number], rows])
 
 
 def _hottest(hot: Mapping[int, int], keys: Keys, counts: Counts) -> dict[int, int]:
@@ -154,7 +163,7 @@ def _order(row: tuple[int, int]) -> tuple[int, int]:
     return -row[1], row[0]
 
 
-def _levels(counts: Counts) -> NDArray[np.int64]:
+def _levels(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return floor(log2) of each count; a row that was never counted is in the first level."""
     levels: NDArray[np.int64] = np.maximum(np.frexp(counts.astype(np.float64))[1] - 1, 0).astype(np.int64)
     return levels
