@@ -100,7 +100,8 @@ def test_every_promise_among_others_and_every_defect_names_a_test() -> None:
         if line.startswith("|")
     ]
     promises = [row for row in rows if re.match(r"\| \d+\. ", row)]
-    assert [int(row[2:].split(".")[0]) for row in promises] == list(range(1, 11))
+    assert len(promises) >= 10
+    assert [int(row[2:].split(".")[0]) for row in promises] == list(range(1, len(promises) + 1))
     defects = [row for row in rows if re.match(r"\| D\d+ ", row)]
     assert len(defects) >= 15
     assert [row.split()[1] for row in defects] == [f"D{number}" for number, _ in enumerate(defects, start=1)]
