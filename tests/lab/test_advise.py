@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +24,6 @@ from pslab.advise.source import (
     pace_factors,
 )
 from pslab.compare.predict import StepTimes
-from pslab.launch.simulated import SharedTrainers, run_simulated
 from pslab.runs.folder import Run
 from psserver.policies import build as build_policy
 from pswire.config.experiment import Experiment, load_experiment
@@ -319,16 +320,29 @@ def test_a_goal_that_nobody_reaches_gives_no_advice(experiment, tmp_path):
     assert not (tmp_path / "o" / "first.toml").exists()
 
 
+# In a process of its own: a simulated job makes TensorFlow deterministic for as long as its process lives.
+SHARED = """
+import sys
+from pathlib import Path
+from pslab.advise.shelf import Candidate
+from pslab.launch.simulated import SharedTrainers, run_simulated
+from pswire.config.experiment import load_experiment
+
+out = Path(sys.argv[2])
+base = load_experiment(Path(sys.argv[1]), ["job.epochs=1", "run.engine=simulated", "cluster.workers=2"])
+shared = SharedTrainers()
+first, second = (Candidate(name, 0.003, 0).experiment(base) for name in ("async", "sync"))
+run_simulated(first, out=out / "first", quiet=True, trainers=shared)
+run_simulated(second, out=out / "shared", quiet=True, trainers=shared)
+run_simulated(second, out=out / "own", quiet=True)
+"""
+
+
 @pytest.mark.tensorflow
+@pytest.mark.cluster
 def test_shared_trainers_compute_what_new_ones_do(tmp_path):
     """Runs that use the same trainers in turn end with the weights of runs with trainers of their own."""
-    base = load_experiment(
-        EXAMPLES / "digits-async.toml", ["job.epochs=1", "run.engine=simulated", "cluster.workers=2"]
-    )
-    shared = SharedTrainers()
-    first, second = (Candidate(name, 0.003, 0).experiment(base) for name in ("async", "sync"))
-    run_simulated(first, out=tmp_path / "first", quiet=True, trainers=shared)
-    run_simulated(second, out=tmp_path / "shared", quiet=True, trainers=shared)
-    run_simulated(second, out=tmp_path / "own", quiet=True)
+    given = [str(EXAMPLES / "digits-async.toml"), str(tmp_path)]
+    subprocess.run([sys.executable, "-c", SHARED, *given], cwd=EXAMPLES.parent, timeout=240, check=True)
     own, common = (Run(tmp_path / kind).summary.weights_sha256 for kind in ("own", "shared"))
     assert own == common is not None
