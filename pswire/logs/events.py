@@ -67,6 +67,12 @@ EVENTS: Final[dict[str, Event]] = {
         SERVER, ("server", "address"), "server 0 has another address for this server, or another server there"
     ),
     "server_lost": Event(SERVER, ("server",), "another server is gone: the job ends"),
+    "replicas_missing": Event(
+        SERVER, ("servers",), "servers of a job with replicas were not here yet; nothing is decided before"
+    ),
+    "replica_leads": Event(SERVER, ("epoch", "members"), "this server leads; the members have copies"),
+    "replica_refused": Event(SERVER, ("server",), "another server of the job refuses this one's stream"),
+    "replica_failed": Event(SERVER, (), "this copy cannot execute the log of the primary"),
     "following": Event(SERVER, ("job",), "this server executes that job's log"),
     "shard_ready": Event(SERVER, ("bytes", "variables"), "this server holds its part of the model"),
     "open_to_all": Event(
@@ -142,6 +148,9 @@ EVENTS: Final[dict[str, Event]] = {
     "nothing_kept": Event(SERVER, (), "no run folder was given, and the default one cannot be made"),
     "metrics_not_written": Event(SERVER, (), "metrics.prom cannot be written"),
     # Workers
+    "leader_changed": Event(
+        WORKER, ("address", "epoch"), "another server leads the job with replicas; the worker goes on there"
+    ),
     "contribution_void": Event(WORKER, (), "the coordinator cancelled the ticket meanwhile"),
     "batch_skipped": Event(WORKER, (), "its gradient is not finite"),
     "state_is_trained": Event(

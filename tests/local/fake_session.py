@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pswire.model.rows import NO_ROWS, KeysByName
 from psworker.engine import Disposition, Grant, Stop
 from psworker.errors import Voided
 from psworker.local import LocalWork, build
@@ -74,7 +75,7 @@ class FakeSession:
     def view_flat(self, grant: Grant, *, narrow: bool = False) -> Iterator[list[Any]]:
         yield self.pull_flat(grant)
 
-    def prefetch(self, grant: Grant) -> None:
+    def prefetch(self, grant: Grant, rows: KeysByName = NO_ROWS) -> None:
         assert self.held == grant.ticket, "the next ticket is asked for while this one is worked on"
 
     def pull_flat(self, grant: Grant) -> list[Any]:

@@ -83,6 +83,7 @@ def test_defaults(tmp_path: Path) -> None:
         "ticket_timeout": "auto",
         "recover_timeout": "auto",
         "nonfinite_limit": 10,
+        "replicas": 1,
         "wire_dtype": "float32",
         "transport": "auto",
         "prefetch": False,

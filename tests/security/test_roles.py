@@ -53,10 +53,11 @@ def test_callers_are_those_of_the_threat_model() -> None:
     worker, server = {"worker"}, {"server"}
     assert found == {
         **dict.fromkeys(("Join", "Session", "GatherEpoch", "Push", "Exchange"), worker),
-        **dict.fromkeys(("Follow", "Locate"), server),
+        **dict.fromkeys(("Follow", "Locate", "Replicate"), server),
         **dict.fromkeys(("Note", "ChangePolicy"), {"admin"}),
         "Pull": worker | server,
         "Status": {"observer", "admin", "server"},
+        "FindCoordinator": {"observer", "admin", "server", "worker"},
     }
 
 

@@ -14,6 +14,12 @@ pytestmark = pytest.mark.tensorflow
 
 ROOT = Path(__file__).parents[2]
 
+# In the child itself: with `preexec_fn` this process would fork, of which JAX warns where another test has loaded it.
+CORES = """
+import os, sys
+os.sched_setaffinity(0, map(int, sys.argv[1:]))
+"""
+
 TRAIN = """
 from psworker.tensorflow import Trainer  # before keras: it knows how to keep TensorFlow quiet
 import sys, hashlib, keras, numpy as np
@@ -45,11 +51,10 @@ print(hashlib.sha256(b"".join(flat.tobytes() for flat in flats)).hexdigest())
 def trained_in_a_child(cores: set[int]) -> tuple[str, str]:
     """(digest of the trained weights, what the child wrote to stderr)."""
     child = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", TRAIN],
+        [sys.executable, "-W", "error::UserWarning", "-c", CORES + TRAIN, *map(str, cores)],
         capture_output=True,
         text=True,
         timeout=240,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
     assert child.returncode == 0, child.stderr
     return child.stdout, child.stderr
