@@ -15,7 +15,7 @@ from typing import Any, Final
 from psserver.service.guard.calls import Caller
 from psserver.service.net import bulk
 from psserver.service.net.bulk import Buffers, LargeFrame
-from psserver.service.net.loop import HeavyWork
+from psserver.service.net.loop import HeavyWork, Steps, paused
 from pswire.transport.framed_socket import (
     FRAME_BYTES,
     HEAD,
@@ -69,10 +69,9 @@ class Connection:
         self._threads, self._patience = threads, patience
         self._descriptor = connected.fileno()
         self.caller = Caller(self.cut, paced=False, address=address)
-        self._task: asyncio.Task[object] | None = None
-        # What the task waits for: "frame", "room" (to send) or another event; and the future that ends the wait.
+        self._steps: Steps | None = None
+        # What the task waits for: "frame", "room" (to send) or another event.
         self._waits_for = ""
-        self._waiter: asyncio.Future[Any] | None = None
         # Bytes that the task has not asked for yet: small frames, or the start of one.
         self._ahead = bytearray()
         self._paused = False
@@ -87,13 +86,13 @@ class Connection:
     ) -> None:
         """Run the coroutine as a task. When it ends, close the socket and call `ended` with its error."""
 
-        def over(task: "asyncio.Task[object]") -> None:
+        def over(error: BaseException | None) -> None:
             self._close()
-            ended(asyncio.CancelledError() if task.cancelled() else task.exception())
+            ended(error)
 
         self._listen()
-        self._task = self._loop.create_task(coroutine)
-        self._task.add_done_callback(over)
+        self._steps = Steps(self._loop, coroutine, over)
+        self._loop.call_soon(self._steps.resume)
 
     @property
     def held(self) -> int:
@@ -112,18 +111,21 @@ class Connection:
 
     def cut(self) -> None:
         """Cancel the task, whatever it waits for. May be called repeatedly."""
-        if self._task is not None:
-            self._task.cancel()
+        if self._steps is not None:
+            self._steps.cancel()
 
     async def _wait_for(self, what: str) -> Any:
         """Suspend the task until `_give`; return what that gives."""
-        self._waits_for, self._waiter = what, self._loop.create_future()
-        return await self._waiter
+        self._waits_for = what
+        try:
+            return await paused()
+        finally:
+            self._waits_for = ""
 
     def _give(self, value: object) -> None:
-        self._waits_for = ""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(value)
+        """Run the task, which waits, until its next wait."""
+        assert self._steps is not None and self._waits_for
+        self._steps.resume(value)
 
     # Receiving
 

@@ -3,11 +3,12 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from heapq import heapify, heappop, heappush
 from threading import Barrier
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 Seen = TypeVar("Seen")
 
@@ -81,6 +82,71 @@ def wait_for(future: "Future[Seen]") -> None:
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
     done.wait()
+
+
+@types.coroutine
+def paused() -> Generator[None, Any, Any]:
+    """Wait for `Steps.resume`, and return what that gives."""
+    return (yield None)
+
+
+class Steps:
+    """A coroutine that goes on within the callback that ends its wait.
+
+    A task would take one more turn of the loop for each request. The coroutine awaits `paused` and futures of the
+    loop; there is no current task. `ended(error)` is called once, at its end. The loop's thread owns it.
+    """
+
+    __slots__ = ("_cancelled", "_coroutine", "_ended", "_future", "_loop")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, object],
+        ended: Callable[[BaseException | None], object],
+    ) -> None:
+        self._loop, self._ended = loop, ended
+        # None once it has ended.
+        self._coroutine: Coroutine[Any, Any, object] | None = coroutine
+        # What it waits for, unless `paused`.
+        self._future: asyncio.Future[Any] | None = None
+        self._cancelled = False
+
+    def resume(self, value: object = None) -> None:
+        """Begin, or go on with `value` from `paused`. Not from within the coroutine."""
+        if (coroutine := self._coroutine) is None:
+            return
+        try:
+            if self._cancelled:
+                self._cancelled = False
+                waited = coroutine.throw(asyncio.CancelledError())
+            else:
+                waited = coroutine.send(value)
+        except BaseException as error:
+            self._coroutine = None
+            if not isinstance(error, (Exception, asyncio.CancelledError)):
+                raise
+            self._ended(None if isinstance(error, StopIteration) else error)
+            return
+        if waited is not None:
+            self._future = waited
+            waited.add_done_callback(self._done)
+
+    def cancel(self) -> None:
+        """Raise CancelledError where the coroutine waits, in the next turn: it may be the caller."""
+        self._loop.call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._future is None:
+            self._cancelled = True
+            self.resume()
+        elif not self._future.cancel():
+            # It is done, and `_done` about to be called.
+            self._cancelled = True
+
+    def _done(self, _: "asyncio.Future[Any]") -> None:
+        self._future = None
+        self.resume()
 
 
 async def until(future: "asyncio.Future[None]", seconds: float) -> None:
