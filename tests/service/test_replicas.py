@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -9,15 +10,18 @@ from psserver.coordinator import Coordinator, JobTerms, JoinRefused
 from psserver.coordinator.outputs import Record
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import build
-from psserver.replication import Config, Disk, Member, first_config
+from psserver.replication import Config, Disk, Member, begin, first_config
 from psserver.replication import messages as m
+from psserver.replication.watch import Watch
 from psserver.service.errors import Refused
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
 from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.disk import Promises
 from psserver.service.replicas.inputs import NotedCoordinator
+from psserver.service.replicas.links import Links
 from psserver.service.replicas.log import FollowersLog, fence
+from psserver.service.replicas.shell import Shell
 from pswire import protocol
 from pswire.decisions.entries import Note
 
@@ -146,3 +150,16 @@ def test_a_log_with_a_gap_is_not_taken_over(tmp_path: Path) -> None:
     after.append(_note(0))
     with pytest.raises(LogError):
         after.succeed(tmp_path, 4)
+
+
+def test_a_heartbeat_says_to_every_server_who_leads() -> None:
+    """The last one goes before the end of the job, which a restarted server believes of its primary only."""
+    links = mock.create_autospec(Links, instance=True)
+    shell = Shell(begin(0, 3, first_config((0, 1))), links, lambda disk: None, formed=True)
+    shell.beat()
+    for server in (1, 2):
+        watch = Watch(server, 0.0)
+        for to, message, _ in (call.args for call in links.send.call_args_list):
+            if to == server:
+                watch.hear(0, message, 0.0)
+        assert watch.primary == 0

@@ -111,6 +111,9 @@ class Replicating:
         finally:
             for task in tasks:
                 task.cancel()
+            if last is not None:
+                # A server that has just come back may not know yet who leads, and believes no other.
+                self._shell.beat()
             await self.links.close(last, self._reason)
 
     # Following and voting

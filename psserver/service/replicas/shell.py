@@ -108,7 +108,7 @@ class Shell:
         now = time.monotonic()
         if now - self._beaten >= HEARTBEAT:
             self._beaten = now
-            self.give(Beat())
+            self.beat()
         if not self.formed:
             self.formed = self.links.met.issuperset(self.links.links)
             self.watch = Watch(self.replica.server, now) if not self.formed else self.watch
@@ -116,6 +116,10 @@ class Shell:
         order = self.watch.decide(self.replica, now)
         if order is not None:
             self.give(order)
+
+    def beat(self) -> None:
+        """Send the heartbeat; a primary's says to every server who leads."""
+        self.give(Beat())
 
     def _run(self) -> None:
         if self._busy:
