@@ -5,7 +5,7 @@ other one has what changed after it. An increment takes up the files before it b
 whole by itself, and old ones can be removed in any order. Where files cannot be linked, all rows are written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -85,20 +85,18 @@ def merged(rows: Arrays, changes: Arrays) -> dict[str, NDArray[Any]]:
 
 def without_rows(arrays: Arrays) -> dict[str, NDArray[Any]]:
     """Return the arrays that are in no file of rows."""
-    return {name: array for name, array in arrays.items() if name not in only_rows(arrays)}
+    return {name: array for name, array in arrays.items() if not _is_row(name)}
 
 
 def only_rows(arrays: Arrays) -> dict[str, NDArray[Any]]:
     """Return the arrays that files of rows have."""
-    return {name: array for name, array in arrays.items() if name.split("/")[0] == ROWS}
+    return {name: array for name, array in arrays.items() if _is_row(name)}
+
+
+def _is_row(name: str) -> bool:
+    return name.split("/")[0] == ROWS
 
 
 def usable(store: Store, base: RowFiles | None) -> bool:
     """Return whether the next checkpoint can be an increment of these files."""
     return base is not None and not base.full and store.has(base.name, base.files)
-
-
-__all__: Sequence[str] = (
-    *("GONE", "MOST", "RowFiles", "load_rows", "merged", "only_rows", "row_files", "save_rows", "usable"),
-    "without_rows",
-)

@@ -1,8 +1,12 @@
 """A full checkpoint of rows and the increments after it are what a full one would be, whatever was removed since."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +18,9 @@ from psserver.checkpoint.increments import MOST, RowFiles, load_rows, row_files,
 from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
 from psserver.checkpoint.store import name_of
 from psserver.optimizers import build
+from psserver.service.store import shard_part
+from psserver.service.store.shard_part import PartSaver
+from psserver.shard import Shard, ShardState
 from psserver.shard.tables import Tables
 from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.model.tables import TableSpec, canonical, mix
@@ -147,3 +154,57 @@ def test_changes_of_other_rows_are_refused(tmp_path: Path) -> None:
     wrong = save_rows(store, name_of(2, JOB), 0, 0, full, base)
     with pytest.raises(CheckpointError, match="no changes of those before it"):
         load_rows(store, wrong.name, about(store, 2, wrong.files), 0)
+
+
+class Later:
+    """An event loop whose work on other threads is done when a test says so, in the order that it says."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def run_in_executor(self, pool: object, work: Callable[..., Any], *given: Any) -> Any:
+        future = mock.Mock(exception=lambda: None)
+
+        def do() -> None:
+            future.result.return_value = work(*given)
+            future.add_done_callback.call_args.args[0](future)
+
+        self.waiting.append(do)
+        return future
+
+    def do(self, number: int = 0) -> None:
+        self.waiting.pop(number)()
+
+
+def test_a_copy_that_begins_while_another_is_written_lacks_no_row_that_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the writing forgets rows that went before it, which the copy would have to name."""
+    monkeypatch.setattr(shard_part, "LARGE_PASS", 0)
+    loop, parts, rule = Later(), dict[int, shard_part.Part](), RULES[0]
+    tables, facts = made(rule), Shard(plan(rule), 0, build(rule)).state().facts
+    shard: Any = SimpleNamespace(
+        tables=tables, views=lambda: ShardState(replace(facts, version=tables.tables[0].version), {})
+    )
+    ledger = mock.Mock(take=lambda *_: None)
+    saver = PartSaver(SimpleNamespace(loop=loop), 0, ledger, lambda: None, lambda: None)  # type: ignore[arg-type]
+    saver.store, saver.parts = Store(tmp_path / "checkpoints"), parts
+    update(tables, list(range(20)), 1)
+    assert saver.save(1, JOB, shard)
+    loop.do()
+    loop.do()
+    # Rows 0 to 19 are too old by version 4.
+    for seed in (2, 3, 4):
+        update(tables, [50], seed)
+    assert rows_of(tables)["table/0/keys"].size == 1
+    assert saver.save(2, JOB, shard)
+    loop.do()
+    # The second checkpoint is not written yet.
+    update(tables, [51], 5)
+    assert saver.save(3, JOB, shard)
+    for _ in range(3):
+        loop.do()
+    assert not loop.waiting and all(not each.error for each in parts.values()), parts
+    found = about(saver.store, 3, dict(parts[3].files))
+    assert same(load_rows(saver.store, name_of(3, JOB), found, 0), rows_of(tables))
+    saver.close()

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -236,7 +236,9 @@ class PartSaver:
             self._wait(Copy(entry, job, _with_rows(copied(state), shard.tables, None), nbytes))
             self._begin()
             return False
-        began, self._copying, store, base = time.monotonic(), True, self.store, self._rows
+        began, self._copying, store = time.monotonic(), True, self.store
+        # What is being written is no base yet, and moves the point before which rows that went are forgotten.
+        base = None if self._busy else self._rows
 
         def copy() -> Copy:
             since = base if shard.tables and usable(store, base) else None
@@ -283,15 +285,11 @@ class PartSaver:
         written.add_done_callback(ended)
 
     def _write(self, store: Store, copy: Copy) -> Part:
-        entry, state, before, self._rows = copy.entry, copy.state, self._rows, None
+        entry, state, self._rows = copy.entry, copy.state, None
         name, rows, saved = name_of(entry, copy.job), only_rows(copy.state.arrays), None
         try:
             if rows:
-                base = copy.base
-                if base is not None and before is not None and base.files.keys() <= before.files.keys():
-                    # A later checkpoint has the same files, and those of the earlier one may be gone.
-                    base = replace(base, name=before.name)
-                saved = save_rows(store, name, self._server, state.facts.version, rows, base)
+                saved = save_rows(store, name, self._server, state.facts.version, rows, copy.base)
                 state = ShardState(state.facts, without_rows(state.arrays))
             files = save_shard(store, name, state)
             self._rows = saved
