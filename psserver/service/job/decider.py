@@ -27,6 +27,7 @@ from pswire.decisions import entries
 from pswire.decisions.entries import Job as JobEntry
 from pswire.exits import ExitCode
 from pswire.logs.events import event
+from pswire.v1 import shard_pb2
 
 
 @dataclass(slots=True)
@@ -134,6 +135,11 @@ class Decider:
 
     def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
         return Coordinator(terms, policy, self.began, self.assurance)
+
+    def configure(self, message: shard_pb2.Configure) -> None:
+        """Tell every other server the model."""
+        for follower in self.routes.followers:
+            follower.configure(message)
 
     def open(self, optimizer: Optimizer | None) -> None:
         """Write the log's first entry."""

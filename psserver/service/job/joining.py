@@ -91,7 +91,7 @@ class JobModel:
             deltas=number_of(agreement.deltas),
             tables=tables_to_json(plan.tables),
         )
-        decider.routes.configure(message)
+        decider.configure(message)
         self._announce(plan)
 
 

@@ -19,7 +19,6 @@ from pswire.decisions import entries
 from pswire.decisions.entries import Entry
 from pswire.decisions.records import line_of
 from pswire.logs.events import entry_event, event
-from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
@@ -63,11 +62,6 @@ class Routes:
         """Continue a log that has that many entries, which make that version. `folded` is in the shards' open sum."""
         self.sent, self.version, self.first_grant = entries, version, first_grant
         self._folded = set(folded)
-
-    def configure(self, message: shard_pb2.Configure) -> None:
-        """Tell every other server the model."""
-        for follower in self.followers:
-            follower.configure(message)
 
     def ask(self, trial: Trial, answer: Callable[[int, int, bool, float], None]) -> None:
         """Ask every shard about a trial, behind all entries that were sent to it. `answer` takes server, trial,

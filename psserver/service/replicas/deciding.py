@@ -40,8 +40,6 @@ class ReplicatedDecider(Decider):
         # The newest answer of this server's shard to a trial: number, whether finite, the largest magnitude.
         self._answer: tuple[int, bool, float] | None = None
         super().__init__(*given)
-        self._configure = self.routes.configure
-        self.routes.configure = self._note_model  # type: ignore[method-assign]
 
     def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
         self.began = self._origin
@@ -114,11 +112,12 @@ class ReplicatedDecider(Decider):
         else:
             super().fail(reason, code)
 
-    def _note_model(self, message: shard_pb2.Configure) -> None:
+    def configure(self, message: shard_pb2.Configure) -> None:
+        """Have the copies take the model again, behind what the log has."""
         if self.coordinator.notes is not None:
             model = base64.b64encode(message.SerializeToString()).decode()
             self.coordinator.notes.append(Call("configure", [model], {}))
-        self._configure(message)
+        super().configure(message)
 
     def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
         self._answer = trial, finite, largest
