@@ -11,7 +11,6 @@ from pslab.chaos.campaign import Campaign, Disturbance, Kind, Progress
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from tests.cluster.cluster import ROOT, entries_of
-from tests.repetitions import SOAK
 from tests.replay.command import ps_lab
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -80,7 +79,6 @@ def test_a_process_of_each_role_is_stopped_or_cut_off(tmp_path: Path, end_of_dat
     disturbed(tmp_path / "out", kind, end_of_data)
 
 
-@pytest.mark.skipif(not SOAK, reason="in a soak: kills without changes of the policy run above")
 def test_processes_are_killed_while_the_policy_changes(tmp_path: Path, end_of_data: Path) -> None:
     """Every fourth version another policy takes over: before, between and behind checkpoints and recoveries."""
     names = ("ssp", "async", "k-batch-async", "bounded", "async", "fedbuff")

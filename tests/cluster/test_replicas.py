@@ -8,15 +8,8 @@ import pytest
 
 from pslab.launch.status_client import StatusClient, StatusError
 from tests.cluster.cluster import Cluster, Process, entries_of, wait_until
-from tests.repetitions import SOAK
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        not SOAK, reason="in a soak: on a loaded machine one of these waits in vain now and then"
-    ),
-]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BATCHES, GATE = 16, 8
 
