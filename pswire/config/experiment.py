@@ -161,6 +161,7 @@ class Experiment(Section):
             (cluster.metrics, "cluster.metrics", "false", "true"),
             (self.optimizer.name == FROM_JOB, "optimizer.name", "the optimizer's name", FROM_JOB),
             (bool(self.policy.then), "policy.then", "one policy", "a change of it"),
+            (self.policy.adapt is not None, "policy.adapt", "one policy", "a controller, which changes it"),
         ):
             if said:
                 context = {"key": key, "expected": expected, "got": got}

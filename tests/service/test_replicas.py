@@ -1,5 +1,6 @@
 """The shell of replicas, part by part: bytes, files, and inputs that are taken again."""
 
+import asyncio
 import json
 from pathlib import Path
 from unittest import mock
@@ -16,14 +17,19 @@ from psserver.replication.watch import Watch
 from psserver.service.errors import Refused
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
+from psserver.service.life.replicating import Gate
 from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.disk import Promises
 from psserver.service.replicas.inputs import NotedCoordinator
 from psserver.service.replicas.links import Links
 from psserver.service.replicas.log import FollowersLog, fence
 from psserver.service.replicas.shell import Shell
+from psserver.settings import Options, SettingsError, resolve
 from pswire import protocol
+from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.decisions.entries import Note
+from pswire.security.settings import SecurityOptions
+from pswire.v1 import coordinator_pb2 as pb
 
 CONFIG = Config(4, 1, (Member(0, 2), Member(1, 0)), 7)
 
@@ -163,3 +169,64 @@ def test_a_heartbeat_says_to_every_server_who_leads() -> None:
             if to == server:
                 watch.hear(0, message, 0.0)
         assert watch.primary == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["cluster.servers=2"], "cluster.servers"),
+        (["run.checkpoint_every=5v"], "run.checkpoint_every"),
+        (["cluster.metrics=true"], "cluster.metrics"),
+        (['optimizer.name="from-job"'], "optimizer.name"),
+        (['policy.then=[{name="async", after="3 versions"}]'], "policy.then"),
+        (['policy.name="k-sync"', 'policy.adapt={name="adasync"}'], "policy.adapt"),
+    ],
+)
+def test_an_experiment_that_replicas_do_not_do_is_refused(
+    tmp_path: Path, overrides: list[str], key: str
+) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text("")
+    with pytest.raises(ExperimentError) as refused:
+        load_experiment(path, ["cluster.replicas=2", "cluster.servers=3", *overrides])
+    assert key in str(refused.value)
+    load_experiment(path, ["cluster.replicas=2", "cluster.servers=3"])
+
+
+def resolved(tmp_path: Path, **more: object) -> None:
+    hosts, name = ",".join(["127.0.0.1:0"] * 3), str(more.pop("policy", "sync"))
+    given: dict[str, object] = {"ps_hosts": hosts, "task_index": 0, "out": tmp_path, **more}
+    overrides = ("cluster.replicas=2", f"policy.name={name}", "optimizer.name=sgd")
+    resolve(Options(**given, overrides=overrides), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"out": None},
+        {"resume": "latest"},
+        {"stay": True},
+        {"metrics_port": 0},
+        {"policy": "local-sgd"},
+        {"policy": "dc-asgd"},
+        {
+            "ps_hosts": "10.0.0.1:7070,10.0.0.2:7070,10.0.0.3:7070",
+            "bind": "0.0.0.0",
+            "security": SecurityOptions(insecure=True),
+        },
+    ],
+    ids=lambda more: next(iter(more)) + "-" + str(more.get("policy", "")),
+)
+def test_options_that_replicas_do_not_have_are_refused(tmp_path: Path, more: dict[str, object]) -> None:
+    resolved(tmp_path)
+    with pytest.raises(SettingsError) as refused:
+        resolved(tmp_path, **more)
+    assert "--replicas 2: expected" in str(refused.value)
+
+
+def test_a_model_with_tables_is_refused_before_anything_is_decided() -> None:
+    gate = Gate(mock.Mock())
+    gate.open(mock.Mock())
+    with pytest.raises(Refused) as refused:
+        asyncio.run(gate.join(pb.JoinRequest(tables="[{}]"), mock.Mock()))
+    assert refused.value.code.name == "FAILED_PRECONDITION"
