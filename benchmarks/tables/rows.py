@@ -25,8 +25,9 @@ from benchmarks.report.results import machine_facts
 from psserver.fast import FastBackend
 from psserver.optimizers import build
 from psserver.optimizers.rows import rows_optimizer
-from psserver.shard.tables import Table
+from psserver.shard.tables import Advance, Contribution, Table
 from pswire.command.options import CONTEXT
+from pswire.command.process import keep_large_blocks
 from pswire.model.tables import TableSpec, mix
 
 console = Console(width=120)
@@ -46,16 +47,11 @@ class Figures:
     one_line: float
     probe: float
     read: float
-    compute: float
-    commit: float
+    update: float
     bytes_per_row: float
     fill_seconds: float
     # Milliseconds of the longest update that made a batch of new rows.
     longest: float
-
-    @property
-    def update(self) -> float:
-        return self.compute + self.commit
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
@@ -96,6 +92,10 @@ class _Probe:
         return _nanoseconds(lambda: _touch_row(self._index, places, self._lines, at), batch)
 
 
+def _update(table: Table, contribution: Contribution) -> None:
+    Advance([(table, [contribution])], 0.5, 1.0, keep=True).finish()
+
+
 def _filled(table: Table, rows: int) -> tuple[float, float]:
     """Make rows of ids from 0, a batch at a time; return the seconds it took, and those of the longest update."""
     begin, longest = time.perf_counter(), 0.0
@@ -103,7 +103,7 @@ def _filled(table: Table, rows: int) -> tuple[float, float]:
         keys = np.sort(mix(np.arange(start, min(start + BATCH, rows))))
         ones = np.ones((keys.size, table.spec.dim), np.float32)
         began = time.thread_time()
-        table.commit(table.compute([(keys, ones, 1.0)], 1.0, 1.0), keep=False)
+        Advance([(table, [(keys, ones, 1.0)])], 1.0, 1.0, keep=False).finish()
         longest = max(longest, time.thread_time() - began)
     return time.perf_counter() - begin, longest
 
@@ -113,7 +113,9 @@ def measure(rule: str, rows: int, dim: int, repeats: int, batch: int = BATCH) ->
     random = np.random.default_rng(0)
     optimizer = rows_optimizer({"name": rule}, build({"name": "sgd"}))
     with FastBackend() as backend:
-        backend.prepare(optimizer.variants, rows=True)
+        backend.prepare(
+            optimizer.variants, rows=True, passes=[optimizer.one_pass] if optimizer.one_pass else []
+        )
         if not backend.wait_ready():
             raise click.ClickException(f"the kernels are not compiled: {backend.reason}")
         table = Table(TableSpec("t", dim), optimizer, backend)
@@ -126,11 +128,8 @@ def measure(rule: str, rows: int, dim: int, repeats: int, batch: int = BATCH) ->
             gradients = random.standard_normal((keys.size, dim), np.float32)
             for name, probe in probes.items():
                 found.setdefault(name, []).append(probe.measure(keys.size, random))
-            before = time.thread_time_ns()
-            update = table.compute([(keys, gradients, 1.0)], 0.5, 1.0)
-            found.setdefault("compute", []).append((time.thread_time_ns() - before) / keys.size)
-            commit = partial(table.commit, update, keep=True)
-            found.setdefault("commit", []).append(_nanoseconds(commit, keys.size))
+            advance = partial(_update, table, (keys, gradients, 1.0))
+            found.setdefault("update", []).append(_nanoseconds(advance, keys.size))
             table.forget(table.version)
             # As in messages.
             other = np.unique(mix(random.choice(rows, keys.size)))
@@ -166,6 +165,8 @@ def measure(rule: str, rows: int, dim: int, repeats: int, batch: int = BATCH) ->
 )
 def main(rules: tuple[str, ...], sizes: tuple[int, ...], dim: int, repeats: int, path: Path | None) -> None:
     """Measure what reads and updates of a sparse table take per row, beside probes of random lines of memory."""
+    # As servers do.
+    keep_large_blocks()
     printed = Printed(title=f"ns per row of {dim} numbers, up to {BATCH:,} rows a call, one thread")
     for heading in (
         "rule",
@@ -183,7 +184,7 @@ def main(rules: tuple[str, ...], sizes: tuple[int, ...], dim: int, repeats: int,
     for rows in sizes:
         for rule in rules:
             found = measure(rule, rows, dim, repeats)
-            record.append({**asdict(found), "update": found.update})
+            record.append(asdict(found))
             numbers = (found.one_line, found.probe, found.read, found.update)
             printed.add_row(
                 rule,

@@ -2,14 +2,15 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from psserver.optimizers import AnyArray, Fallback, Loop, Summing
-from psserver.optimizers.row_kernels import NUMPY_ROWS, RowKernels
+from psserver.optimizers import AnyArray, Fallback, Loop, RowPass, Summing
+from psserver.optimizers.row_kernels import NUMPY_ROWS, RowKernels, RowUpdate
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -101,6 +102,7 @@ class FastBackend:
         self._closing = False
         # The kernels of sparse tables; replaced once they are compiled.
         self.rows: RowKernels = NUMPY_ROWS
+        self._row_updates: dict[RowPass, RowUpdate] = {}
         # Why numpy runs instead of compiled code; None if nothing is wrong.
         self.reason: str | None = None
 
@@ -154,15 +156,21 @@ class FastBackend:
         sums = [found[start] for start in sorted(found)]
         return None if min(sums) < 0 else sum(sums)
 
-    def prepare(self, variants: Iterable[Variant], *, rows: bool = False) -> None:
+    def row_update(self, wanted: RowPass) -> RowUpdate | None:
+        """Return the compiled pass to use now; None if there is none."""
+        return self._row_updates.get(wanted)
+
+    def prepare(
+        self, variants: Iterable[Variant], *, rows: bool = False, passes: Iterable[RowPass] = ()
+    ) -> None:
         """Compile in the background, or load what an earlier process compiled. `rows`: also the kernels of tables.
 
-        A later call waits for the one before it, and adds its loops.
+        `passes`: updates of rows where they lie. A later call waits for the one before it, and adds its loops.
         """
-        wanted = list(variants)
+        wanted, updates = list(variants), list(dict.fromkeys(passes))
         if self._loader is not None:
             self._loader.join()
-        self._loader = threading.Thread(target=self._load_all, args=(wanted, rows), name="compiler")
+        self._loader = threading.Thread(target=self._load_all, args=(wanted, rows, updates), name="compiler")
         self._loader.start()
 
     def wait_ready(self, seconds: float | None = None) -> bool:
@@ -185,14 +193,15 @@ class FastBackend:
     def __exit__(self, *ignored: object) -> None:
         self.close()
 
-    def _load_all(self, wanted: list[Variant], rows: bool) -> None:
-        self._load(wanted, rows)
+    def _load_all(self, wanted: list[Variant], rows: bool, updates: list[RowPass]) -> None:
+        self._load(wanted, rows, updates)
         self._loaded()
 
-    def _load(self, wanted: list[Variant], rows: bool) -> None:
+    def _load(self, wanted: list[Variant], rows: bool, updates: list[RowPass]) -> None:
         try:
             from psserver.fast.compiler import compile_loop
             from psserver.fast.row_kernels import CompiledRowKernels
+            from psserver.fast.row_updates import compile_update
         except ImportError as error:
             self.reason = f"numba is not installed ({error})"
             log.info(
@@ -202,12 +211,23 @@ class FastBackend:
         for loop, variant in wanted:
             if self._closing:
                 return
-            try:
+            with self._told(loop.function.__name__):
                 self._compiled[loop, variant] = compile_loop(loop, variant)
-            except Exception as error:
-                # A compiler may raise anything. Training continues in numpy, with the same bits.
-                self.reason = f"{loop.function.__name__} does not compile: {error}"
-                extra = event("updates_in_numpy", reason=self.reason)
-                log.warning("an update runs in numpy: %s", self.reason, extra=extra)
-        if rows:
+        if rows and not self._closing:
             self.rows = CompiledRowKernels()
+        for each in updates:
+            if self._closing:
+                return
+            with self._told("an update of rows"):
+                self._row_updates[each] = compile_update(each)
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Tell why something is not compiled."""
+        try:
+            yield
+        except Exception as error:
+            # A compiler may raise anything. Training continues in numpy, with the same bits.
+            self.reason = f"{what} does not compile: {error}"
+            extra = event("updates_in_numpy", reason=self.reason)
+            log.warning("an update runs in numpy: %s", self.reason, extra=extra)

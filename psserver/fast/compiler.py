@@ -11,7 +11,7 @@ a quarter of the time.
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 from numba import types
@@ -22,6 +22,7 @@ from pswire.logs.events import event
 log = logging.getLogger("ps-server")
 
 Compiled = Callable[..., Any]
+Function = TypeVar("Function", bound=Compiled)
 
 # A compiled loop also accepts a writable array for a read-only one, and an aligned array for an unaligned one.
 _TYPES: dict[str, Any] = {
@@ -55,4 +56,16 @@ def _jit(loop: Loop, signature: tuple[Any, ...], *, cache: bool) -> Compiled:
     compiled: Compiled = numba.njit(
         signature, nogil=True, cache=cache, error_model="numpy", fastmath=relaxed
     )(loop.function)
+    return compiled
+
+
+def cached(function: Function, signature: Any) -> Function:
+    """Compile a function of this signature. The result releases the GIL when called."""
+    try:
+        compiled: Function = numba.njit(signature, cache=True, nogil=True, error_model="numpy")(function)
+    except RuntimeError as error:
+        # Numba raises this if no cache folder is writable.
+        if "cache" not in str(error):
+            raise
+        compiled = numba.njit(signature, nogil=True, error_model="numpy")(function)
     return compiled

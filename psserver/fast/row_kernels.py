@@ -11,6 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from psserver.fast.compiler import cached
 from psserver.optimizers.row_kernels import BUCKET_BITS, Floats, Keys, Memory, Places, Slots, Words
 
 
@@ -24,26 +25,12 @@ _READ_WORDS, _WORDS = (_array(types.uint32, 2, written=written) for written in (
 _READ_ROWS, _ROWS = (_array(types.float32, 2, written=written) for written in (False, True))
 _READ_ADDRESSES, _READ_BITS = _array(types.int64, 1), _array(types.uint32, 1)
 _FLOATS, _FLAT = _array(types.float32, 1, written=True), _array(types.uint32, 1, written=True)
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _compiled(*arguments: Any, returns: Any = types.void) -> Callable[[Function], Function]:
     signature = returns(*arguments)
-
-    def decorate(function: Function) -> Function:
-        try:
-            compiled: Function = numba.njit(signature, cache=True, **_OPTIONS)(function)
-        except RuntimeError as error:
-            # Numba raises this if no cache folder is writable.
-            if "cache" not in str(error):
-                raise
-            compiled = numba.njit(signature, **_OPTIONS)(function)
-        return compiled
-
-    return decorate
+    return lambda function: cached(function, signature)
 
 
 def _copier(words: int) -> Any:
@@ -68,7 +55,7 @@ _copy_16, _copy_4, _copy_1 = map(_copier, (16, 4, 1))
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def _copy(source: int, target: int, words: int) -> None:
+def copy_words(source: int, target: int, words: int) -> None:
     """Copy words from address to address. A call of memcpy takes longer for so few."""
     at, end = np.int64(0), np.int64(4 * words)
     while at + 64 <= end:
@@ -99,12 +86,12 @@ def _prefetch(context: Any, address: Any) -> Any:
 
 
 # So many rows ahead. Memory answers meanwhile.
-_AHEAD = 12
+AHEAD = 12
 _LINE = 64
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def _expect(addresses: Any, words: int, bits: int, slots: Slots, i: int, first: int, width: int) -> None:
+def expect_row(addresses: Any, words: int, bits: int, slots: Slots, i: int, first: int, width: int) -> None:
     """Prefetch `width` words of the row of slot `i`, if there is one."""
     if i < slots.size and slots[i] >= 0:
         slot = np.int64(slots[i])
@@ -172,7 +159,7 @@ def _expect_place(addresses: Any, bits: Any, keys: Keys, i: int) -> None:
 @_compiled(_READ_ADDRESSES, _READ_ADDRESSES, _READ_KEYS, _SLOTS)
 def _find(addresses: Any, bits: Any, keys: Keys, out: Slots) -> None:
     for i in range(keys.size):
-        _expect_place(addresses, bits, keys, i + _AHEAD)
+        _expect_place(addresses, bits, keys, i + AHEAD)
         key = keys[i]
         part = np.int64(key >> np.uint64(64 - BUCKET_BITS)) & (addresses.size - 1)
         base, at, last = addresses[part], _first(key, bits[part]), (1 << bits[part]) - 1
@@ -195,7 +182,7 @@ def _add(base: Any, bits: Any, key: Any, slot: Any) -> None:
 @_compiled(_READ_ADDRESSES, _READ_ADDRESSES, _READ_KEYS, _READ_SLOTS)
 def _insert(addresses: Any, bits: Any, keys: Keys, new: Slots) -> None:
     for i in range(keys.size):
-        _expect_place(addresses, bits, keys, i + _AHEAD)
+        _expect_place(addresses, bits, keys, i + AHEAD)
         part = np.int64(keys[i] >> np.uint64(64 - BUCKET_BITS)) & (addresses.size - 1)
         _add(addresses[part], bits[part], keys[i], new[i])
 
@@ -216,25 +203,25 @@ def _gather(addresses: Any, words: int, bits: int, first: int, width: int, slots
     """`out`: an address, as are those of chunks."""
     mask = (1 << bits) - 1
     for i in range(slots.size):
-        _expect(addresses, words, bits, slots, i + _AHEAD, first, width)
+        expect_row(addresses, words, bits, slots, i + AHEAD, first, width)
         slot = np.int64(slots[i])
         if slot >= 0:
             row = addresses[slot >> bits] + 4 * (slot & mask) * words
-            _copy(row + 4 * first, out + 4 * i * width, width)
+            copy_words(row + 4 * first, out + 4 * i * width, width)
 
 
 @_compiled(*_PLACES, _READ_ADDRESSES, _READ_SLOTS, types.int64)
 def _gather_parts(addresses: Any, words: int, bits: int, ends: Any, slots: Slots, out: int) -> None:
     n, mask = slots.size, (1 << bits) - 1
     for i in range(n):
-        _expect(addresses, words, bits, slots, i + _AHEAD, 0, words)
+        expect_row(addresses, words, bits, slots, i + AHEAD, 0, words)
         slot = np.int64(slots[i])
         if slot >= 0:
             row = addresses[slot >> bits] + 4 * (slot & mask) * words
             start = 0
             for part in range(ends.size):
                 width = ends[part] - start
-                _copy(row + 4 * start, out + 4 * (n * start + i * width), width)
+                copy_words(row + 4 * start, out + 4 * (n * start + i * width), width)
                 start = ends[part]
 
 
@@ -244,15 +231,26 @@ def _scatter_parts(
 ) -> None:
     n, mask = slots.size, (1 << bits) - 1
     for i in range(n):
-        _expect(addresses, words, bits, slots, i + _AHEAD, 0, words)
+        expect_row(addresses, words, bits, slots, i + AHEAD, 0, words)
         slot = np.int64(slots[i])
         row = addresses[slot >> bits] + 4 * (slot & mask) * words
         start = ends[0]
-        _copy(values + 4 * i * start, row, start)
+        copy_words(values + 4 * i * start, row, start)
         for part in range(1, ends.size):
             width = ends[part] - start
-            _copy(rows + 4 * (n * start + i * width), row + 4 * start, width)
+            copy_words(rows + 4 * (n * start + i * width), row + 4 * start, width)
             start = ends[part]
+
+
+@_compiled(*_PLACES, types.int64, types.int64, _READ_SLOTS, types.int64)
+def _scatter(
+    addresses: Any, words: int, bits: int, first: int, width: int, slots: Slots, values: int
+) -> None:
+    mask = (1 << bits) - 1
+    for i in range(slots.size):
+        slot = np.int64(slots[i])
+        row = addresses[slot >> bits] + 4 * (slot & mask) * words
+        copy_words(values + 4 * i * width, row + 4 * first, width)
 
 
 @_compiled(_READ_KEYS, _READ_KEYS, _KEYS, returns=types.int64)
@@ -339,6 +337,10 @@ class CompiledRowKernels:
         _scatter_parts(
             memory.addresses, memory.words, memory.bits, ends, slots, values.ctypes.data, rows.ctypes.data
         )
+
+    def scatter(self, memory: Memory, first: int, slots: Slots, values: Words) -> None:
+        width, at = values.shape[1], values.ctypes.data
+        _scatter(memory.addresses, memory.words, memory.bits, first, width, slots, at)
 
     def union(self, one: Keys, other: Keys) -> Keys:
         out = np.empty(one.size + other.size, np.uint64)

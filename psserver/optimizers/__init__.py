@@ -18,6 +18,7 @@ from psserver.optimizers.backend import (
     Fallback,
     Loop,
     NumpyBackend,
+    RowPass,
     Summing,
     loop,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "NumpyBackend",
     "Optimizer",
     "OptimizerError",
+    "RowPass",
     "Fallback",
     "Summing",
     "build",

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from psserver.optimizers.row_kernels import NUMPY_ROWS, RowKernels
+from psserver.optimizers.row_kernels import NUMPY_ROWS, RowKernels, RowUpdate
 
 AnyArray = npt.NDArray[Any]
 """An array of any dtype."""
@@ -68,12 +68,30 @@ def loop(letters: str, *, sums: bool = False) -> Callable[[Callable[..., bool | 
     return lambda function: Loop(function, letters, sums)
 
 
+@dataclass(frozen=True, slots=True)
+class RowPass:
+    """An update of rows where they lie, in one pass, for a backend to compile (`RowUpdate`).
+
+    `loop` advances the numbers of several rows, and takes so many `scalars` of the rule; None is row-wise Adagrad.
+    `widths`: the numbers per row of each slot, 0 for as many as the row has. `own`: the place among the scalars of the
+    one that each row has by its own number of updates; the loop then takes it, and "tiny", as arrays. -1: none.
+    """
+
+    loop: Loop | None
+    scalars: int
+    widths: tuple[int, ...]
+    own: int = -1
+
+
 class Backend(Protocol):
     """An executor of passes. Results depend neither on the backend nor on its threads."""
 
     @property
     def rows(self) -> RowKernels:
         """The kernels of sparse tables to use now."""
+
+    def row_update(self, wanted: RowPass) -> RowUpdate | None:
+        """Return the compiled pass to use now; None if there is none."""
 
     def run(
         self,
@@ -98,6 +116,10 @@ class NumpyBackend:
     """The fallback, in the calling thread. Needs numpy only."""
 
     rows = NUMPY_ROWS
+
+    def row_update(self, wanted: RowPass) -> RowUpdate | None:
+        """Return None: there is no compiler."""
+        return None
 
     def run(
         self,

@@ -285,7 +285,11 @@ class Formula:
 
     @cached_property
     def loop(self) -> Loop:
-        """The update as a loop that reads and writes each element once.
+        """The update as a loop that reads and writes each element once; see `loop_by`."""
+        return self.loop_by(())
+
+    def loop_by(self, spread: Sequence[str]) -> Loop:
+        """Return the update as a loop that reads and writes each element once.
 
         Its arguments are x, g, out, the slots, the scalars, then
 
@@ -293,28 +297,35 @@ class Formula:
         tiny            slots closer to zero than this are cleared; 0 clears none
 
         It returns False if a number of `out` or of a slot is not finite. Such a version is never published, and a
-        check inside the loop costs no pass over memory.
+        check inside the loop costs no pass over memory. `spread`: scalars, or "tiny", of which each element has its
+        own, in an array; none that a condition compares.
         """
         head = ["x", "g", "out", *self.slots, *self.scalars, "factor", "scale", "tiny"]
         lines = [
             "zero, one, good = np.float32(0), np.float32(1), True",
-            *self._branches({}, self._conditions),
+            *self._branches({}, self._conditions, spread),
             "return good",
         ]
-        letters = "rrw" + "w" * len(self.slots) + "f" * (len(self.scalars) + 3)
+        letters = "rrw" + "w" * len(self.slots)
+        letters += "".join("r" if name in spread else "f" for name in head[len(letters) :])
         return _loop(self.name, letters, ", ".join(head), tuple(lines))
 
-    def _branches(self, answers: Mapping[Condition | None, bool], asked: Sequence[Condition]) -> list[str]:
+    def _branches(
+        self, answers: Mapping[Condition | None, bool], asked: Sequence[Condition], spread: Sequence[str]
+    ) -> list[str]:
         """Return one loop for each combination of answers to `asked`: a choice inside the loop compiles poorly."""
         if asked:
             (left, op, right), *rest = asked
-            yes, no = (self._branches({**answers, asked[0]: answer}, rest) for answer in (True, False))
+            yes, no = (
+                self._branches({**answers, asked[0]: answer}, rest, spread) for answer in (True, False)
+            )
             return [f"if {left.name} {op} {right.name}:", *_indented(yes), "else:", *_indented(no)]
         operands, found = self._graph(answers)
         names = {
             value: value.name if value.op == "scalar" else f"v{place}" for place, value in enumerate(operands)
         }
-        lines = []
+        names |= {value: f"{name}[i]" for value, name in names.items() if name in spread}
+        tiny, lines = "tiny[i]" if "tiny" in spread else "tiny", []
         for value, args in operands.items():
             if args:
                 source = OPERATIONS[value.op].loop.format(*(names[arg] for arg in args), out=names[value])
@@ -326,7 +337,7 @@ class Formula:
         for slot in self.slots:
             new = names[found[slot]]
             lines += [
-                f"{slot}[i] = zero if abs({new}) < tiny else {new}",
+                f"{slot}[i] = zero if abs({new}) < {tiny} else {new}",
                 f"good = good & (abs({new}) <= LARGEST)",
             ]
         return ["for i in range(x.size):", *_indented(lines)]

@@ -58,6 +58,45 @@ class Places(NamedTuple):
     bits: NDArray[np.int64]
 
 
+class PassNumbers(NamedTuple):
+    """The numbers of one update. The gradient is ``g * factor * scale``.
+
+    `scalars`: those of the rule. `tiny`: slots closer to zero are cleared; 0 clears none. `roots`, `rests`: of a scalar
+    that each row has of its own: it is ``scalar * roots[t] / rests[t]`` at update number t (from 1) of the row, as at
+    the last entry for all after it.
+    """
+
+    scalars: Floats
+    factor: np.float32
+    scale: np.float32
+    tiny: np.float32
+    roots: Floats
+    rests: Floats
+
+
+class Saved(NamedTuple):
+    """Rows as they were, for readers and to go back: values, [n, dim]; and all other words, [n, words].
+
+    `filled`: how many are saved so far. A row is saved, and `filled` says so, before it changes.
+    """
+
+    values: Floats
+    others: Words
+    filled: NDArray[np.int64]
+
+
+class RowUpdate(Protocol):
+    """Updates rows where they lie; bit-equal to `psserver.optimizers.rows.RowOptimizer.step` on copies of them."""
+
+    def __call__(
+        self, memory: Memory, slots: Slots, g: Floats, saved: Saved, version: int, numbers: PassNumbers
+    ) -> tuple[bool, NDArray[np.uint32]]:
+        """Update the rows of different slots to `version`: values, slots and ages. `g` is [n, dim].
+
+        Return whether all numbers are finite, and how many updates each row has had now.
+        """
+
+
 class RowKernels(Protocol):
     """The kernels."""
 
@@ -81,6 +120,9 @@ class RowKernels(Protocol):
 
     def scatter_parts(self, memory: Memory, slots: Slots, values: Words, rows: Words) -> None:
         """Write rows at different slots: the first part from `values`, [n, words], the others from a flat array."""
+
+    def scatter(self, memory: Memory, first: int, slots: Slots, values: Words) -> None:
+        """Write words of rows at different slots, from word `first`."""
 
     def union(self, one: Keys, other: Keys) -> Keys:
         """Return the keys of two arrays; all sorted and unique."""
@@ -148,6 +190,10 @@ class NumpyRowKernels:
             for chunk, here, at in _by_chunk(memory, slots):
                 chunk[at, first : first + part.shape[1]] = part[here]
             first += part.shape[1]
+
+    def scatter(self, memory: Memory, first: int, slots: Slots, values: Words) -> None:
+        for chunk, here, rows in _by_chunk(memory, slots):
+            chunk[rows, first : first + values.shape[1]] = values[here]
 
     def union(self, one: Keys, other: Keys) -> Keys:
         return np.union1d(one, other)

@@ -13,24 +13,30 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers.backend import NUMPY, Backend, Loop
-from psserver.optimizers.blocks import Array
-from psserver.optimizers.optimizer import Optimizer
+from psserver.optimizers.backend import NUMPY, Backend, Loop, RowPass
+from psserver.optimizers.blocks import TINY, Array
+from psserver.optimizers.optimizer import SWEEP_EVERY, Optimizer
 from psserver.optimizers.reading import OptimizerError, knobs_read
 from psserver.optimizers.registry import build
-from psserver.optimizers.row_kernels import RowKernels, sum_of_squares
+from psserver.optimizers.row_kernels import PassNumbers, RowKernels, sum_of_squares
+from psserver.optimizers.rule import Rule
+from psserver.optimizers.rules.adam import Adam, corrections, last_correction
 from psserver.optimizers.schedules import Constant, Schedule, read_schedule, schedule_config
 from pswire.knobs import number, settings
 
 EXACT: Final = ("sgd", "adagrad")
 LAZY: Final = ("momentum", "rmsprop", "adam", "ftrl")
 CLOCKS: Final = ("row", "global")
+# Adam's corrections by the row's own number of updates are kept in arrays of at most so many.
+_LONGEST: Final = 1 << 20
+_NONE: Final = np.ones(1, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +53,12 @@ class RowOptimizer(ABC):
     """A rule with its schedule, for rows. Holds no arrays.
 
     `widths`: the numbers per row of each slot, 0 for as many as the row has. `initial`: each slot's first value.
+    `one_pass`: `step` on rows where they lie, for a backend that compiles; None if there is none.
     """
 
     widths: Mapping[str, int]
     initial: Mapping[str, float]
+    one_pass: RowPass | None
 
     @property
     @abstractmethod
@@ -78,6 +86,10 @@ class RowOptimizer(ABC):
         Return False if a number of either is not finite. `counts`: the updates of each row before this one.
         """
 
+    @abstractmethod
+    def pass_numbers(self, numbers: RowStep) -> PassNumbers:
+        """Return what `one_pass` computes with."""
+
 
 class ElementRows(RowOptimizer):
     """An elementwise rule on touched rows, by the formula of the dense variables."""
@@ -86,6 +98,40 @@ class ElementRows(RowOptimizer):
         self._optimizer, self._clock = optimizer, clock
         self.widths = dict.fromkeys(optimizer.slots, 0)
         self.initial = {name: float(slot[0]) for name, slot in optimizer.init(1).items()}
+        self.one_pass = self._one_pass()
+
+    @property
+    def by_row(self) -> bool:
+        """Whether each row counts its steps itself."""
+        return self._optimizer.name == "adam" and self._clock == "row"
+
+    def _one_pass(self) -> RowPass | None:
+        rule = self._optimizer.rule
+        if not isinstance(rule, Rule) or self._optimizer.clip is not None:
+            return None
+        loop, scalars = rule.fused(np.float32(0), 1)
+        if not self.by_row:
+            return RowPass(loop, len(scalars), (0,) * len(self.widths))
+        assert isinstance(rule, Adam)
+        if rule.epsilon_outside or last_correction(rule.beta_1, rule.beta_2) > _LONGEST:
+            return None
+        spread, names = rule.loop_by(("alpha", "tiny"))
+        return RowPass(spread, len(scalars), (0,) * len(self.widths), names.index("alpha"))
+
+    def pass_numbers(self, numbers: RowStep) -> PassNumbers:
+        optimizer, step = self._optimizer, numbers.version + 1
+        rate, rule = optimizer.rate(numbers.version, numbers.lr_scale), optimizer.rule
+        assert isinstance(rule, Rule)
+        scalars = np.array(rule.fused(rate, step).scalars, np.float32)
+        tiny, curves = TINY if step % SWEEP_EVERY == 0 else np.float32(0), (_NONE, _NONE)
+        if self.by_row:
+            assert isinstance(rule, Adam) and self.one_pass is not None
+            scalars[self.one_pass.own], tiny = rate, TINY
+            longest = int(last_correction(rule.beta_1, rule.beta_2))
+            # A row has at most as many updates as there are versions.
+            size = min(longest, (1 << step.bit_length()) - 1)
+            curves = _curves(rule.beta_1, rule.beta_2, size)
+        return PassNumbers(scalars, np.float32(numbers.factor), np.float32(numbers.scale), tiny, *curves)
 
     @property
     def config(self) -> dict[str, object]:
@@ -106,7 +152,7 @@ class ElementRows(RowOptimizer):
         numbers: RowStep,
         backend: Backend = NUMPY,
     ) -> bool:
-        if self._optimizer.name != "adam" or self._clock == "global":
+        if not self.by_row:
             return self._advance(self._optimizer, x, g, out, state, numbers, backend)
         # Rows of equal age share a step count, and all share the version's rate.
         rate = float(self._optimizer.rate(numbers.version, numbers.lr_scale))
@@ -147,6 +193,15 @@ class ElementRows(RowOptimizer):
             scale=numbers.scale,
             backend=backend,
         )
+
+
+@lru_cache(maxsize=4)
+def _curves(beta_1: float, beta_2: float, steps: int) -> tuple[Array, Array]:
+    """Return Adam's two corrections at steps 0 (any) to `steps`."""
+    found = np.ones((2, steps + 1), np.float32)
+    for step in range(1, steps + 1):
+        found[:, step] = corrections(beta_1, beta_2, step)
+    return found[0], found[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +269,14 @@ class WholeRows(RowOptimizer):
         # The schedule's arithmetic, and its checks, are `Optimizer.rate`'s.
         self._rated = replace(build({"name": "sgd"}), schedule=schedule)
         self.widths, self.initial = {"accumulator": 1}, {"accumulator": rule.initial}
+        self.one_pass = RowPass(None, 2, (1,)) if isinstance(rule, RowwiseAdagrad) else None
+
+    def pass_numbers(self, numbers: RowStep) -> PassNumbers:
+        assert isinstance(self._rule, RowwiseAdagrad)
+        rate = self._rated.rate(numbers.version, numbers.lr_scale)
+        scalars = np.array([rate, self._rule.epsilon], np.float32)
+        factors = np.float32(numbers.factor), np.float32(numbers.scale)
+        return PassNumbers(scalars, *factors, np.float32(0), _NONE, _NONE)
 
     @property
     def config(self) -> dict[str, object]:

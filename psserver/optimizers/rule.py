@@ -90,6 +90,11 @@ class Rule(ABC):
         formula, scalars = self._formula(), self._scalars(rate, step)
         return Fused(formula.loop, tuple([scalars[name] for name in formula.scalars]))
 
+    def loop_by(self, names: tuple[str, ...]) -> tuple[Loop, tuple[str, ...]]:
+        """Return the loop for elements that have these scalars of their own, and the names of all scalars in order."""
+        formula = self._formula()
+        return formula.loop_by(names), formula.scalars
+
     def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
         """Bound the numbers after that update: see `psserver.optimizers.magnitudes`."""
         return self._formula().bounds(self._scalars(np.float32(rate), step), g, b)

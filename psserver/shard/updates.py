@@ -12,7 +12,7 @@ from psserver.shard.compensators import Gap
 from psserver.shard.deltas import DeltaStream
 from psserver.shard.payload_checks import PayloadChecks
 from psserver.shard.staging import Staging
-from psserver.shard.tables import Tables, Update
+from psserver.shard.tables import Tables
 from psserver.shard.tables.group import largest_of, nbytes_of
 from psserver.shard.updater import Updater
 from pswire.decisions.orders import Apply, Fold
@@ -157,7 +157,6 @@ class Updates:
         def compute() -> None:
             for fold in folds:
                 fold.compute()
-            updates = [] if tables is None else tables.compute((), apply.scale, apply.lr_scale)
             # `step` reports an overflow.
             with np.errstate(all="ignore"):
                 finite = self._updater.step(now, target, base, apply.scale, apply.lr_scale)
@@ -166,9 +165,10 @@ class Updates:
             if stream is not None and not stream.make(newest, out):
                 raise NonfiniteError(self._unfit(apply.version, target, workers))
             if tables is not None:
-                if not (self._unchecked or all(update.finite for update in updates)):
-                    raise NonfiniteError(self._unfit_rows(apply.version, updates, workers))
-                tables.commit(updates)
+                wrong = tables.advance(apply.scale, apply.lr_scale, unchecked=self._unchecked)
+                if wrong:
+                    found = f"rows of {', '.join(wrong[:3])}"
+                    raise NonfiniteError(_unfit_because(apply.version, found, workers))
 
         def finish() -> None:
             for fold in folds:
@@ -231,10 +231,6 @@ class Updates:
         if not (finite and finite_rows and all(map(math.isfinite, found))):
             return False, math.inf
         return True, max(*found, largest)
-
-    def _unfit_rows(self, version: int, updates: list[Update], workers: list[str]) -> str:
-        names = [part.table.spec.name for each in updates if not each.finite for part in each.parts]
-        return _unfit_because(version, f"rows of {', '.join(names[:3])}", workers)
 
     def _unfit(self, version: int, values: Floats, workers: list[str]) -> str:
         """Say why a version is not published."""

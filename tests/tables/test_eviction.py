@@ -13,10 +13,11 @@ from pslab.simulator.problems.clicks import Clicks
 from psserver import weights_file
 from psserver.optimizers import build
 from psserver.optimizers.rows import rows_optimizer
-from psserver.shard.tables import Table
+from psserver.shard.tables import Table, compute
 from pswire.model.plan import PlanError
 from pswire.model.tables import Keys, TableSpec, admitted, bucket, initial_rows, mix, split
 from tests.replay.simulated import simulate
+from tests.tables.twin import advance
 
 DIM, IDS = 2, 40
 BASE = TableSpec("t", DIM, "uniform", (-1.0, 1.0), 5, evict_every=3)
@@ -108,7 +109,7 @@ def test_rows_come_and_go_as_in_the_twin(
         twin.update(keys, gradients)
         for each, part in zip(tables, split(keys, servers), strict=True):
             own = [(keys[part], gradients[part], 1.0)] if keys[part].size else []
-            each.commit(each.compute(own, 1.0, 1.0), keep=True)
+            advance(each, own, keep=True)
         if number == saved:
             # As from a checkpoint.
             before, tables = tables, [table(spec) for _ in range(servers)]
@@ -137,7 +138,7 @@ def test_an_evicted_row_that_returns_is_as_new_and_takes_a_free_place() -> None:
     one, other = KEYS[:1], KEYS[1:2]
     gradient = np.ones((1, DIM), np.float32)
     for key in (one, other, other, one):
-        ours.commit(ours.compute([(key, gradient, 1.0)], 1.0, 1.0), keep=False)
+        advance(ours, [(key, gradient, 1.0)], keep=False)
     assert np.array_equal(ours.read(one), initial_rows(spec, one) - RATE)
     assert ours.store.count == 2
     assert ours.touched(one)[0] == 4
@@ -150,25 +151,25 @@ def test_the_applied_gradient_with_the_number_of_admission_makes_the_row(after: 
     for number in range(1, 8):
         # Looking, and trying an update, count nothing.
         ours.read(key)
-        ours.compute([(key, gradient, 1.0)], 1.0, 1.0)
+        compute([(ours, [(key, gradient, 1.0)])], 1.0, 1.0)
         assert ours.missing(key) == (number == after) or ours.count
-        ours.commit(ours.compute([(key, gradient, 1.0)], 1.0, 1.0), keep=False)
+        advance(ours, [(key, gradient, 1.0)], keep=False)
         assert ours.count == (number >= after), number
     # The gradients before it are dropped.
     assert np.array_equal(ours.read(key), initial_rows(spec, key) - (8 - after) * RATE)
     # Three contributions of one update count three times.
     several = table(spec)
-    several.commit(several.compute([(key, gradient, 1.0)] * 3, 1.0, 1.0), keep=False)
+    advance(several, [(key, gradient, 1.0)] * 3, keep=False)
     assert several.count == (after <= 3)
 
 
 def test_ids_that_wait_are_counted_in_memory_and_forgotten_with_age() -> None:
     ours = table(replace(BASE, admit_after=2, evict_age=3, evict_every=1))
     empty, keys = ours.nbytes, np.sort(mix(np.arange(20_000)))
-    ours.commit(ours.compute([(keys, np.ones((keys.size, DIM), np.float32), 1.0)], 1.0, 1.0), keep=False)
+    advance(ours, [(keys, np.ones((keys.size, DIM), np.float32), 1.0)], keep=False)
     assert ours.count == 0 and ours.nbytes - empty > 20_000 * 20
     for _ in range(3):
-        ours.commit(ours.compute([], 1.0, 1.0), keep=False)
+        advance(ours, [], keep=False)
     assert ours.waiting is not None and ours.waiting.state()[0].size == 0
     assert ours.nbytes - empty < 1000
 

@@ -13,7 +13,7 @@ from psserver.policies import TensorParts
 from psserver.shard.tables import Table
 from psserver.shard.updater import Updater
 from pswire.model.tables import TableSpec, initial_rows, mix, split, sums, unique
-from tests.tables.twin import SGD, table, update
+from tests.tables.twin import SGD, advance, table, update
 
 IDS = 40
 KEYS = np.sort(mix(np.arange(IDS)))
@@ -60,7 +60,7 @@ def test_a_table_has_the_bits_of_a_dense_variable(name: str, servers: int, backe
             tables, zip(*(split(keys, servers) for keys, _, _ in parts), strict=True), strict=True
         ):
             own = [(keys[part], rows[part], f) for (keys, rows, f), part in zip(parts, here, strict=True)]
-            each.commit(each.compute(own, 1 / count, lr_scale), keep=False)
+            advance(each, own, 1 / count, lr_scale, keep=False)
         found = [each.read(KEYS[part]) for each, part in zip(tables, split(KEYS, servers), strict=True)]
         assert np.concatenate(found).reshape(-1).tobytes() == now.tobytes()
 

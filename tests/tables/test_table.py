@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psserver.shard.tables import Table, TableState
+from psserver.shard.tables import Table, TableState, commit, compute
 from pswire.model.tables import TableSpec, initial_rows, mix, split
 from tests.repetitions import repetitions
 from tests.tables.twin import SGD, Twin, gradient, table, update
@@ -66,7 +66,7 @@ def test_reads_and_trials_make_no_rows() -> None:
         keys = mix(np.arange(seed, seed + 20))
         ours.read(keys)
         ours.touched(keys)
-    ours.compute([gradient([5, 6], 1)], 1.0, 1.0)
+    compute([(ours, [gradient([5, 6], 1)])], 1.0, 1.0)
     assert (ours.count, digest(ours), ours.version) == (2, before, 1)
 
 
@@ -180,13 +180,13 @@ def test_states_that_do_not_fit_are_refused() -> None:
 def test_an_update_that_is_not_finite_is_known_before_anything_changes() -> None:
     ours = table({"name": "sgd", "learning_rate": 1e30})
     keys, rows, _ = gradient([1, 2], 0)
-    found = ours.compute([(keys, rows * np.float32(1e20), 1.0)], 1.0, 1.0)
+    found = compute([(ours, [(keys, rows * np.float32(1e20), 1.0)])], 1.0, 1.0)
     assert not found.finite and found.largest == float("inf") and ours.count == 0
-    assert ours.compute([(keys, rows, 1.0)], 1.0, 1.0).finite
-    stale = ours.compute([(keys, rows, 1.0)], 1.0, 1.0)
-    ours.commit(stale, keep=False)
+    assert compute([(ours, [(keys, rows, 1.0)])], 1.0, 1.0).finite
+    stale = compute([(ours, [(keys, rows, 1.0)])], 1.0, 1.0)
+    commit(stale, keep=False)
     with pytest.raises(ValueError):
-        ours.commit(stale, keep=False)
+        commit(stale, keep=False)
 
 
 def test_a_version_without_this_table_moves_it_on() -> None:

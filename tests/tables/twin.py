@@ -1,10 +1,12 @@
 """A table's dumb twin: dictionaries of rows, every version kept; and what tests of tables share."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from psserver.optimizers import build
 from psserver.optimizers.rows import rows_optimizer
-from psserver.shard.tables import Contribution, Table
+from psserver.shard.tables import Advance, Contribution, Table
 from pswire.model.tables import TableSpec, initial_rows, mix
 
 SGD: dict[str, object] = {"name": "sgd", "learning_rate": 0.25}
@@ -23,7 +25,18 @@ def gradient(ids: list[int], seed: int, factor: float = 1.0, dim: int = 3) -> Co
 
 
 def update(table: Table, *contributions: Contribution, keep: bool = False) -> None:
-    table.commit(table.compute(contributions, 1.0 / max(len(contributions), 1), 1.0), keep=keep)
+    advance(table, contributions, 1.0 / max(len(contributions), 1), keep=keep)
+
+
+def advance(
+    table: Table,
+    contributions: Sequence[Contribution],
+    scale: float = 1.0,
+    lr_scale: float = 1.0,
+    *,
+    keep: bool = False,
+) -> None:
+    Advance([(table, contributions)], scale, lr_scale, keep=keep).finish()
 
 
 class Twin:

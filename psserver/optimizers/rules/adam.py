@@ -72,7 +72,21 @@ class Adam(Rule):
 
 def step_size(rate: np.float32, beta_1: float, beta_2: float, step: int) -> np.float32:
     """Return Adam's alpha at t = `step`: the rate, corrected for means that start at zero."""
+    root, rest = corrections(beta_1, beta_2, step)
+    return np.float32(rate * root / rest)
+
+
+def corrections(beta_1: float, beta_2: float, step: int) -> tuple[np.float32, np.float32]:
+    """Return sqrt(1 - beta_2^t) and 1 - beta_1^t at t = `step`."""
     one = np.float32(1)
     power_1 = np.float32(math.pow(np.float32(beta_1), step))
     power_2 = np.float32(math.pow(np.float32(beta_2), step))
-    return np.float32(rate * np.sqrt(one - power_2) / (one - power_1))
+    return np.sqrt(one - power_2), one - power_1
+
+
+def last_correction(beta_1: float, beta_2: float) -> float:
+    """Return a step from which on both corrections are 1; infinite if there is none."""
+    largest = max(float(np.float32(beta_1)), float(np.float32(beta_2)))
+    if largest >= 1:
+        return math.inf
+    return 1 if largest <= 0 else max(1, math.ceil(26 * math.log(2) / -math.log(largest)))

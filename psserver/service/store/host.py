@@ -120,7 +120,7 @@ class ShardHost:
             allocate=self.sharing.allocate,
             measures=measures,
         )
-        self._backend.prepare(shard.variants, rows=bool(shard.tables))
+        self._backend.prepare(shard.variants, rows=bool(shard.tables), passes=shard.tables.passes)
 
     def _saved(self) -> None:
         """A part of a checkpoint is written or failed, and its copy is freed."""

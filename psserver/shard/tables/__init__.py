@@ -1,6 +1,17 @@
 """Sparse tables of a shard: rows that exist once an update has touched them, and every recent version of each."""
 
 from psserver.shard.tables.group import TABLE_KINDS, Tables
-from psserver.shard.tables.table import Contribution, Table, TableState, Update
+from psserver.shard.tables.table import Contribution, Table, TableState
+from psserver.shard.tables.updates import Advance, Update, commit, compute
 
-__all__ = ["TABLE_KINDS", "Contribution", "Table", "TableState", "Tables", "Update"]
+__all__ = [
+    "TABLE_KINDS",
+    "Advance",
+    "Contribution",
+    "Table",
+    "TableState",
+    "Tables",
+    "Update",
+    "commit",
+    "compute",
+]

@@ -22,6 +22,11 @@ class Chunks:
         self._memory = Memory((), np.zeros(0, np.int64), ends, (_CHUNK // ends[-1]).bit_length() - 1)
 
     @property
+    def memory(self) -> Memory:
+        """The rows, for a kernel."""
+        return self._memory
+
+    @property
     def ends(self) -> tuple[int, ...]:
         return self._memory.ends
 
@@ -49,3 +54,7 @@ class Chunks:
         """Write rows at different slots: the first part from `values`, [n, width], the others from `rows`."""
         words = np.ascontiguousarray(values).view(np.uint32)
         self._kernels().scatter_parts(self._memory, slots, words, rows)
+
+    def put(self, first: int, slots: Slots, words: Words) -> None:
+        """Write words of rows at different slots, [n, width], from word `first`."""
+        self._kernels().scatter(self._memory, first, slots, words)

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
+from psserver.optimizers import NUMPY, Backend, Loop, Optimizer, RowPass
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard import arithmetic
 from psserver.shard.tables.census import SAMPLED
 from psserver.shard.tables.store import RowStore
-from psserver.shard.tables.table import Table, TableState, Update, commit, compute, read
+from psserver.shard.tables.table import Table, TableState, read
+from psserver.shard.tables.updates import Advance, Contributions, Update, compute
 from pswire.model.plan import Plan
 from pswire.model.rows import Rows, WantedRows
 from pswire.model.table_figures import TableFigures
@@ -76,6 +77,12 @@ class Tables:
     def variants(self) -> list[tuple[Loop, str]]:
         """The loops that updates of rows run, for a backend that compiles."""
         return [variant for family in self._families for variant in self.tables[family[0]].variants]
+
+    @property
+    def passes(self) -> list[RowPass]:
+        """The updates of rows where they lie, for a backend that compiles."""
+        rules = [self.tables[family[0]].store.optimizer for family in self._families]
+        return [rule.one_pass for rule in rules if rule.one_pass is not None]
 
     @property
     def nbytes(self) -> int:
@@ -165,23 +172,39 @@ class Tables:
 
     def compute(self, more: Sequence[tuple[Rows, float]], scale: float, lr_scale: float) -> list[Update]:
         """Compute the coming version of all tables, store by store, from what was added and `more`; changes nothing."""
+        return [compute(each, scale, lr_scale) for each in self._by_store(more)]
+
+    def advance(self, scale: float, lr_scale: float, *, unchecked: bool) -> list[str]:
+        """Make the coming version of all tables from what was added.
+
+        Return names of tables whose numbers would not be finite; then nothing has changed. `unchecked`: make it all the
+        same. Older versions stay readable until `committed`.
+        """
+        made: list[Advance] = []
+        try:
+            for each in self._by_store(()):
+                made.append(Advance(each, scale, lr_scale, keep=True))
+        except BaseException:
+            for each_made in made:
+                each_made.back()
+            raise
+        wrong = [] if unchecked else [name for each in made if not each.finite for name in each.names]
+        for each_made in made:
+            if wrong:
+                each_made.back()
+            else:
+                each_made.finish()
+        return wrong
+
+    def _by_store(self, more: Sequence[tuple[Rows, float]]) -> list[Contributions]:
         added = [*self.added, *((rows, factor) for rows, factor in more if rows)]
         return [
-            compute(
-                [
-                    (self.tables[t], [(*rows[t], factor) for rows, factor in added if rows[t][0].size])
-                    for t in family
-                ],
-                scale,
-                lr_scale,
-            )
+            [
+                (self.tables[t], [(*rows[t], factor) for rows, factor in added if rows[t][0].size])
+                for t in family
+            ]
             for family in self._families
         ]
-
-    def commit(self, updates: Sequence[Update]) -> None:
-        """Make the version that `compute` returned. Older versions stay readable until `committed`."""
-        for update in updates:
-            commit(update, keep=True)
 
     def committed(self) -> None:
         """Drop what the new version has made superfluous."""

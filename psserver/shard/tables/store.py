@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.optimizers import NUMPY, Backend
-from psserver.optimizers.row_kernels import RowKernels, Slots, Words, parts_of
+from psserver.optimizers.row_kernels import RowKernels, RowUpdate, Saved, Slots, Words, parts_of
 from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard.tables.chunks import Chunks
 from pswire.model.tables import Floats
@@ -37,6 +37,7 @@ class RowStore:
         self.count = 0
         self._free = np.zeros(0, np.int32)
         # Ends of the values, of each of the optimizer's slots, and of the age.
+        self._spare = np.zeros(0, np.uint32)
         widths = [dim, *(width or dim for width in optimizer.widths.values()), 2]
         self._rows = Chunks(tuple(accumulate(widths)), kernels)
 
@@ -109,6 +110,40 @@ class RowStore:
         self._rows.grow(room)
         self._rows.scatter(slots, values, rows.words)
         self.count = max(self.count, room)
+
+    @property
+    def in_place(self) -> RowUpdate | None:
+        """What updates rows where they lie, if it is compiled."""
+        wanted = self.optimizer.one_pass
+        return None if wanted is None else self.backend.row_update(wanted)
+
+    def save_to(self, values: Floats) -> Saved:
+        """Return room to save rows, with `values` for theirs. What was saved before is gone, but for its values."""
+        n, width = len(values), self._rows.ends[-1] - self.dim
+        if self._spare.size < n * width:
+            self._spare = np.empty(n * width, np.uint32)
+        return Saved(values, self._spare[: n * width].reshape(n, width), np.zeros(1, np.int64))
+
+    def advance(
+        self, run: RowUpdate, slots: Slots, gradients: Floats, saved: Saved, numbers: RowStep
+    ) -> tuple[bool, Counts]:
+        """Update rows where they lie, and return whether all numbers are finite, and each row's number of updates."""
+        passed = self.optimizer.pass_numbers(numbers)
+        return run(self._rows.memory, slots, gradients, saved, numbers.version + 1, passed)
+
+    def put_back(self, slots: Slots, saved: Saved) -> None:
+        """Write saved rows back."""
+        self._rows.put(0, slots, saved.values.view(np.uint32))
+        self._rows.put(self.dim, slots, saved.others)
+
+    def make(self, values: Floats) -> Slots:
+        """Add rows that no update has touched, and return their slots."""
+        shape = len(values)
+        state = {
+            name: np.full((shape, width or self.dim), self.optimizer.initial[name], np.float32)
+            for name, width in self.optimizer.widths.items()
+        }
+        return self.restore(values, state, np.zeros((shape, 2), np.uint32))
 
     def restore(self, values: Floats, state: Mapping[str, Floats], ages: Counts) -> Slots:
         """Add rows, and return their slots."""

@@ -5,10 +5,9 @@ the rows as they were (its undo record). A reader of version v gathers the live 
 later versions, newest first. A record is there before the first write that it undoes, so whatever a reader found half
 written is replaced: readers take no lock, and see no mixture.
 
-One thread at a time computes, commits, forgets and restores; any number may read meanwhile.
+One thread at a time updates (`psserver.shard.tables.updates`), forgets and restores; any number may read meanwhile.
 """
 
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -18,54 +17,19 @@ from numpy.typing import NDArray
 
 from psserver.optimizers import NUMPY, Backend, Loop
 from psserver.optimizers.row_kernels import Slots
-from psserver.optimizers.rows import RowOptimizer, RowStep
+from psserver.optimizers.rows import RowOptimizer
 from psserver.shard.accumulator import RunningSum
 from psserver.shard.tables.census import Census
 from psserver.shard.tables.index import Index
-from psserver.shard.tables.store import Counts, RowStore, WholeRows
-from psserver.shard.tables.waiting import Waiting, occurrences
+from psserver.shard.tables.store import Counts, RowStore
+from psserver.shard.tables.undo import Undo
+from psserver.shard.tables.waiting import Waiting
 from pswire.model.table_figures import TableFigures
-from pswire.model.tables import Floats, Keys, TableSpec, admitted, bucket, check_keys, initial_rows
+from pswire.model.tables import Floats, Keys, TableSpec, bucket, check_keys, initial_rows
 from pswire.values import value
 
 Contribution = tuple[Keys, Floats, float]
 """Sorted unique keys, their gradients ([n, dim]), and a factor."""
-
-
-@value
-class Part:
-    """The rows of one table in an update: elements [start, stop) of its arrays; and how many it does not make.
-
-    `seen`: keys without rows before it, and how often each has then been seen; 0 for those that have a row.
-    """
-
-    table: "Table"
-    keys: Keys
-    start: int
-    stop: int
-    refused: int = 0
-    seen: tuple[Keys, Counts] | None = None
-
-
-@value
-class Update:
-    """The coming version of rows of several tables of one store, computed and not yet there.
-
-    `slots`: -1 for rows that do not exist yet. `rows`: their values before; the optimizer's slots and the ages
-    afterwards. `after`: the values, [n, dim]. `finite`: whether all numbers of rows and slots are.
-    """
-
-    version: int
-    parts: tuple[Part, ...]
-    slots: Slots
-    rows: WholeRows
-    after: Floats
-    finite: bool
-
-    @property
-    def largest(self) -> float:
-        """The largest magnitude in rows and slots; infinite unless all are finite."""
-        return self.parts[0].table.store.largest(self.after, self.rows) if self.finite else math.inf
 
 
 @value
@@ -77,19 +41,6 @@ class TableState:
     slots: dict[str, Floats]
     touched: Counts
     count: Counts
-
-
-@value
-class _Undo:
-    """The rows that the update to `version` changed, as they were."""
-
-    version: int
-    keys: Keys
-    rows: Floats
-
-    @property
-    def nbytes(self) -> int:
-        return self.keys.nbytes + self.rows.nbytes
 
 
 class Table:
@@ -110,7 +61,7 @@ class Table:
         """`store`: one with rows of this width and this optimizer; None for one of its own."""
         self.spec, self.version, self.oldest = spec, version, version
         self.store = RowStore(spec.dim, optimizer, backend) if store is None else store
-        self._index, self._undo = Index(lambda: backend.rows), tuple[_Undo, ...]()
+        self._index, self._undo = Index(lambda: backend.rows), tuple[Undo, ...]()
         self.nbytes, self.undo_bytes = self._index.nbytes, 0
         self._evicts = any(
             rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity)
@@ -184,24 +135,13 @@ class Table:
         for record in reversed(self._undo):
             if record.version <= version:
                 break
-            at = np.minimum(np.searchsorted(record.keys, keys), max(record.keys.size - 1, 0))
-            if record.keys.size:
-                hit = record.keys[at] == keys
-                rows[hit] = record.rows[at[hit]]
+            record.overlay(keys, rows)
 
     def touched(self, keys: Keys) -> Counts:
         """Return the last version that changed each row; 0 for a row that does not exist."""
         return self.store.ages(self.find(keys))[:, 0]
 
     # Updates
-
-    def compute(self, contributions: Sequence[Contribution], scale: float, lr_scale: float) -> Update:
-        """As `compute` of several tables, for this one."""
-        return compute([(self, contributions)], scale, lr_scale)
-
-    def commit(self, update: Update, *, keep: bool) -> None:
-        """As `commit` of several tables, for this one."""
-        commit(update, keep=keep)
 
     def merged(self, contributions: Sequence[Contribution]) -> tuple[Keys, Floats, float]:
         """Return all keys, the sum of their gradients, and the factor that is still to be multiplied."""
@@ -219,11 +159,8 @@ class Table:
         total = added.total()
         return keys, total.values.reshape(keys.size, self.spec.dim), total.pending
 
-    def publish(self, update: Update, part: Part) -> None:
+    def publish(self, record: Undo) -> None:
         """Keep the rows that an update is about to change readable."""
-        self._keep(_Undo(update.version, part.keys, update.rows.values[part.start : part.stop]))
-
-    def _keep(self, record: _Undo) -> None:
         self.undo_bytes += record.nbytes
         self._undo = (*self._undo, record)
 
@@ -260,7 +197,7 @@ class Table:
         if self._graves is not None:
             self._graves.append((version, keys[going]))
         if keep:
-            self._keep(_Undo(version, keys[going], self.store.values(slots[going])))
+            self.publish(Undo.of(version, keys[going], self.store.values(slots[going])))
         self._index = self._index.without(slots[going])
         self.store.give(slots[going])
 
@@ -371,7 +308,7 @@ def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> list[Fl
         table.check_readable(version)
     found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
     slots = np.concatenate(found)
-    rows = split_rows(_fresh(tables, keys, slots, tables[0].store.values(slots)), found)
+    rows = split_rows(fresh(tables, keys, slots, tables[0].store.values(slots)), found)
     for table, each, own in zip(tables, keys, rows, strict=True):
         # After the rows, for an update may begin at any moment.
         table.overlay(each, own, version)
@@ -405,7 +342,7 @@ def split_rows(rows: Floats, like: Sequence[Slots]) -> list[Floats]:
     return [rows[end - each.size : end] for end, each in zip(ends, like, strict=True)]
 
 
-def _fresh(tables: Sequence[Table], keys: Sequence[Keys], slots: Slots, rows: Floats) -> Floats:
+def fresh(tables: Sequence[Table], keys: Sequence[Keys], slots: Slots, rows: Floats) -> Floats:
     """Write initial rows where there is none, and return `rows`."""
     absent = slots < 0
     if absent.any():
@@ -416,79 +353,3 @@ def _fresh(tables: Sequence[Table], keys: Sequence[Keys], slots: Slots, rows: Fl
                 rows[start + at] = initial_rows(table.spec, each[at])
             start += each.size
     return rows
-
-
-def compute(
-    contributions: Sequence[tuple[Table, Sequence[Contribution]]], scale: float, lr_scale: float
-) -> Update:
-    """Compute the coming version of tables of one store, from contributions in the order of the log; changes nothing.
-
-    A row's gradient is the sum of factor * gradient over the contributions that have it, times `scale`: the bits of a
-    dense variable whose other gradients are zero.
-    """
-    tables = [table for table, _ in contributions]
-    merged = [table.merged(own) for table, own in contributions]
-    factors = {factor for keys, _, factor in merged if keys.size} or {1.0}
-    factor = factors.pop() if len(factors) == 1 else 1.0
-    keys = [each for each, _, _ in merged]
-    # Tables in contributions of their own: multiplied here as the step would.
-    totals = [total * np.float32(own) if factors else total for _, total, own in merged]
-    found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
-    refused = [0] * len(tables)
-    seen: list[tuple[Keys, Counts] | None] = [None] * len(tables)
-    for t, (table, own) in enumerate(contributions):
-        if table.spec.admit < 1 or table.waiting is not None:
-            # Rows that are not made are not in the update at all.
-            if table.waiting is None:
-                made = admitted(table.spec, keys[t], table.version + 1)
-            else:
-                new = found[t] < 0
-                total = occurrences(keys[t], [each for each, _, _ in own])
-                total[new] += table.waiting.counts(keys[t][new])
-                made = total >= table.spec.admit_after
-                seen[t] = keys[t][new], np.where(made, 0, total)[new].astype(np.uint32)
-            stay = (found[t] >= 0) | made
-            refused[t] = stay.size - int(np.count_nonzero(stay))
-            keys[t], totals[t], found[t] = keys[t][stay], totals[t][stay], found[t][stay]
-    slots, store, version = np.concatenate(found), tables[0].store, tables[0].version
-    rows = store.whole(slots)
-    _fresh(tables, keys, slots, rows.values)
-    numbers = RowStep(version, lr_scale, factor, scale)
-    # Copied, because the step overwrites them.
-    after, finite = store.step(rows, np.concatenate(totals), numbers)
-    rows.ages[:, 0] = version + 1
-    rows.ages[:, 1] += np.uint32(1)
-    ends = np.cumsum([each.size for each in keys]).tolist()
-    parts = tuple(
-        Part(table, each, end - each.size, end, number, counts)
-        for table, each, end, number, counts in zip(tables, keys, ends, refused, seen, strict=True)
-    )
-    return Update(version + 1, parts, slots, rows, after, finite)
-
-
-def commit(update: Update, *, keep: bool) -> None:
-    """Make the version that `compute` returned. Raises ValueError, with nothing changed, for another.
-
-    `keep`: older versions stay readable, and others may read meanwhile. Without it nobody else may read during the
-    call, and afterwards this version is the oldest.
-    """
-    for part in update.parts:
-        if update.version != part.table.version + 1:
-            expected = part.table.version + 1
-            raise ValueError(f"expected an update to version {expected}, got one to {update.version}")
-    store, slots = update.parts[0].table.store, update.slots.copy()
-    if keep:
-        for part in update.parts:
-            part.table.publish(update, part)
-    fresh = np.flatnonzero(slots < 0)
-    slots[fresh] = store.take(fresh.size)
-    store.write(slots, update.after, update.rows)
-    bounds = np.searchsorted(fresh, [0, *(part.stop for part in update.parts)]).tolist()
-    for part, begin, end in zip(update.parts, bounds, bounds[1:], strict=False):
-        new = fresh[begin:end]
-        counts = update.rows.ages[part.start : part.stop, 1].copy()
-        part.table.note_seen(part.seen, update.version)
-        part.table.census.note(update.version, part.keys, counts, new.size, part.refused)
-        part.table.take_up(update.version, part.keys[new - part.start], slots[new], keep=keep)
-        if not keep:
-            part.table.forget(update.version)

@@ -1,0 +1,245 @@
+"""Updates of tables of one store: computed beside the rows, or written where they lie.
+
+`advance` makes the coming version: with a compiled pass in place, saving each row before it changes, otherwise by
+`compute` and `commit`. Both give the same bits. If it turns out that a number is not finite, or that tables of another
+store cannot follow, `back` leaves the rows as they were.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.optimizers.row_kernels import RowUpdate, Saved, Slots
+from psserver.optimizers.rows import RowStep
+from psserver.shard.tables.store import Counts, RowStore, WholeRows
+from psserver.shard.tables.table import Contribution, Table, fresh
+from psserver.shard.tables.undo import Undo
+from psserver.shard.tables.waiting import occurrences
+from pswire.model.tables import Floats, Keys, admitted, initial_rows
+from pswire.values import value
+
+Places = NDArray[np.intp]
+Contributions = Sequence[tuple[Table, Sequence[Contribution]]]
+"""For each table, contributions in the order of the log."""
+
+
+@value
+class Part:
+    """The rows of one table in an update: elements [start, stop) of its arrays; and how many it does not make.
+
+    `seen`: keys without rows before it, and how often each has then been seen; 0 for those that have a row.
+    """
+
+    table: Table
+    keys: Keys
+    start: int
+    stop: int
+    refused: int = 0
+    seen: tuple[Keys, Counts] | None = None
+
+
+@value
+class Update:
+    """The coming version of rows of several tables of one store, computed and not yet there.
+
+    `slots`: -1 for rows that do not exist yet. `rows`: their values before; the optimizer's slots and the ages
+    afterwards. `after`: the values, [n, dim]. `finite`: whether all numbers of rows and slots are.
+    """
+
+    version: int
+    parts: tuple[Part, ...]
+    slots: Slots
+    rows: WholeRows
+    after: Floats
+    finite: bool
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude in rows and slots; infinite unless all are finite."""
+        return self.parts[0].table.store.largest(self.after, self.rows) if self.finite else math.inf
+
+
+@value
+class _Asked:
+    """Rows that contributions would change. `totals`: their gradients, still to be multiplied by `factor`."""
+
+    parts: tuple[Part, ...]
+    slots: Slots
+    totals: Floats
+    factor: float
+
+    @property
+    def store(self) -> RowStore:
+        return self.parts[0].table.store
+
+    @property
+    def version(self) -> int:
+        return self.parts[0].table.version
+
+    def step(self, scale: float, lr_scale: float) -> RowStep:
+        return RowStep(self.version, lr_scale, self.factor, scale)
+
+
+def _asked(contributions: Contributions) -> _Asked:
+    """Return the rows of an update.
+
+    A row's gradient is the sum of factor * gradient over the contributions that have it, times the scale: the bits of a
+    dense variable whose other gradients are zero.
+    """
+    tables = [table for table, _ in contributions]
+    merged = [table.merged(own) for table, own in contributions]
+    factors = {factor for keys, _, factor in merged if keys.size} or {1.0}
+    factor = factors.pop() if len(factors) == 1 else 1.0
+    keys = [each for each, _, _ in merged]
+    # Tables in contributions of their own: multiplied here as the step would.
+    totals = [total * np.float32(own) if factors else total for _, total, own in merged]
+    found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
+    refused = [0] * len(tables)
+    seen: list[tuple[Keys, Counts] | None] = [None] * len(tables)
+    for t, (table, own) in enumerate(contributions):
+        if table.spec.admit < 1 or table.waiting is not None:
+            # Rows that are not made are not in the update at all.
+            if table.waiting is None:
+                made = admitted(table.spec, keys[t], table.version + 1)
+            else:
+                new = found[t] < 0
+                total = occurrences(keys[t], [each for each, _, _ in own])
+                total[new] += table.waiting.counts(keys[t][new])
+                made = total >= table.spec.admit_after
+                seen[t] = keys[t][new], np.where(made, 0, total)[new].astype(np.uint32)
+            stay = (found[t] >= 0) | made
+            refused[t] = stay.size - int(np.count_nonzero(stay))
+            keys[t], totals[t], found[t] = keys[t][stay], totals[t][stay], found[t][stay]
+    ends = np.cumsum([each.size for each in keys]).tolist()
+    parts = tuple(
+        Part(table, each, end - each.size, end, number, counts)
+        for table, each, end, number, counts in zip(tables, keys, ends, refused, seen, strict=True)
+    )
+    whole = [np.ascontiguousarray(each) for each in totals]
+    gradients = whole[0] if len(whole) == 1 else np.concatenate(whole)
+    return _Asked(parts, np.concatenate(found), gradients, factor)
+
+
+def compute(contributions: Contributions, scale: float, lr_scale: float) -> Update:
+    """Compute the coming version of tables of one store; changes nothing."""
+    asked = _asked(contributions)
+    store, version = asked.store, asked.version
+    rows = store.whole(asked.slots)
+    fresh([part.table for part in asked.parts], [part.keys for part in asked.parts], asked.slots, rows.values)
+    # Copied, because the step overwrites them.
+    after, finite = store.step(rows, asked.totals.copy(), asked.step(scale, lr_scale))
+    rows.ages[:, 0] = version + 1
+    rows.ages[:, 1] += np.uint32(1)
+    return Update(version + 1, asked.parts, asked.slots, rows, after, finite)
+
+
+def commit(update: Update, *, keep: bool) -> None:
+    """Make the version that `compute` returned. Raises ValueError, with nothing changed, for another.
+
+    `keep`: older versions stay readable, and others may read meanwhile. Without it nobody else may read during the
+    call, and afterwards this version is the oldest.
+    """
+    for part in update.parts:
+        if update.version != part.table.version + 1:
+            expected = part.table.version + 1
+            raise ValueError(f"expected an update to version {expected}, got one to {update.version}")
+    store, slots = update.parts[0].table.store, update.slots.copy()
+    if keep:
+        for part in update.parts:
+            rows = update.rows.values[part.start : part.stop]
+            part.table.publish(Undo.of(update.version, part.keys, rows))
+    made = np.flatnonzero(slots < 0)
+    slots[made] = store.take(made.size)
+    store.write(slots, update.after, update.rows)
+    _take_up(update.version, update.parts, slots, made, update.rows.ages[:, 1].copy(), keep=keep)
+
+
+def _take_up(
+    version: int, parts: Sequence[Part], slots: Slots, made: Places, counts: Counts, *, keep: bool
+) -> None:
+    """Move tables on to a version that is written. `made`: the places of new rows in `slots`."""
+    bounds = np.searchsorted(made, [0, *(part.stop for part in parts)]).tolist()
+    for part, begin, end in zip(parts, bounds, bounds[1:], strict=False):
+        new, table = made[begin:end], part.table
+        table.note_seen(part.seen, version)
+        table.census.note(version, part.keys, counts[part.start : part.stop], new.size, part.refused)
+        table.take_up(version, part.keys[new - part.start], slots[new], keep=keep)
+        if not keep:
+            table.forget(version)
+
+
+class Advance:
+    """The coming version of tables of one store, until `finish` makes it known or `back` takes it back.
+
+    `finite`: whether all numbers of rows and slots are. Others may read older versions meanwhile if `keep` is set.
+    """
+
+    def __init__(self, contributions: Contributions, scale: float, lr_scale: float, *, keep: bool) -> None:
+        self._keep = keep
+        store = contributions[0][0].store
+        run = store.in_place
+        self._written = None
+        if run is None:
+            self._computed = compute(contributions, scale, lr_scale)
+            self.finite, self.parts = self._computed.finite, self._computed.parts
+        else:
+            asked = _asked(contributions)
+            self._written = _Written(run, asked, asked.step(scale, lr_scale), keep=keep)
+            self.finite, self.parts = self._written.finite, asked.parts
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tables."""
+        return [part.table.spec.name for part in self.parts]
+
+    def back(self) -> None:
+        """Leave all rows as they were."""
+        if self._written is not None:
+            self._written.back()
+
+    def finish(self) -> None:
+        """Move the tables on to the version."""
+        if self._written is None:
+            commit(self._computed, keep=self._keep)
+        else:
+            self._written.finish()
+
+
+class _Written:
+    """An update in place. Until `finish` no reader is told of its version, and none finds its new rows."""
+
+    def __init__(self, run: RowUpdate, asked: _Asked, step: RowStep, *, keep: bool) -> None:
+        store = self._store = asked.store
+        self._asked, self._keep = asked, keep
+        self._made, self._slots = np.flatnonzero(asked.slots < 0), asked.slots
+        self._saved: Saved = store.save_to(np.empty((asked.slots.size, store.dim), np.float32))
+        if self._made.size:
+            self._slots = asked.slots.copy()
+            self._slots[self._made] = store.make(self._initial())
+        if keep:
+            for part in asked.parts:
+                rows = self._saved.values[part.start : part.stop]
+                record = Undo(asked.version + 1, part.keys, rows, self._saved.filled, part.start)
+                part.table.publish(record)
+        self.finite, self._counts = store.advance(run, self._slots, asked.totals, self._saved, step)
+
+    def _initial(self) -> Floats:
+        """Return the initial rows of those that do not exist yet."""
+        bounds = np.searchsorted(self._made, [0, *(part.stop for part in self._asked.parts)]).tolist()
+        return np.concatenate(
+            [
+                initial_rows(part.table.spec, part.keys[self._made[begin:end] - part.start])
+                for part, begin, end in zip(self._asked.parts, bounds, bounds[1:], strict=False)
+            ]
+        )
+
+    def back(self) -> None:
+        # The records stay: what they have are rows of the version that goes on.
+        self._store.put_back(self._slots, self._saved)
+        self._store.give(self._slots[self._made])
+
+    def finish(self) -> None:
+        version, parts = self._asked.version + 1, self._asked.parts
+        _take_up(version, parts, self._slots, self._made, self._counts, keep=self._keep)

@@ -1,0 +1,116 @@
+"""Updates of rows where they lie: the bits of those computed beside them, taken back whole, never read torn."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from psserver.fast import FastBackend
+from psserver.optimizers import build
+from psserver.optimizers.rows import rows_optimizer
+from psserver.shard.tables import Advance, Table, TableState
+from pswire.model.tables import TableSpec, mix
+from tests.repetitions import repetitions
+from tests.tables.twin import SGD, SPEC, gradient, update
+
+IN_PLACE: list[dict[str, object]] = [
+    *({"name": name} for name in ("sgd", "adagrad", "momentum", "rmsprop", "adam", "ftrl")),
+    {"name": "adam", "bias": "global"},
+    {"name": "adam", "amsgrad": True, "beta_2": 0.5, "beta_1": 0.0},
+    {"name": "rowwise-adagrad", "learning_rate": 0.1},
+]
+BESIDE: list[dict[str, object]] = [
+    {"name": "sgd", "clipvalue": 0.1},
+    {"name": "adam", "epsilon_outside": True},
+    {"name": "adam", "beta_2": 0.9999999},
+    {"name": "group-adagrad"},
+]
+
+
+def arrays(state: TableState) -> list[np.ndarray]:
+    return [state.keys, state.values, state.touched, state.count, *state.slots.values()]
+
+
+@pytest.mark.parametrize(
+    "config", [*IN_PLACE, *BESIDE], ids=lambda config: "-".join(map(str, config.values()))
+)
+def test_updates_in_place_have_the_bits_of_those_beside(config: dict[str, object]) -> None:
+    """Over the update that clears subnormals, with rows of several ages, and new ones in each update."""
+    rule = rows_optimizer(config, build(SGD))
+    assert (rule.one_pass is None) == (config in BESIDE)
+    with FastBackend() as backend:
+        backend.prepare(rule.variants, rows=True, passes=[] if rule.one_pass is None else [rule.one_pass])
+        assert backend.wait_ready(), backend.reason
+        fast, slow = Table(SPEC, rule, backend), Table(SPEC, rule)
+        assert (fast.store.in_place is None) == (config in BESIDE)
+        for step in range(70):
+            parts = [
+                gradient(list(range(n, 3 * step + 80, n + 1)), step + n, 0.5 * (step < 3)) for n in range(3)
+            ]
+            # Of all magnitudes, and then zero: some averages become subnormal.
+            for keys, rows, _ in parts:
+                rows *= np.float32(10) ** -(keys % 40).astype(np.float32)[:, None]
+            for each in (fast, slow):
+                update(
+                    each, *[(keys, rows.copy(), factor) for keys, rows, factor in parts], keep=step % 2 > 0
+                )
+            some = mix(np.arange(300))
+            for version in range(fast.oldest, fast.version + 1):
+                assert fast.read(some, version).tobytes() == slow.read(some, version).tobytes()
+            for one, two in zip(arrays(fast.state()), arrays(slow.state()), strict=True):
+                assert one.size and one.tobytes() == two.tobytes()
+
+
+def test_an_update_that_is_not_finite_is_taken_back() -> None:
+    rule = rows_optimizer({"name": "adagrad"}, build(SGD))
+    with FastBackend() as backend:
+        backend.prepare(rule.variants, rows=True, passes=[rule.one_pass])
+        assert backend.wait_ready(), backend.reason
+        ours = Table(SPEC, rule, backend)
+        first = gradient(list(range(200)), 0)
+        update(ours, first, keep=True)
+        before, keys = arrays(ours.state()), mix(np.arange(300))
+        rows = ours.read(keys)
+        more, wild, _ = gradient(list(range(100, 300)), 1)
+        wild[-1] = np.float32(3e38)
+        failed = Advance([(ours, [(more, wild, 1.0)])], 1.0, 1.0, keep=True)
+        assert not failed.finite
+        failed.back()
+        assert (ours.version, ours.count) == (1, 200) and ours.read(keys).tobytes() == rows.tobytes()
+        assert [each.tobytes() for each in arrays(ours.state())] == [each.tobytes() for each in before]
+        # What comes afterwards is as if it had not been.
+        update(ours, gradient(list(range(50, 250)), 2), keep=True)
+        other = Table(SPEC, rule)
+        update(other, first)
+        update(other, gradient(list(range(50, 250)), 2))
+        assert ours.read(keys, 1).tobytes() == rows.tobytes()
+        for one, two in zip(arrays(ours.state()), arrays(other.state()), strict=True):
+            assert one.tobytes() == two.tobytes()
+
+
+def test_readers_see_no_mixture_of_rows_written_in_place() -> None:
+    spec, rule = TableSpec("t", 16, "zeros", ()), rows_optimizer(SGD, build(SGD))
+    keys = np.sort(mix(np.arange(1000)))
+    ones, faults, done = np.ones((keys.size, 16), np.float32), list[str](), threading.Event()
+    with FastBackend() as backend:
+        backend.prepare(rule.variants, rows=True, passes=[rule.one_pass])
+        assert backend.wait_ready(), backend.reason
+        ours = Table(spec, rule, backend)
+
+        def read() -> None:
+            while not done.is_set():
+                version = ours.version
+                rows = ours.read(keys, version)
+                if not (rows == np.float32(-0.25) * version).all():
+                    faults.append(f"version {version}: {np.unique(rows)}")
+                    return
+
+        readers = [threading.Thread(target=read) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        for _ in range(repetitions(1000, soak=20_000)):
+            update(ours, (keys, ones, 1.0), keep=True)
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert not faults
