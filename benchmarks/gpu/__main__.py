@@ -21,6 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.models import LARGE, SMALL
+from psserver.settings import usual_threads
+
 ROOT = Path(__file__).resolve().parents[2]
 # Seconds: of everything, and of one process.
 BUDGET, PATIENCE = 440.0, 120.0
@@ -45,8 +48,10 @@ class Left:
         return min(PATIENCE, self._end - time.monotonic())
 
 
-def run(command: Sequence[str], left: Left, **more: str) -> subprocess.CompletedProcess[str]:
-    """Raises RuntimeError where it does not end well, with the last line that it said."""
+def run(
+    command: Sequence[str], left: Left, check: bool = True, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Raises RuntimeError where it does not end in time or, with `check`, not well, with the last line that it said."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PS_HOSTS", "TF_CONFIG")}
     if left.seconds() < 5:
         raise RuntimeError("left out: no time is left")
@@ -62,13 +67,13 @@ def run(command: Sequence[str], left: Left, **more: str) -> subprocess.Completed
         )
     except subprocess.TimeoutExpired as late:
         raise RuntimeError(f"no end within {late.timeout:.0f} s") from None
-    if done.returncode:
+    if check and done.returncode:
         raise RuntimeError(((done.stderr or done.stdout).strip().splitlines() or ["nothing said"])[-1])
     return done
 
 
 def child(left: Left, what: str, framework: str, *arguments: str, **more: str) -> dict[str, Any]:
-    done = run(["-m", "benchmarks.gpu.child", what, framework, *arguments], left, **more)
+    done = run(["-m", "benchmarks.gpu.child", what, framework, *arguments], left, True, **more)
     told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return told
 
@@ -99,23 +104,21 @@ def suite(left: Left) -> None:
         "-m",
         "pytest",
         "-q",
-        "-rs",
+        "-rfEs",
+        "--tb=short",
         "-c",
         os.devnull,
         "--rootdir",
         str(ROOT),
         "--import-mode=importlib",
     ]
-    try:
-        done = run([*command, "-p", "no:cacheprovider", "-W", "ignore", *tests], left)
-    except RuntimeError as failure:
-        print(f"conformance suite: FAILED: {failure}", flush=True)
-        return
-    lines = done.stdout.strip().splitlines()
-    for line in lines:
-        if line.startswith("SKIPPED"):
-            print(f"  {line}")
-    print(f"conformance suite: {lines[-1]}", flush=True)
+    done = run([*command, "-p", "no:cacheprovider", "-W", "ignore", *tests], left, check=False)
+    lines = (done.stdout or done.stderr).strip().splitlines() or ["nothing said"]
+    for line in lines if done.returncode else [line for line in lines if line.startswith("SKIPPED")]:
+        print(f"  {line}")
+    print(f"conformance suite: {'FAILED: ' if done.returncode else ''}{lines[-1]}", flush=True)
+    if done.returncode:
+        raise RuntimeError("the tests above")
 
 
 def measure(framework: str, device: str, left: Left) -> None:
@@ -166,6 +169,18 @@ def fits(framework: str, left: Left) -> None:
     )
 
 
+def update(large: bool, left: Left) -> None:
+    """A server's share of a step: it applies in the memory of the host, whatever the workers have."""
+    threads = usual_threads()
+    told = child(left, "update", str(threads))
+    parameters = (LARGE if large else SMALL).parameters
+    print(
+        f"update by AdamW of {parameters / 1e6:.1f} M parameters, {threads} threads of a server: "
+        f"{told['seconds'] * parameters * 1e3:.1f} ms, {told['gbs']:.0f} GB/s, {told['of_triad']:.2f} of a triad's",
+        flush=True,
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -173,8 +188,8 @@ def main() -> int:
     parser.add_argument("--only", choices=sorted(SEES), help="one framework")
     chosen = parser.parse_args()
     left, good = Left(), True
-    # Of CPUs that workers share: threads that wait for each other take turns of the scheduler.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Of CPUs that server and workers share: threads that wait for each other take turns of the scheduler.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // 4)))
     wanted = [name for name in SEES if chosen.only in (None, name)]
     found: dict[str, list[str]] = {}
     for name in wanted:
@@ -190,7 +205,8 @@ def main() -> int:
             "unchecked: page-locked copies, their rates, what of them is hidden, and memory that two workers share",
             flush=True,
         )
-    suite(left)
+    good &= guarded("conformance suite", suite, left)
+    good &= guarded("update", update, any(found.values()), left)
     for name, gpus in found.items():
         if name != "tensorflow":
             device = ("cuda:0" if name == "torch" else "gpu:0") if gpus else "cpu"

@@ -3,6 +3,7 @@
 python -m benchmarks.gpu.child loop torch cuda:0 HOSTS float32    steps of a loop, alone where HOSTS is ""
 python -m benchmarks.gpu.child copies torch cuda:0 "" bfloat16    a payload out and a version in
 python -m benchmarks.gpu.child fit jax                            Keras' fit, plain and on a server of its own
+python -m benchmarks.gpu.child update 4                           a server's update with 4 threads
 """
 
 from __future__ import annotations
@@ -162,7 +163,22 @@ def fit(framework: str, *_: str) -> dict[str, Any]:
     return {**{name: statistics.median(each) for name, each in found.items()}, "version": version}
 
 
+def update(threads: str, *_: str) -> dict[str, Any]:
+    """Seconds of AdamW per parameter in this machine's memory, and its rate by that of a triad beside it."""
+    from benchmarks.measures import kernels
+
+    [row] = kernels.measure(["adamw"], elements=1 << 26, threads=(int(threads),), repetitions=3, keras=False)
+    gbs = row.fused.median
+    return {"seconds": 4 * row.words / gbs / 1e9, "gbs": gbs, "of_triad": row.of_triad.median}
+
+
 if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
-    told = {"loop": loop, "copies": copies, "fit": fit}[what](*arguments)
+    measures: dict[str, Callable[..., dict[str, Any]]] = {
+        "loop": loop,
+        "copies": copies,
+        "fit": fit,
+        "update": update,
+    }
+    told = measures[what](*arguments)
     print(json.dumps(told), flush=True)

@@ -21,6 +21,11 @@ class Size:
     length: int
     batch: int
 
+    @property
+    def parameters(self) -> int:
+        """How many there are, norms and biases aside."""
+        return self.words * self.width + 12 * self.layers * self.width**2
+
 
 # 111 M parameters, and what a CPU does in a moment.
 LARGE = Size(12, 768, 32_000, 256, 16)

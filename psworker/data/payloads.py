@@ -1,6 +1,9 @@
 """Payloads of one server: what a session pushes, made in advance or when it is sent, and the version it receives."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +18,26 @@ Floats = NDArray[np.float32]
 # called in the thread that sends to that server, so that one shard's gradient travels while the next shard's is still
 # on its way from the device.
 Payload = NDArray[Any] | Callable[[], NDArray[Any]]
+
+
+Copy = Callable[[NDArray[Any], NDArray[Any]], object]
+# Bytes of a payload from which threads copy its parts, and how many threads then do: one does not fill the memory's
+# bandwidth, and two of its cores are busy with computing.
+MANY, COPIERS = 2**25, min(4, (os.cpu_count() or 1) // 4)
+
+
+@contextmanager
+def copier(nbytes: int) -> Iterator[Copy]:
+    """Give what copies the second array into the first, at the latest when the block is left; in threads where there
+    are many bytes and cores."""
+    if nbytes < MANY or COPIERS < 2:
+        yield np.copyto
+        return
+    with ThreadPoolExecutor(COPIERS, "ps-copy") as pool:
+        running: list[Future[None]] = []
+        yield lambda into, array: running.append(pool.submit(np.copyto, into, array))
+        for each in running:
+            each.result()
 
 
 class Pieces:
@@ -38,12 +61,13 @@ class Pieces:
     def write(self, target: NDArray[Any]) -> None:
         """Write all parts into `target`. Raises ValueError when their sizes do not add up to its size."""
         found = 0
-        for part in self._parts:
-            # The next parts may still be on their way from a device.
-            array = part()
-            if found + array.size <= target.size:
-                target[found : found + array.size] = array
-            found += array.size
+        with copier(self.nbytes) as copy:
+            for part in self._parts:
+                # The next parts may still be on their way from a device.
+                array = part()
+                if found + array.size <= target.size:
+                    copy(target[found : found + array.size], array)
+                found += array.size
         if found != target.size:
             raise ValueError(f"expected parts of {target.size} elements in all, got {found}")
 

@@ -113,7 +113,9 @@ def test_a_loop_of_jax_on_a_gpu_is_that_of_a_cpu(jax: Any) -> None:
     step: Callable[..., Any] = jax.jit(jax.grad(lambda w, x: ((x @ w) ** 2).mean()))
 
     def trained(device: Any) -> Any:
-        with jax.default_device(device), servers() as hosts:
+        # A GPU would take a shorter float32 (TF32) for products.
+        precise = jax.default_matmul_precision("highest")
+        with precise, jax.default_device(device), servers() as hosts:
             first = jax.device_put(np.ones((8, 4), np.float32), device)
             with psworker.jax.distribute(first, optax.adam(0.01), hosts) as job:
                 for _ in range(5):

@@ -146,3 +146,48 @@ def test_a_part_is_written_before_the_next_one_is_awaited() -> None:
     for elements in (5, 7):
         with pytest.raises(ValueError, match=f"expected parts of {elements} elements"):
             Pieces([part(1), part(2), part(3)], elements).write(np.zeros(elements, np.float32))
+
+
+@pytest.mark.parametrize("elements", [6, 5, 7])
+def test_threads_write_a_payload_of_many_bytes(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+    from psworker.data import payloads as module
+
+    monkeypatch.setattr(module, "MANY", 0)
+    monkeypatch.setattr(module, "COPIERS", 3)
+    values = np.arange(6, dtype=np.float32)
+    made = Pieces([lambda part=part: part for part in np.split(values, 3)], elements)  # type: ignore[misc]
+    target = np.full(elements, -1, np.float32)
+    if elements == 6:
+        made.write(target)
+        np.testing.assert_array_equal(target, values)
+    else:
+        with pytest.raises(ValueError, match=f"expected parts of {elements} elements in all, got 6"):
+            made.write(target)
+
+
+def test_a_part_that_fails_fails_the_payload_when_threads_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    from psworker.data import payloads as module
+
+    monkeypatch.setattr(module, "MANY", 0)
+    monkeypatch.setattr(module, "COPIERS", 2)
+
+    def lost() -> Any:
+        raise RuntimeError("the device is gone")
+
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        Pieces([lambda: np.ones(2, np.float32), lost], 4).write(np.zeros(4, np.float32))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_version_goes_to_a_device_in_buckets(monkeypatch: pytest.MonkeyPatch, turned: bool) -> None:
+    torch = torch_or_skip()
+    from psworker.backends.torch import lanes
+
+    monkeypatch.setattr(lanes, "BUCKET", 7)
+    into = torch.zeros(5, 4).t() if turned else torch.zeros(4, 5)
+    values = torch.arange(20, dtype=torch.float32).view(4, 5)
+    pairs = lanes.pairs_of(values, into)
+    assert [part.numel() for part, _ in pairs] == ([20] if turned else [7, 7, 6])
+    for part, place in pairs:
+        place.copy_(part)
+    assert torch.equal(into, values)

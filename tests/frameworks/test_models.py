@@ -34,6 +34,7 @@ class Case:
     model: Model
     move: Callable[[], object]
     array: Callable[[np.ndarray], Any]
+    device: str = "cpu"
 
 
 def of_numpy() -> Case:
@@ -71,6 +72,7 @@ def of_torch() -> Case:
 
 
 def of_jax() -> Case:
+    import jax
     import jax.numpy as jnp
 
     from psworker.backends.jax import JaxModel
@@ -81,7 +83,7 @@ def of_jax() -> Case:
     def move() -> None:
         model.state = {"mean": model.state["mean"] + 1, "steps": model.state["steps"] + 1}
 
-    return Case(model, move, jnp.array)
+    return Case(model, move, jnp.array, jax.devices()[0].platform)
 
 
 def of_keras() -> Case:
@@ -113,7 +115,8 @@ CASES = {"numpy": of_numpy, "torch": of_torch, "jax": of_jax, "keras": of_keras}
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> Case:
     name = request.param
-    if find_spec(name) is None:
+    # The models of Keras here compute with TensorFlow.
+    if find_spec("tensorflow" if name == "keras" else name) is None:
         extra = "worker" if name == "keras" else name
         pytest.skip(f"{name} is not installed (scripts/install {extra})")
     return CASES[name]()
@@ -125,7 +128,7 @@ def test_variables_have_their_names_shapes_and_kinds(case: Case) -> None:
     assert [spec.shape for spec in specs] == [(4,), (6, 4), (), (3,)]
     assert [spec.kind for spec in specs] == ["trainable"] * 3 + ["state"]
     assert {spec.dtype for spec in specs} == {"float32"}
-    assert case.model.device.startswith("cpu")
+    assert case.model.device.startswith(case.device)
     for found, value in zip(case.model.values(), VALUES, strict=True):
         np.testing.assert_array_equal(found, value)
 

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import torch
 
+from psworker.backends import BUCKET
+
 
 class Lane(Protocol):
     """The way between one device and the host."""
@@ -46,10 +48,21 @@ class CudaLane:
         return landing
 
     def send(self, values: torch.Tensor, into: torch.Tensor) -> None:
-        staged = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        staged.copy_(values)
-        # The next variable is staged while this one is on its way.
-        into.copy_(staged.to(into.device, non_blocking=True).view(into.shape))
+        for part, place in pairs_of(values, into):
+            staged = torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
+            staged.copy_(part)
+            # The next bucket is staged while this one is on its way.
+            if place.dtype == part.dtype:
+                place.copy_(staged, non_blocking=True)
+            else:
+                place.copy_(staged.to(place.device, non_blocking=True))
+
+
+def pairs_of(values: torch.Tensor, into: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Pairs of views, flat and of at most BUCKET elements; one pair where `into` has gaps."""
+    if not into.is_contiguous():
+        return [(values.view(into.shape), into)]
+    return list(zip(values.view(-1).split(BUCKET), into.view(-1).split(BUCKET), strict=True))
 
 
 # By the kind of a device; on others PyTorch copies by itself.
