@@ -23,7 +23,7 @@ from psserver.coordinator.tickets.contributions import Contributions
 from psserver.coordinator.view import CoordinatorView
 from psserver.coordinator.work.dealer import Dealer
 from psserver.coordinator.work.units import WorkTerms
-from psserver.policies import Policy
+from psserver.policies import Policy, microseconds
 from psserver.policies.policy import config_of
 from pswire import protocol
 from pswire.decisions import entries
@@ -166,6 +166,11 @@ class Coordinator(CoordinatorView):
         ):
             ledger.checkpoint(now)
         return ledger.emit()
+
+    def interrupted(self, seconds: float) -> list[Output]:
+        """Learn that nobody could decide for so long, up to the next input: job time stood still."""
+        self._driver.timers.postpone(microseconds(seconds))
+        return self._ledger.emit()
 
     # Another policy
 

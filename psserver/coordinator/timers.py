@@ -18,7 +18,7 @@ class Timers:
     """The timers that a policy has set, by tag. All times are whole microseconds of the job.
 
     Due timers fire in the order of their times, and of their setting if these are equal. While the job is paused, none
-    fires; afterwards each is due later by the length of the pause.
+    fires; afterwards each is due later by the part of the pause that it has seen.
     """
 
     def __init__(
@@ -45,7 +45,8 @@ class Timers:
         if tag not in self.pending and len(self.pending) >= TAGS_LIMIT:
             raise PolicyError(f"timer {tag!r}: expected at most {TAGS_LIMIT} timers at once; clear one first")
         self.pending.pop(tag, None)
-        self.pending[tag] = at
+        # The end of a pause adds its whole length, also what had passed of it by now.
+        self.pending[tag] = at if self.paused_since is None else at - (now - self.paused_since)
         self._soonest = min(self.pending.values())
 
     def clear(self, timer: ClearTimer) -> None:
@@ -75,6 +76,11 @@ class Timers:
             self.paused_since = now
         elif not paused and self.paused_since is not None:
             length, self.paused_since = now - self.paused_since, None
+            self.postpone(length)
+
+    def postpone(self, length: int) -> None:
+        """Let all timers be due later by `length`, unless a pause does so at its end."""
+        if self.paused_since is None:
             self.pending = {tag: at + length for tag, at in self.pending.items()}
             self._soonest += length
 

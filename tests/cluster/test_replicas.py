@@ -14,9 +14,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 BATCHES, GATE = 16, 8
 
 
-def start(cluster: Cluster, policy: str, replicas: int = 2) -> None:
+def start(cluster: Cluster, policy: str, *knobs: str, replicas: int = 2) -> None:
     """Two workers, which stand still before their step number `GATE` until there is the file `gate`."""
     options = ("--workers", "2", "--policy", policy, "--optimizer", "adam", "--out", str(cluster.out))
+    options += tuple(f"--set=policy.{knob}" for knob in knobs)
     cluster.start_servers(
         3 if replicas == 2 else 1, timeout=60.0, every=(*options, "--replicas", str(replicas))
     )
@@ -132,3 +133,35 @@ def test_a_primary_that_stood_still_writes_nothing_more(
         assert cluster.servers[0].wait_event("stopped")["reason"]
         end(cluster, 0)
         committed_once(cluster)
+
+
+def test_timers_go_on_with_the_server_that_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All gradients wait in the buffer for a timer that the server which is killed had set."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "fedbuff-timeout", "aggregate=1000", "timeout=4.0")
+        cluster.wait_for(
+            lambda status: (
+                sum(w.committed for w in status.workers) == 2 * GATE
+                and all(w.state == "computing" for w in status.workers)
+            ),
+            "both workers at the gate",
+        )
+        cluster.servers[0].kill()
+        leader = cluster.out / "address"
+        wait_until(lambda: leader.read_text().strip() == cluster.addresses[1], "another server that leads")
+        client = StatusClient(cluster.addresses[1])
+
+        def updated() -> bool:
+            try:
+                return client.ask().version >= 1
+            except StatusError:
+                return False
+
+        wait_until(updated, "the update that the timer makes")
+        client.close()
+        end(cluster, 0)
+        committed_once(cluster)
+        assert entries_of(cluster.checked_run(), "timer")

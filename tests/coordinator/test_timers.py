@@ -332,6 +332,41 @@ def test_a_pause_moves_every_timer_by_its_length() -> None:
     assert timers.due == 27
 
 
+def test_a_timer_that_is_set_in_a_pause_counts_from_its_end() -> None:
+    harness = CoordinatorHarness(Sleeper(1), workers=2)
+    harness.joins("w0")
+    harness.passes(10.0)
+    harness.joins("w1")  # sets the timer, and ends the pause
+    harness.ready("w0")
+    harness.commits("w0", ready=False)
+    harness.ready("w0", "w1")
+    assert harness.coordinator.due == pytest.approx(harness.now + 1.0)
+    harness.passes(1.0)
+    assert harness.holds("w0") and harness.holds("w1")
+    timers = Timers((("a", 50),))
+    timers.pause(True, 10)
+    timers.set(SetTimer("b", 5000), 30)
+    timers.pause(False, 40)
+    assert timers.pending == {"a": 80, "b": 5010}
+
+
+def test_time_stands_still_while_nobody_could_decide() -> None:
+    harness, policy = started(("x", 1.0), ("y", 5.0))
+    harness.passes(0.25)
+    harness.now += 3.0
+    assert harness.take(harness.coordinator.interrupted(3.0)) == []
+    harness.passes(0.5)
+    assert policy.fired == [] and harness.coordinator.due == pytest.approx(harness.now + 0.25)
+    harness.passes(0.25)
+    assert [tag for tag, _ in policy.fired] == ["x"]
+    # A pause lasts to its end, however much of it nobody could decide in.
+    timers = Timers((("a", 50),))
+    timers.pause(True, 10)
+    timers.postpone(20)
+    timers.pause(False, 40)
+    assert timers.pending == {"a": 80}
+
+
 def test_a_timer_may_fire_as_soon_as_it_can_be_set() -> None:
     timers = Timers()
     with pytest.raises(PolicyError):

@@ -2,6 +2,7 @@
 
 import base64
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -36,6 +37,8 @@ class ReplicatedDecider(Decider):
     def __init__(self, *given: Any, began: float, hold: Hold, stable: Callable[[], Awaitable[None]]) -> None:
         self._origin, self._hold, self._stable = began, hold, stable
         self.leads = False
+        # When this server took the newest input of another one that led; seconds, monotonic.
+        self._heard: float | None = None
         self._stopped: Stopped | None = None
         # The newest answer of this server's shard to a trial: number, whether finite, the largest magnitude.
         self._answer: tuple[int, bool, float] | None = None
@@ -62,6 +65,9 @@ class ReplicatedDecider(Decider):
     def lead(self) -> None:
         """Decide from now on. Whoever had a session has none here yet."""
         self.leads, self.coordinator.notes = True, []
+        if self._heard is not None:
+            nobody = time.monotonic() - self._heard
+            self.step(lambda: self.coordinator.interrupted(nobody))
         for member in list(self.coordinator.roster.present.values()):
             self.input(partial(_lost, member.worker, member.incarnation))
         if self._answer is not None and self.coordinator.trying:
@@ -135,6 +141,7 @@ class ReplicatedDecider(Decider):
         self.opened = self.opened or any(call.name == "opening" for call in rest)
         super().step(lambda: inputs.take(self.coordinator, rest))
         self.execute()
+        self._heard = time.monotonic()
 
 
 def _lost(worker: str, incarnation: int, coordinator: Coordinator, now: float) -> list[Output]:

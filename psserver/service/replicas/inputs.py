@@ -23,6 +23,7 @@ INPUTS: Final = (
         "disconnect",
         "give_up",
         "handle",
+        "interrupted",
         "note",
         "tick",
         "stop",

@@ -1,0 +1,227 @@
+"""Timers under random schedules of each policy that sets them: a twin knows when each fires, and copies take over.
+
+What is due fires before the next input, by time and then by setting; a copy that is given the same inputs, and goes on
+where the other one ended, writes the same log. 10,000 schedules per policy in a soak.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pslab.verify.clients import Client
+from pslab.verify.schedule import ChoiceSource, Schedule, Seeded
+from pslab.verify.time_limit import TimeLimitedPolicy
+from psserver.coordinator import Output, Record
+from psserver.policies import (
+    Apply,
+    ClearTimer,
+    Commit,
+    Decision,
+    Done,
+    Event,
+    Grant,
+    Leave,
+    Part,
+    Policy,
+    Ready,
+    SetTimer,
+    Timer,
+    Waiting,
+    build,
+    microseconds,
+)
+from psserver.service.replicas import inputs
+from psserver.service.replicas.inputs import Call, NotedCoordinator
+from pswire.decisions import entries
+from tests.coordinator.test_schedules import Setting, second_opinion
+from tests.policies.test_builtin_schedules import SETTINGS
+from tests.repetitions import repetitions, seeds
+
+TAGS = ("a", "b", "c", "d")
+
+
+class Restless(Policy):
+    """Applies each gradient as it comes. Sets and clears timers at random; some grants wait for one."""
+
+    def __init__(self, workers: int) -> None:
+        self.dice = random.Random(workers)
+        self.held: dict[str, int] = {}
+        self.begun = False
+
+    def step(self, event: Event) -> list[Decision]:
+        match event:
+            case Ready(worker, ticket) if self.begun and not self.dice.randrange(4):
+                self.held[worker] = ticket
+                return [self.after(event.t, f"hold {worker}")]
+            case Ready(worker, ticket):
+                return [Grant(worker, ticket)]
+            case Commit(_, ticket):
+                self.begun = True
+                return [Apply((Part(ticket),)), *self.timers(event.t)]
+            case Timer(tag) if tag.startswith("hold "):
+                return [Grant(tag[5:], self.held.pop(tag[5:]))]
+            case Leave(worker) | Done(worker) if worker in self.held:
+                del self.held[worker]
+                return [ClearTimer(f"hold {worker}")]
+        return self.timers(event.t) if self.begun else []
+
+    def timers(self, t: float) -> list[Decision]:
+        if self.dice.randrange(3):
+            return []
+        tag = self.dice.choice(TAGS)
+        return [self.after(t, tag), ClearTimer(self.dice.choice(TAGS))]
+
+    def after(self, t: float, tag: str) -> SetTimer:
+        return SetTimer(tag, microseconds(t) + self.dice.choice((1000, 200_000, 400_000, 700_001)))
+
+    def explain(self, worker: str) -> Waiting | None:
+        return Waiting("its timer", timer=f"hold {worker}") if worker in self.held else None
+
+
+class Watched(TimeLimitedPolicy):
+    """A policy beside a twin of its timers, which knows what the policy hears and says, and who is there."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        # Tag -> when it is due; in the order of setting.
+        self.due: dict[str, int] = {}
+        self.present: set[str] = set()
+        # Since when nobody is there, so that time stands still.
+        self.since: int | None = None
+        # (tag, when it was due, when it fired)
+        self.fired: list[tuple[str, int, int]] = []
+
+    def step(self, event: Event) -> list[Decision]:
+        t = microseconds(event.t)
+        late = {tag: at for tag, at in self.due.items() if at <= t and self.since is None}
+        if isinstance(event, Timer):
+            assert late and event.tag == min(late, key=lambda tag: late[tag]), (
+                f"{event}, and due are {self.due}"
+            )
+            self.fired.append((event.tag, self.due.pop(event.tag), t))
+        else:
+            assert not late, f"{event} before the timers {late}"
+        decisions = super().step(event)
+        for decision in decisions:
+            if isinstance(decision, SetTimer | ClearTimer):
+                self.due.pop(decision.tag, None)
+            if isinstance(decision, SetTimer):
+                self.due[decision.tag] = decision.at - (0 if self.since is None else t - self.since)
+        return decisions
+
+    def see(self, outputs: list[Output], t: int) -> None:
+        """Learn from the entries of an input who is there behind it."""
+        for output in outputs:
+            match output:
+                case Record(entry=entries.Join(worker)):
+                    self.present.add(worker)
+                case Record(entry=entries.Leave(worker)):
+                    self.present.discard(worker)
+        if self.since is None:
+            self.since = None if self.present else t
+        elif self.present:
+            since, self.since = self.since, None
+            self.goes_on(t - since)
+
+    def goes_on(self, length: int) -> None:
+        """Learn that time stood still for so long."""
+        if self.since is None:
+            self.due = {tag: at + length for tag, at in self.due.items()}
+
+
+class Copied(NotedCoordinator):
+    """A coordinator whose policy is watched. It notes its inputs."""
+
+    policy: Watched
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.notes = []
+
+    def _emit(self, now: float) -> list[Output]:
+        outputs = super()._emit(now)
+        self.policy.see(outputs, microseconds(self._driver.time(now)))
+        return outputs
+
+    def interrupted(self, seconds: float) -> list[Output]:
+        self.policy.goes_on(microseconds(seconds))
+        return super().interrupted(seconds)
+
+
+class Succeeded(Schedule):
+    """A schedule whose coordinator dies now and then: a copy that was given its inputs goes on with the job."""
+
+    coordinator: Copied
+
+    def __init__(self, policy: str, knobs: Mapping[str, object], choices: ChoiceSource, workers: int) -> None:
+        self.calls: list[Call] = []
+        self.takeovers = 0
+        self.named = policy, knobs, workers
+        super().__init__(policy, knobs, choices, workers=workers)
+        for client in self.clients.values():
+            client.batches *= 4
+
+    def scene(self, client: Client, chance: int) -> None:
+        super().scene(client, chance)
+        if self.choices.pick(48) == 47 and self.coordinator.stopped is None:
+            self.succeed(self.copy(), 0.15 * self.choices.pick(4))
+
+    def copy(self) -> Copied:
+        """Return a coordinator that was given all inputs so far, in messages between servers."""
+        self.calls += inputs.decode(inputs.encode(self.coordinator.taken()))
+        copy = Copied(self.coordinator.terms, Watched(build(*self.named)), 0.0)
+        copy.notes = None
+        outputs = inputs.take(copy, self.calls)
+        # As text, in which a loss that is not a number equals itself.
+        assert repr([output for output in outputs if isinstance(output, Record)]) == repr(self.log)
+        return copy
+
+    def succeed(self, copy: Copied, nobody: float) -> None:
+        """Have a copy go on after some seconds in which nobody decided; all connections are gone."""
+        self.now += nobody
+        self.takeovers += 1
+        self.coordinator, copy.notes = copy, []
+        self.take(copy.interrupted(nobody))
+        for client in self.clients.values():
+            self.cut(client)
+
+
+@pytest.fixture(autouse=True)
+def _watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pslab.verify.schedule.TimeLimitedPolicy", Watched)
+    monkeypatch.setattr("pslab.verify.schedule.Coordinator", Copied)
+
+
+GROUPS = {
+    **{name: SETTINGS[name] for name in ("deadline-sync", "fedbuff-timeout")},
+    "random": tuple(Setting(f"{__name__}:Restless", n) for n in (2, 3, 4)),
+}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("policy", GROUPS)
+def test_random_schedules_with_takeovers(policy: str) -> None:
+    group, fired, takeovers = GROUPS[policy], 0, 0
+    for seed in seeds(40, soak=10_000, fast=10):
+        setting = group[seed % len(group)]
+        try:
+            schedule = Succeeded(setting.policy, setting.knobs, Seeded(seed), setting.workers)
+            schedule.run(100 + seed % 200)
+            watched = schedule.copy().policy
+        except BaseException as error:
+            error.add_note(f"{setting}, seed {seed}")
+            raise
+        logged = [
+            (record.entry.tag, record.entry.at, microseconds(record.t))
+            for record in schedule.log
+            if isinstance(record.entry, entries.Timer)
+        ]
+        assert logged == watched.fired, f"{setting}, seed {seed}"
+        if seed % 10 < len(group):
+            assert second_opinion(schedule) == [], f"{setting}, seed {seed}"
+        fired += len(logged)
+        takeovers += schedule.takeovers
+    print(f"{policy}: {fired} timers fired, {takeovers} takeovers")
+    assert fired > repetitions(40, soak=10_000, fast=10) and takeovers > repetitions(40, soak=10_000, fast=10)
