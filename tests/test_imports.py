@@ -101,7 +101,12 @@ RULES = (
             *(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers"),
             *("pswire.model.plan", "pswire.records", "pswire.decisions.orders", "pswire.values"),
             *("pswire.transport.blocks", "pswire.transport.codecs", "pswire.transport.deltas"),
-            *("pswire.model.tables", "pswire.model.rows", "pswire.model.table_figures"),
+            *(
+                "pswire.model.tables",
+                "pswire.model.rows",
+                "pswire.model.table_figures",
+                "pswire.model.adjacent",
+            ),
         ),
         never=IMPURE,
     ),

@@ -16,6 +16,7 @@ import psworker
 from benchmarks.programs.json_commands import serve
 from benchmarks.tables import load
 from benchmarks.tables.model import loss_of
+from pswire.model.adjacent import joined
 from pswire.model.tables import Keys, sums, uniques
 from psworker.backends.tensorflow.flats import array_of, tensor_of
 
@@ -81,7 +82,7 @@ class Worker:
             assert grant is not None
             weights = session.plan.gather(session.pull_flat(grant))
             pulled = session.pull_rows(grant, looked.keys)
-            rows = np.concatenate([pulled[name] for name in self._names])
+            rows = joined([pulled[name] for name in self._names]).reshape(-1, load.DIM)
             loss, gradients, of_embedded = self._call(
                 *(tf.constant(each) for each in weights), tensor_of(rows), *looked.given
             )

@@ -12,7 +12,16 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from psserver.fast.compiler import cached
-from psserver.optimizers.row_kernels import BUCKET_BITS, Floats, Keys, Memory, Places, Slots, Words
+from psserver.optimizers.row_kernels import (
+    BUCKET_BITS,
+    Floats,
+    JoinedPlaces,
+    Keys,
+    Memory,
+    Places,
+    Slots,
+    Words,
+)
 
 
 def _array(dtype: Any, axes: int, *, written: bool = False) -> Any:
@@ -156,8 +165,8 @@ def _expect_place(addresses: Any, bits: Any, keys: Keys, i: int) -> None:
         _prefetch(addresses[part] + _PLACE * _first(keys[i], bits[part]))
 
 
-@_compiled(_READ_ADDRESSES, _READ_ADDRESSES, _READ_KEYS, _SLOTS)
-def _find(addresses: Any, bits: Any, keys: Keys, out: Slots) -> None:
+@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+def _search(addresses: Any, bits: Any, keys: Keys, out: Slots) -> None:
     for i in range(keys.size):
         _expect_place(addresses, bits, keys, i + AHEAD)
         key = keys[i]
@@ -168,6 +177,18 @@ def _find(addresses: Any, bits: Any, keys: Keys, out: Slots) -> None:
             at = (at + 1) & last
             found = _slot_at(base + _PLACE * at)
         out[i] = found
+
+
+@_compiled(_READ_ADDRESSES, _READ_ADDRESSES, _READ_ADDRESSES, _READ_KEYS, _READ_ADDRESSES, _SLOTS)
+def _find_all(addresses: Any, bits: Any, starts: Any, keys: Keys, ends: Any, out: Slots) -> None:
+    for k in range(ends.size - 1):
+        own, begin, end = slice(starts[k], starts[k + 1]), ends[k], ends[k + 1]
+        _search(addresses[own], bits[own], keys[begin:end], out[begin:end])
+
+
+@_compiled(_READ_ADDRESSES, _READ_ADDRESSES, _READ_KEYS, _SLOTS)
+def _find(addresses: Any, bits: Any, keys: Keys, out: Slots) -> None:
+    _search(addresses, bits, keys, out)
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
@@ -317,6 +338,9 @@ class CompiledRowKernels:
 
     def find(self, places: Places, keys: Keys, out: Slots) -> None:
         _find(places.addresses, places.bits, keys, out)
+
+    def find_all(self, joined: JoinedPlaces, keys: Keys, ends: NDArray[np.int64], out: Slots) -> None:
+        _find_all(joined.addresses, joined.bits, joined.starts, keys, ends, out)
 
     def insert(self, places: Places, keys: Keys, new: Slots) -> None:
         _insert(places.addresses, places.bits, keys, new)

@@ -97,11 +97,29 @@ class RowUpdate(Protocol):
         """
 
 
+class JoinedPlaces(NamedTuple):
+    """The places of several indexes: addresses and sizes of all parts, those of index k from ``starts[k]`` on."""
+
+    places: tuple[Places, ...]
+    addresses: NDArray[np.int64]
+    bits: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    @staticmethod
+    def of(places: Sequence[Places]) -> "JoinedPlaces":
+        starts = np.cumsum([0, *(each.bits.size for each in places)])
+        addresses = np.concatenate([each.addresses for each in places])
+        return JoinedPlaces(tuple(places), addresses, np.concatenate([each.bits for each in places]), starts)
+
+
 class RowKernels(Protocol):
     """The kernels."""
 
     def find(self, places: Places, keys: Keys, out: Slots) -> None:
         """Write the slot of each key, -1 where there is none."""
+
+    def find_all(self, joined: JoinedPlaces, keys: Keys, ends: NDArray[np.int64], out: Slots) -> None:
+        """As `find`, in several indexes: keys ``ends[k]`` to ``ends[k + 1]`` belong to index k."""
 
     def insert(self, places: Places, keys: Keys, new: Slots) -> None:
         """Add keys, each once and none of them there, with their slots. There must be room.
@@ -152,6 +170,10 @@ class NumpyRowKernels:
                 out[waiting[hit]] = found[hit]
                 on = (found >= 0) & ~hit
                 waiting, at = waiting[on], (at[on] + 1) & (len(part) - 1)
+
+    def find_all(self, joined: JoinedPlaces, keys: Keys, ends: NDArray[np.int64], out: Slots) -> None:
+        for places, start, stop in zip(joined.places, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+            self.find(places, keys[start:stop], out[start:stop])
 
     def insert(self, places: Places, keys: Keys, new: Slots) -> None:
         for part, here in _by_part(places, keys):

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from pswire.model.adjacent import joined
 from pswire.model.rows import Rows, WantedRows
 from pswire.model.tables import Floats, Keys, TableSpec
 from pswire.transport.codecs import FLOAT32, Array, Codec, ElementDecoder, Elementwise
@@ -73,8 +74,8 @@ class RowFormat:
 
     def encode_answer(self, rows: Iterable[Floats]) -> list[Array]:
         """Return arrays whose memory, one after another, is the rows."""
-        flats = [each.reshape(-1) for each in rows if each.size]
-        return [self.codec.encode(np.concatenate(flats))] if flats else []
+        filled = [each for each in rows if each.size]
+        return [self.codec.encode(joined(filled))] if filled else []
 
     def decode(self, data: memoryview) -> tuple[Rows, WantedRows]:
         """Read what `encode` returned, `nbytes` long. The keys are not checked. The arrays may be parts of `data`."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pswire.model.adjacent import joined
 from pswire.model.tables import Floats, Keys, TableSpec, unique, uniques
 from psworker.backends import ModelError
 from psworker.local import ReadRows
@@ -145,7 +146,7 @@ class LookedUp:
             return np.zeros((max(count, 1), group.dim), np.float32)
         if len(group.tables) == 1:
             return self.rows[group.tables[0].name]
-        return np.concatenate([self.rows[table.name] for table in group.tables])
+        return joined([self.rows[table.name] for table in group.tables]).reshape(-1, group.dim)
 
     def gradients(self, found: Iterable[Floats]) -> dict[str, tuple[Keys, Floats]]:
         """Return gradients by table with their keys, from one for each group that is trained."""

@@ -15,8 +15,9 @@ from pswire.model.table_figures import HOTTEST, LEVELS, TableFigures
 from pswire.model.tables import Keys, TableSpec, unmix
 from pswire.values import value
 
-# Updates that are counted at once.
-_SEVERAL: Final = 32
+# Updates that are counted at once, unless they have more rows.
+_SEVERAL: Final = 128
+_ROWS: Final = 1 << 16
 _MANY = _SMALL = 4096
 # Row staleness is measured at versions divisible by this: a prime, so that workers in turn all come to it.
 SAMPLED: Final = 7
@@ -37,6 +38,8 @@ class Census:
     def __init__(self) -> None:
         # Replaced as a whole, so that readers need no lock.
         self._counts = _Counts(np.zeros((LEVELS, 2), np.int64), {})
+        # Rows that are not counted yet.
+        self._pending = 0
         self._recent: deque[tuple[int, Keys]] = deque()
         self._versions = self._touched = self._newest = 0
         self._made = self._evicted = self._refused = self._read = self._behind = 0
@@ -60,7 +63,10 @@ class Census:
     def _wait(self, updated: bool, keys: Keys, counts: Counts) -> None:
         now = self._counts
         more = _Counts(now.levels, now.hot, (*now.waiting, (updated, keys, counts)))
-        self._counts = more if len(more.waiting) < _SEVERAL else _counted(more)
+        self._pending += keys.size
+        if len(more.waiting) >= _SEVERAL or self._pending >= _ROWS:
+            more, self._pending = _counted(more), 0
+        self._counts = more
 
     def took_up(self, keys: Keys, counts: Counts) -> None:
         """Note rows that a checkpoint had."""

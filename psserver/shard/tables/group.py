@@ -25,6 +25,7 @@ from psserver.shard.tables.census import SAMPLED
 from psserver.shard.tables.store import RowStore
 from psserver.shard.tables.table import Table, TableState, read
 from psserver.shard.tables.updates import Advance, Contributions, Update, compute
+from pswire.model.adjacent import joined
 from pswire.model.plan import Plan
 from pswire.model.rows import Rows, WantedRows
 from pswire.model.table_figures import TableFigures
@@ -374,8 +375,7 @@ def measured(rows: Rows, limit: float, backend: Backend = NUMPY) -> tuple[float,
     """
     if not rows:
         return 0.0, True
-    several = [each.reshape(-1) for _, each in rows]
-    values = several[0] if len(several) == 1 else np.concatenate(several)
+    values = joined([each for _, each in rows])
     squares = arithmetic.squares(values, np.float32(limit), backend)
     if squares is not None:
         return squares, True

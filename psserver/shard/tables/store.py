@@ -14,6 +14,7 @@ from psserver.optimizers import NUMPY, Backend
 from psserver.optimizers.row_kernels import RowKernels, RowUpdate, Saved, Slots, Words, parts_of
 from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard.tables.chunks import Chunks
+from psserver.shard.tables.finder import Finder
 from pswire.model.tables import Floats
 
 Counts = NDArray[np.uint32]
@@ -33,6 +34,8 @@ class RowStore:
         def kernels() -> RowKernels:
             return backend.rows
 
+        # For the tables whose rows these are.
+        self.finder = Finder(kernels)
         # Slots 0 to count - 1 have been used; those in `_free` can be used again.
         self.count = 0
         self._free = np.zeros(0, np.int32)

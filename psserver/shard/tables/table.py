@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.optimizers import NUMPY, Backend, Loop
-from psserver.optimizers.row_kernels import Slots
+from psserver.optimizers.row_kernels import Places, Slots
 from psserver.optimizers.rows import RowOptimizer
 from psserver.shard.accumulator import RunningSum
 from psserver.shard.tables.census import Census
@@ -67,6 +67,8 @@ class Table:
             rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity)
         )
         self.census = Census()
+        # How often rows have gone.
+        self.evictions = 0
         # Versions at which rows went, and their keys; None until changes are asked for.
         self._graves: deque[tuple[int, Keys]] | None = None
         # Only with admission by count.
@@ -125,6 +127,11 @@ class Table:
             raise ValueError(
                 f"table {self.spec.name!r}: expected a version from {self.oldest} to {self.version}, got {version}"
             )
+
+    @property
+    def places(self) -> Places:
+        """The places of the index as of now."""
+        return self._index.places
 
     def find(self, keys: Keys) -> Slots:
         """Return the slot of each key, -1 where there is no row."""
@@ -193,6 +200,7 @@ class Table:
         going = evicted(self.spec, keys, self.store.values(slots), ages[:, 0], version)
         if not going.any():
             return
+        self.evictions += 1
         self.census.gone(keys[going], ages[going, 1])
         if self._graves is not None:
             self._graves.append((version, keys[going]))
@@ -306,9 +314,10 @@ def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> list[Fl
     """
     for table in tables:
         table.check_readable(version)
-    found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
-    slots = np.concatenate(found)
-    rows = split_rows(fresh(tables, keys, slots, tables[0].store.values(slots)), found)
+    store = tables[0].store
+    slots, ends = store.finder.find(tables, keys)
+    whole = fresh(tables, keys, slots, store.values(slots))
+    rows = [whole[end - each.size : end] for each, end in zip(keys, ends, strict=True)]
     for table, each, own in zip(tables, keys, rows, strict=True):
         # After the rows, for an update may begin at any moment.
         table.overlay(each, own, version)
@@ -334,12 +343,6 @@ def evicted(spec: TableSpec, keys: Keys, rows: Floats, touched: Counts, version:
         rank = np.arange(keys.size) - np.repeat(starts, np.diff(np.r_[starts, keys.size]))
         gone[order] |= rank >= spec.evict_capacity
     return gone
-
-
-def split_rows(rows: Floats, like: Sequence[Slots]) -> list[Floats]:
-    """Return the rows of each table."""
-    ends = np.cumsum([each.size for each in like])
-    return [rows[end - each.size : end] for end, each in zip(ends, like, strict=True)]
 
 
 def fresh(tables: Sequence[Table], keys: Sequence[Keys], slots: Slots, rows: Floats) -> Floats:

@@ -17,6 +17,7 @@ from psserver.shard.tables.store import Counts, RowStore, WholeRows
 from psserver.shard.tables.table import Contribution, Table, fresh
 from psserver.shard.tables.undo import Undo
 from psserver.shard.tables.waiting import occurrences
+from pswire.model.adjacent import joined
 from pswire.model.tables import Floats, Keys, admitted, initial_rows
 from pswire.values import value
 
@@ -95,7 +96,8 @@ def _asked(contributions: Contributions) -> _Asked:
     keys = [each for each, _, _ in merged]
     # Tables in contributions of their own: multiplied here as the step would.
     totals = [total * np.float32(own) if factors else total for _, total, own in merged]
-    found = [table.find(each) for table, each in zip(tables, keys, strict=True)]
+    whole, ends = tables[0].store.finder.find(tables, keys)
+    found = [whole[end - each.size : end] for each, end in zip(keys, ends, strict=True)]
     refused = [0] * len(tables)
     seen: list[tuple[Keys, Counts] | None] = [None] * len(tables)
     for t, (table, own) in enumerate(contributions):
@@ -112,14 +114,15 @@ def _asked(contributions: Contributions) -> _Asked:
             stay = (found[t] >= 0) | made
             refused[t] = stay.size - int(np.count_nonzero(stay))
             keys[t], totals[t], found[t] = keys[t][stay], totals[t][stay], found[t][stay]
+    if any(refused):
+        whole = np.concatenate(found)
     ends = np.cumsum([each.size for each in keys]).tolist()
     parts = tuple(
         Part(table, each, end - each.size, end, number, counts)
         for table, each, end, number, counts in zip(tables, keys, ends, refused, seen, strict=True)
     )
-    whole = [np.ascontiguousarray(each) for each in totals]
-    gradients = whole[0] if len(whole) == 1 else np.concatenate(whole)
-    return _Asked(parts, np.concatenate(found), gradients, factor)
+    gradients = joined(totals).reshape(-1, tables[0].spec.dim)
+    return _Asked(parts, whole, gradients, factor)
 
 
 def compute(contributions: Contributions, scale: float, lr_scale: float) -> Update:
