@@ -73,7 +73,7 @@ def explain(experiment: Experiment, plan: Plan, rate: float | None, compute: flo
     PolicyError, OptimizerError, WireDtypeError.
     """
     cluster, chosen = experiment.cluster, experiment.policy
-    policy = build_policy(chosen.name, chosen.knobs, cluster.workers, cluster.servers)
+    policy = build_policy(chosen.name, chosen.knobs, cluster.workers, cluster.parts)
     promised = facts(chosen.name, chosen.knobs, cluster.workers)
     barrier = promised is not None and promised.max_staleness == 0
     batches = policy.local_rule.batches

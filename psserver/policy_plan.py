@@ -21,7 +21,7 @@ def plan_of(experiment: Experiment, policy: Policy, optimizer: Optimizer | None)
     codec = wire_named(cluster.wire_dtype).up
     for number, planned in enumerate(_planned(experiment, policy)):
         try:
-            present = successor(present, planned.name, planned.knobs, cluster.workers, cluster.servers)
+            present = successor(present, planned.name, planned.knobs, cluster.workers, cluster.parts)
             check_codec(codec, present, optimizer)
         except PolicyError as error:
             raise PolicyError(f"policy.then[{number}]: {error}") from error
@@ -52,7 +52,7 @@ def adapt_of(experiment: Experiment, policy: Policy, optimizer: Optimizer | None
         )
     config = {"name": adapt.name, **adapt.knobs}
     try:
-        controller = Controller(config, policy, cluster.workers, cluster.servers)
+        controller = Controller(config, policy, cluster.workers, cluster.parts)
         if controller.spec.measures and optimizer is not None:
             check_measures(optimizer)
     except PolicyError as error:

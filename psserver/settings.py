@@ -129,8 +129,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     if options.resume is not None and options.out is None:
         raise SettingsError("--resume continues in the folder of a run: expected --out RUN as well")
     optimizer = _optimizer(experiment)
-    parts = len(hosts) if cluster.replicas == 1 else 1
-    policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, parts)
+    policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, cluster.parts)
     if optimizer is not None:
         optimizer.check_aggregator(policy.tensors.aggregator)
     source = "TF_CONFIG" if options.ps_hosts is None else "--ps-hosts"
@@ -146,7 +145,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         terms=JobTerms(
             job=new_job_name(),
             optimizer={"name": FROM_JOB} if optimizer is None else optimizer.config,
-            servers=parts,
+            servers=cluster.parts,
             workers=cluster.workers,
             seed=run.seed,
             worker_timeout=cluster.worker_timeout,

@@ -38,7 +38,8 @@ def policy(
 ) -> None:
     """Change the policy of a running job.
 
-    HOST:PORT is the server with task index 0, RUN the folder of a running run. The new policy takes over as
+    HOST:PORT is the server with task index 0, or any server of a job with replicas; RUN is the folder of a
+    running run. The new policy takes over as
     soon as no contribution waits for an update, and judges tickets that are open by then. The decision log
     has the change. To undo it, change the policy back. Parts that shards and workers have from the start
     cannot change: aggregators, compensators, local rules, the weight by samples. Under TLS this requires an

@@ -18,7 +18,7 @@ from pslab.display.watch import History, watch_view
 from pslab.launch.security import options_for
 from pslab.launch.status_client import INTERVAL, StatusClient, StatusError
 from pslab.runs.folder import EXPERIMENT, RunError, address_of
-from pswire.addresses import AddressError, parse_address
+from pswire.addresses import AddressError, parse_hosts
 from pswire.command.options import security_options
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.config.run_sections import SecuritySection
@@ -53,17 +53,17 @@ def observer_credentials(
 def status_client(
     target: str, options: SecurityOptions, *, trusted: bool, role: Role = Role.OBSERVER
 ) -> StatusClient:
-    """Return a client of server 0 at address `target`, or of the running run in folder `target`. Raises Failure."""
+    """Return a client of the coordinator at address `target`, or of the running run in folder `target`. Raises
+    Failure."""
     folder = Path(target) if Path(target).is_dir() else None
     try:
-        address = str(parse_address(target if folder is None else address_of(folder)))
+        hosts = target if folder is None else address_of(folder)
+        parse_hosts(hosts)
     except AddressError as error:
         raise Failure(f"{error} (and no run folder has that name)") from error
     except RunError as error:
         raise Failure(error) from error
-    return StatusClient(
-        address, credentials=observer_credentials(options, folder, trusted=trusted, role=role)
-    )
+    return StatusClient(hosts, credentials=observer_credentials(options, folder, trusted=trusted, role=role))
 
 
 def _section_of(run: Path, trusted: bool) -> SecuritySection | None:
@@ -91,8 +91,9 @@ def _section_of(run: Path, trusted: bool) -> SecuritySection | None:
 def status(target: str, as_json: bool, watch: bool, trust: bool, security: SecurityOptions) -> None:
     """Show what a cluster is doing, and why each waiting worker waits.
 
-    HOST:PORT is the server with task index 0, RUN the folder of a running run. For every waiting
-    worker, a sentence says since when it has waited and what would release it.
+    HOST:PORT is the server with task index 0, or any server of a job with replicas; RUN is the folder of a
+    running run. For every waiting worker, a sentence says since when it has waited and what would release it.
+    With replicas the status says which server leads, and what one more loss would mean.
     """
     client = status_client(target, security, trusted=trust)
     try:
@@ -141,10 +142,10 @@ def _watch(statuses: Iterator[pb.StatusReply], as_json: bool) -> None:
 def watch(target: str, trust: bool, security: SecurityOptions) -> None:
     """Watch a cluster on the whole terminal until its server is gone, or Ctrl-C.
 
-    HOST:PORT is the server with task index 0, RUN the folder of a running run. The screen shows curves
-    of the last minute (samples, versions, loss, staleness of applied contributions), a lane for each worker
-    with the times when it computed, waited or was lost, and who waits for whom. If standard output is not a
-    terminal, a line is printed every two seconds.
+    HOST:PORT is the server with task index 0, or any server of a job with replicas; RUN is the folder of a
+    running run. The screen shows curves of the last minute (samples, versions, loss, staleness of applied
+    contributions), a lane for each worker with the times when it computed, waited or was lost, and who waits
+    for whom. If standard output is not a terminal, a line is printed every two seconds.
     """
     client = status_client(target, security, trusted=trust)
     try:
@@ -186,9 +187,9 @@ def show(first: pb.StatusReply, ask: Callable[[], pb.StatusReply]) -> None:
 def note(target: str, text: str, trust: bool, security: SecurityOptions) -> None:
     """Write a remark into the decision log of a running job.
 
-    HOST:PORT is the server with task index 0, RUN the folder of a running run. The decision log keeps
-    TEXT with its time; the dashboard, the server's own log and pictures show it. Under TLS this requires
-    an admin's certificate or token.
+    HOST:PORT is the server with task index 0, or any server of a job with replicas; RUN is the folder of a
+    running run. The decision log keeps TEXT with its time; the dashboard, the server's own log and pictures
+    show it. Under TLS this requires an admin's certificate or token.
 
     \b
       ps-lab note runs/digits "learning rate looks too large"

@@ -105,7 +105,7 @@ def _check_policy(experiment: Experiment) -> None:
     if ":" in policy.name:
         return
     try:
-        build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
+        build_policy(policy.name, policy.knobs, cluster.workers, cluster.parts)
     except PolicyError as error:
         raise ExperimentError(str(error)) from error
 

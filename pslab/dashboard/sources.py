@@ -12,7 +12,7 @@ from pslab.dashboard.playground.settings import NOTHING, Own, SettingsError, exp
 from pslab.dashboard.runs import RunPages
 from pslab.launch.status_client import StatusClient, StatusError, StatusUntrusted
 from pslab.runs.folder import RunError, address_of
-from pswire.addresses import AddressError, parse_address
+from pswire.addresses import AddressError, parse_hosts
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.config.toml import apply_overrides, read_toml
 from pswire.security.credentials import NO_TLS, Credentials
@@ -74,7 +74,7 @@ def find(
 
 
 def live_address(folder: Path) -> str:
-    """Return the address of server 0 of an unfinished run, which may have been killed; empty otherwise."""
+    """Return the address of an unfinished run, as `address_of`; the run may have been killed; empty otherwise."""
     try:
         return address_of(folder) if folder.is_dir() else ""
     except RunError:
@@ -100,14 +100,13 @@ def _read(path: Path, trusted: bool) -> RunPages:
 
 def _live(target: str, credentials: Credentials) -> Source:
     try:
-        parsed = parse_address(target)
-        address = str(parsed)
+        local = all(is_loopback(each.host) for each in parse_hosts(target))
     except AddressError as error:
         raise AddressError(f"{error} (and no run folder or file has that name)") from error
-    client = StatusClient(address, credentials=credentials)
+    client = StatusClient(target, credentials=credentials)
     # Ask once, so that a wrong address fails here and not on the page.
     client.ask()
-    return Source("live", address, observer=Observer(client.ask, local=is_loopback(parsed.host)))
+    return Source("live", client.address, observer=Observer(client.ask, local=local))
 
 
 def _checked(own: Own) -> Own:

@@ -86,7 +86,7 @@ def _try_out(experiment: Experiment, source: str) -> None:
     """Raise ExperimentError if the policy, optimizer and codec cannot be built or do not fit together."""
     cluster, policy = experiment.cluster, experiment.policy
     try:
-        built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
+        built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.parts)
         wire, optimizer = wire_named(cluster.wire_dtype), None
         if (wire.up.scaled or wire.deltas) and cluster.transport == "shared-memory":
             raise ExperimentError(f"cluster.transport: shared memory carries float32, not {wire.name}")
@@ -94,7 +94,7 @@ def _try_out(experiment: Experiment, source: str) -> None:
             optimizer = build_optimizer(experiment.optimizer.config)
             optimizer.check_aggregator(built.tensors.aggregator)
             optimizer.check_local(built.local_rule.name)
-            optimizer.check_whole((), cluster.servers)
+            optimizer.check_whole((), cluster.parts)
         check_codec(wire.up, built, optimizer)
         plan_of(experiment, built, optimizer)
         adapt_of(experiment, built, optimizer)

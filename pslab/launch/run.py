@@ -159,7 +159,7 @@ class RealRun:
         # With replicas any server may come to lead.
         several = self._experiment.cluster.replicas > 1
         asked = [self._addresses[name] for name in (self._servers if several else self._servers[:1])]
-        self._poller = StatusPoller(asked, self._events, self._credentials)
+        self._poller = StatusPoller(",".join(asked), self._events, self._credentials)
         return None
 
     def _start_worker(self, name: str) -> None:

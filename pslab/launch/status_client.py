@@ -2,12 +2,14 @@
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
+from typing import Any
 
 import grpc
 
 from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
-from pswire.addresses import AddressError, parse_address
+from pswire.addresses import AddressError, parse_address, parse_hosts
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.logs.lines import escaped
@@ -15,11 +17,14 @@ from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_channel, stub_of
-from pswire.transport.failures import reason
+from pswire.transport.failures import may_pass, reason
+from pswire.transport.leader import Leader
 from pswire.v1 import coordinator_pb2 as pb
 
 # Seconds between two requests.
 INTERVAL = 0.25
+# Seconds that an answer may take where another server may lead meanwhile, and between two questions who does.
+PATIENCE, PAUSE = 1.0, 0.05
 # Characters of a sentence at most.
 SENTENCE = 2000
 
@@ -42,17 +47,26 @@ class ChangeRefused(StatusError):
     code = ExitCode.USAGE
 
 
+# Servers of a job with replicas that are asked at most.
+COPIES = 8
 _DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class StatusClient:
-    """A client of one coordinator. Close it when done."""
+    """A client of one coordinator; of a job with replicas, of whichever server leads. Close it when done."""
 
-    def __init__(self, address: str, timeout: float = 5.0, credentials: Credentials = NO_TLS) -> None:
-        """`timeout`: seconds to wait for each answer."""
-        self._address, self._timeout, self._credentials = address, timeout, credentials
-        self._channel = open_channel(address, CHANNEL_OPTIONS(max(timeout, 1.0)), credentials)
-        self._stub = stub_of(self._channel)
+    def __init__(self, hosts: str, timeout: float = 5.0, credentials: Credentials = NO_TLS) -> None:
+        """`hosts`: the coordinator's address, or those of any servers of a job with replicas. `timeout`: seconds to
+        wait for each answer. Raises AddressError."""
+        self._timeout, self._credentials = timeout, credentials
+        options = CHANNEL_OPTIONS(max(timeout, 1.0))
+        self._leader = Leader(parse_hosts(hosts), lambda each: open_channel(str(each), options, credentials))
+        self._stub = stub_of(self._leader)
+
+    @property
+    def address(self) -> str:
+        """The server that is asked."""
+        return str(self._leader.address)
 
     def ask(self, entries_from: int | None = None, evaluations_from: int = 0) -> pb.StatusReply:
         """Return the status; with `entries_from`, also the decision log and evaluations from those numbers on.
@@ -61,14 +75,45 @@ class StatusClient:
         """
         request = pb.StatusRequest(entries_from=entries_from, evaluations_from=evaluations_from)
         try:
-            return printable(self._stub.Status(request, timeout=self._timeout))
+            reply = printable(self._call("Status", request))
+            if any(each.state == "leads" for each in reply.servers):
+                self._leader.add(parse_address(each.address) for each in reply.servers[:COPIES])
+            return reply
         except grpc.RpcError as error:
             raise self._explained(error) from error
-        except BoundError as error:
-            raise StatusError(f"{self._address} is no ps-server: its answer is malformed: {error}") from error
+        except (AddressError, BoundError) as error:
+            raise StatusError(f"{self.address} is no ps-server: its answer is malformed: {error}") from error
+
+    def _call(self, method: str, request: Any) -> Any:
+        """Call a method that changes nothing: again, where another server may lead."""
+        until: float | None = None
+        while True:
+            patience = min(self._timeout, PATIENCE) if self._leader.several else self._timeout
+            try:
+                return getattr(self._stub, method)(request, timeout=patience)
+            except grpc.RpcError as error:
+                if not may_pass(error):
+                    raise
+                until = until or time.monotonic() + self._timeout
+                if not self._await_leader(until, slow=error.code() == grpc.StatusCode.DEADLINE_EXCEEDED):
+                    raise
+
+    def _await_leader(self, until: float, *, slow: bool) -> bool:
+        """Return whether it makes sense to ask once more. `slow`: the server that was asked may lead, and be slow."""
+        while True:
+            sought = self._leader.seek()
+            if sought.moved:
+                return True
+            in_time = time.monotonic() < until
+            if sought.present:
+                return slow and self._leader.several and in_time
+            if not sought.heard or not in_time:
+                return False
+            time.sleep(PAUSE)
 
     def note(self, text: str) -> None:
         """Append a remark to the job's decision log. Raises StatusError."""
+        self._leader.seek()
         try:
             self._stub.Note(pb.NoteRequest(text=text), timeout=self._timeout)
         except grpc.RpcError as error:
@@ -80,6 +125,7 @@ class StatusClient:
         `rate`: factor of the job's learning rate from then on; 0: as it is.
         """
         request = pb.ChangePolicyRequest(name=name, knobs=json.dumps(knobs), why=why, rate=rate)
+        self._leader.seek()
         try:
             reply = self._stub.ChangePolicy(request, timeout=self._timeout)
         except grpc.RpcError as error:
@@ -90,23 +136,20 @@ class StatusClient:
 
     def _explained(self, error: grpc.RpcError) -> StatusError:
         if error.code() in _DENIED:
-            return StatusUntrusted(f"{self._address}: {reason(error)}")
+            return StatusUntrusted(f"{self.address}: {reason(error)}")
         if error.code() == grpc.StatusCode.UNAVAILABLE:
             problem = self._problem()
             if problem:
                 return StatusUntrusted(problem)
-        return StatusError(_explain(self._address, self._timeout, error))
+        return StatusError(_explain(self.address, self._timeout, error))
 
     def _problem(self) -> str:
         """Return what is wrong with TLS; empty if nothing."""
-        try:
-            found = find_problem(parse_address(self._address), self._credentials)
-        except AddressError:
-            return ""
+        found = find_problem(self._leader.address, self._credentials)
         return "" if found is None or found.passing else found.sentence
 
     def close(self) -> None:
-        self._channel.close()
+        self._leader.close()
 
 
 def printable(reply: pb.StatusReply) -> pb.StatusReply:
@@ -132,13 +175,13 @@ def _explain(address: str, timeout: float, error: grpc.RpcError) -> str:
 
 
 class StatusPoller:
-    """A thread that asks about four times a second and puts the answers into `events`. It asks the first address, and
-    the next one when that fails."""
+    """A thread that asks the coordinator about four times a second, and puts the answers into `events`.
 
-    def __init__(
-        self, addresses: Sequence[str], events: EventQueue, credentials: Credentials = NO_TLS
-    ) -> None:
-        self._clients = [StatusClient(each, timeout=1.0, credentials=credentials) for each in addresses]
+    `hosts`: as for `StatusClient`.
+    """
+
+    def __init__(self, hosts: str, events: EventQueue, credentials: Credentials = NO_TLS) -> None:
+        self._client = StatusClient(hosts, timeout=1.0, credentials=credentials)
         self._events = events
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True)
@@ -148,14 +191,12 @@ class StatusPoller:
         """Stop, and return when no request is under way."""
         self._stopped.set()
         self._thread.join()
-        for client in self._clients:
-            client.close()
+        self._client.close()
 
     def _poll(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._events.put(StatusAnswer(self._clients[0].ask()))
+                self._events.put(StatusAnswer(self._client.ask()))
             except StatusError as error:
-                self._clients.append(self._clients.pop(0))
                 self._events.put(StatusFailure(str(error)))
             self._stopped.wait(INTERVAL)

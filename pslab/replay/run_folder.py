@@ -53,7 +53,7 @@ def _check_agreement(run: Run, steps: Sequence[Record], experiment: Experiment) 
     except OptimizerError as error:
         raise RunError(f"{run.path / EXPERIMENT}: {error}") from error
     for key, logged, written in (
-        ("cluster.servers", servers_of(steps), experiment.cluster.servers),
+        ("cluster.servers", servers_of(steps), experiment.cluster.parts),
         ("cluster.workers", job.workers, experiment.cluster.workers),
         ("run.seed", job.seed, experiment.run.seed),
         ("policy.name", job.policy.get("name"), experiment.policy.name),

@@ -176,7 +176,7 @@ def _refusal(run: Path | None, trusted: bool) -> Refusal:
 def _against(experiment: Experiment, trusted: bool) -> Refusal:
     cluster, chosen = experiment.cluster, experiment.policy
     check_trusted(chosen.name, trusted)
-    policy = build_policy(chosen.name, chosen.knobs, cluster.workers, cluster.servers)
+    policy = build_policy(chosen.name, chosen.knobs, cluster.workers, cluster.parts)
     own = experiment.optimizer
     optimizer = None if own.name == FROM_JOB else build_optimizer(own.config).config
 

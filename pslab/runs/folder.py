@@ -412,7 +412,7 @@ def later_jobs(path: Path) -> list[Path]:
 
 
 def address_of(path: Path) -> str:
-    """Return the address of server 0 of a running run, for its newest job.
+    """Return the address of server 0 of a running run, for its newest job; with replicas a list of all servers'.
 
     Raises RunError for a run that is over, and for a folder without a run.
     """

@@ -180,6 +180,11 @@ class ClusterSection(Section):
         return self.model_dump(exclude=unsaid)
 
     @property
+    def parts(self) -> int:
+        """The number of parts of the model: one for each server; with replicas one, of which servers have copies."""
+        return self.servers if self.replicas == 1 else 1
+
+    @property
     def payload_dtype(self) -> str:
         """The dtype that payloads are rounded to; shared memory is always float32."""
         return "float32" if self.transport == "shared-memory" else self.wire_dtype

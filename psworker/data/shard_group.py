@@ -15,8 +15,8 @@ from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.security.credentials import Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.connecting import open_channel
+from pswire.transport.leader import Leader
 from pswire.v1 import coordinator_pb2 as pb
-from psworker.control.leader import Leader
 from psworker.data.shard_client import Settings, ShardClient
 from psworker.errors import SessionError, Unreachable
 
@@ -47,8 +47,8 @@ class ShardGroup:
         # Looks for the coordinator elsewhere; None where it cannot be.
         self.seek: Callable[[], bool] | None = None
         if replicas:
-            leader = self.control = Leader(hosts, lambda each: _control(each, settings.credentials))
-            self.seek = leader.seek
+            leader = self.control = Leader(hosts, lambda each: _control(each, settings.credentials), _leads)
+            self.seek = lambda: leader.seek().moved
             leader.watch(self.closing)
             hosts = hosts[:1]
         else:
@@ -157,6 +157,14 @@ class ShardGroup:
             self._pool.shutdown(wait=False)
         for channel in (self.control, *self._channels):
             channel.close()
+
+
+def _leads(address: Address, epoch: int) -> None:
+    log.warning(
+        "the server at %s leads the job, in epoch %d",
+        *(address, epoch),
+        extra=event("leader_changed", address=str(address), epoch=epoch),
+    )
 
 
 def _control(address: Address, credentials: Credentials) -> grpc.Channel:

@@ -127,7 +127,7 @@ def test_a_primary_that_stood_still_writes_nothing_more(
         wait_for_the_gate(cluster, 2 * GATE)
         cluster.servers[0].send(SIGSTOP)
         leader = cluster.out / "address"
-        wait_until(lambda: leader.read_text().strip() == cluster.addresses[1], "another server that leads")
+        wait_until(lambda: leader.read_text().startswith(cluster.addresses[1]), "another server that leads")
         cluster.servers[0].send(SIGCONT)
         assert cluster.servers[0].wait_exit() == 5
         assert cluster.servers[0].wait_event("stopped")["reason"]

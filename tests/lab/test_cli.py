@@ -230,12 +230,12 @@ def test_a_server_without_a_coordinator_is_reported_as_such(sentences: Recorder)
 
 def test_the_poller_puts_answers_and_failures_into_the_queue(coordinator: str) -> None:
     events = EventQueue()
-    poller = StatusPoller([coordinator], events)
+    poller = StatusPoller(coordinator, events)
     answer = events.get(timeout=PATIENCE)
     poller.stop()
     assert isinstance(answer, StatusAnswer)
     assert answer.status.version == 7
-    poller = StatusPoller(["127.0.0.1:1"], events := EventQueue())
+    poller = StatusPoller("127.0.0.1:1", events := EventQueue())
     failure = events.get(timeout=PATIENCE)
     poller.stop()
     assert isinstance(failure, StatusFailure)

@@ -130,7 +130,7 @@ class RunLog:
                 file.sync()
 
     def write_address(self, address: str) -> None:
-        """Raises LogError."""
+        """`address`: of server 0; with replicas of all servers, the one that leads first. Raises LogError."""
         self._replace(ADDRESS, address + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:

@@ -171,7 +171,9 @@ class Replicating:
         assert job is not None
         self._exchange.decider = job.decider
         self.rpc.open(self._coordinator_rpc(job))
-        job.routes.run_log.write_address(str(going.hosts[settings.task_index]))
+        # Whoever asks this one first finds another one that leads meanwhile.
+        addresses = [going.hosts[settings.task_index], *(self.links.hosts[each] for each in self.links.links)]
+        job.routes.run_log.write_address(",".join(map(str, addresses)))
         results = Results(job)
         life = JobLoop(
             job,
@@ -201,6 +203,8 @@ class Replicating:
         if job.decider.failure is not None and job.decider.failure.code == ExitCode.REFUSED:
             return self._stopped(ExitCode.REFUSED, job.decider.failure.reason)
         code = await results.conclude()
+        if self._continuation.signal is None:
+            await self.rpc.wait_for_log_readers()
         self._concluded, stopped = True, job.stopped()
         self._reason = "the job is over" if stopped is None else stopped.reason
         ended = {"version": job.coordinator.version, "out": str(self._settings.out)}
@@ -316,6 +320,10 @@ class Gate:
 
     def close(self) -> None:
         self._open = None
+
+    async def wait_for_log_readers(self) -> None:
+        """As of the server that leads, which this one is."""
+        await self._rpc.wait_for_log_readers()
 
     @property
     def _rpc(self) -> CoordinatorRpc:

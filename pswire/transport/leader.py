@@ -1,49 +1,72 @@
 """The server that leads a job with replicas: a channel to it, which moves when another one leads."""
 
-import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import grpc
 
 from pswire.addresses import Address, AddressError, parse_address
 from pswire.bounds import BoundError, check
-from pswire.logs.events import event
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
-
-log = logging.getLogger("ps-worker")
 
 #: Seconds that an answer may take, and between two questions while all is well.
 ANSWER: Final = 0.3
 EVERY: Final = 0.5
 
 
+class Sought(NamedTuple):
+    """What the servers said about who leads. `moved`: another one than before; `present`: the one before, as it says
+    itself; `heard`: whether any of them answered."""
+
+    moved: bool
+    present: bool
+    heard: bool
+
+
 class Leader(grpc.Channel):
     """A channel to whichever server leads. Any thread may use it; `_one` guards what changes.
 
-    Calls under way end when it moves, as if their server had died.
+    Calls under way end when it moves, as if their server had died. `told`: called with address and epoch when it has
+    moved.
     """
 
-    def __init__(self, hosts: Sequence[Address], open_channel: Callable[[Address], grpc.Channel]) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[Address],
+        open_channel: Callable[[Address], grpc.Channel],
+        told: Callable[[Address, int], object] = lambda address, epoch: None,
+    ) -> None:
         self._one = threading.Lock()
-        self._open = open_channel
+        self._open, self._told = open_channel, told
         self._channels = {address: open_channel(address) for address in hosts}
         self.address, self._epoch = hosts[0], 0
         self._closed = False
 
-    def seek(self) -> bool:
-        """Ask all servers who leads; return whether that is another one than before."""
+    def seek(self) -> Sought:
+        """Ask all servers who leads, and move to that one."""
         with self._one:
-            asked = dict(self._channels)
-        calls = [
-            stub_of(channel).FindCoordinator.future(pb.FindCoordinatorRequest(), timeout=ANSWER)
-            for channel in asked.values()
-        ]
-        found = [reply for call in calls if (reply := _answer(call)) is not None and reply.address]
+            asked, before = dict(self._channels), self.address
+        calls = {address: _asked(channel) for address, channel in asked.items()}
+        heard = {address: reply for address, call in calls.items() if (reply := _answer(call)) is not None}
+        found = [reply for reply in heard.values() if reply.address]
         newest = max(found, key=lambda reply: reply.epoch, default=None)
-        return newest is not None and self._move(newest)
+        moved = newest is not None and self._move(newest)
+        present = before in heard and heard[before].address == str(before)
+        return Sought(moved, present and not moved, bool(heard))
+
+    def add(self, hosts: Iterable[Address]) -> None:
+        """Ask these servers too."""
+        with self._one:
+            for address in hosts:
+                if not self._closed and address not in self._channels:
+                    self._channels[address] = self._open(address)
+
+    @property
+    def several(self) -> bool:
+        """Whether there is another server that may come to lead."""
+        return len(self._channels) > 1
 
     def _move(self, reply: pb.FindCoordinatorReply) -> bool:
         try:
@@ -59,11 +82,7 @@ class Leader(grpc.Channel):
             self._channels[before] = self._open(before)
             if address not in self._channels:
                 self._channels[address] = self._open(address)
-        log.warning(
-            "the server at %s leads the job, in epoch %d",
-            *(address, reply.epoch),
-            extra=event("leader_changed", address=str(address), epoch=reply.epoch),
-        )
+        self._told(address, reply.epoch)
         former.close()
         return True
 
@@ -112,7 +131,17 @@ class Leader(grpc.Channel):
         self.close()
 
 
+def _asked(channel: grpc.Channel) -> Any:
+    """Ask one server; return the call, or None for a channel that was closed meanwhile."""
+    try:
+        return stub_of(channel).FindCoordinator.future(pb.FindCoordinatorRequest(), timeout=ANSWER)
+    except ValueError:
+        return None
+
+
 def _answer(call: Any) -> pb.FindCoordinatorReply | None:
+    if call is None:
+        return None
     try:
         reply: pb.FindCoordinatorReply = call.result()
         check(reply)
