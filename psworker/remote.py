@@ -116,9 +116,12 @@ class Remote:
         """Contribute gradients of the pulled version, one for each trained variable in order, averaged over `samples`.
 
         Includes the changes of state (BatchNorm's averages) since `pull`. Returns False if they did not count, because
-        the ticket was cancelled or a number is not finite. Raises RemoteError without a `pull` before, ModelError for
-        another shape, and Diverged (a SessionError) for the tenth failure in a row to be finite, as `fit` does.
+        the ticket was cancelled or a number is not finite. Raises RemoteError without a `pull` before, ValueError for
+        `samples` below 0, ModelError for another shape, and Diverged (a SessionError) for the tenth failure in a row to
+        be finite, as `fit` does.
         """
+        if samples < 0:
+            raise ValueError(f"samples: expected a number from 0, got {samples}")
         grant, session = self._granted(), self.session
         flats = payloads(session.plan, self._model, [*gradients, *self._model.changes()], self._dtype)
         rate = self._changed_rate()

@@ -110,7 +110,14 @@ class Job:
         if state is not None:
             self._model.check(state, "state")
             self._model.state = state
+        self._model.check_kept(
+            self.state, "state", "expected push(gradients, state=...), as the step made it"
+        )
         for link in self._before:
+            if link.name == "add_decayed_weights":
+                self._model.check_kept(
+                    self.params, "params", "a chain that decays before its rule reads them"
+                )
             gradients = link(gradients, self.params)
         return self.remote.contribute(self._model.leaves(gradients), samples=samples, loss=float(loss))
 

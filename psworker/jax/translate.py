@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,8 +65,9 @@ def translate(optimizer: Any, params: Any, names: Sequence[str], servers: int = 
         if each.name != "identity" and each.settings.get("weight_decay", 1) != 0
     ]
     before: list[Link] = []
-    while links and links[0].name in ("clip", "clip_by_global_norm", "add_decayed_weights"):
+    while links and links[0].name in (*_LIMITS, "add_decayed_weights"):
         before.append(links.pop(0))
+        _check_limit(before[-1])
     core = links.pop(0) if links and links[0].name in _RULES else None
     name, knobs = _RULES[core.name](core) if core is not None else ("sgd", {})
     config: Config = {"name": name, "learning_rate": 0.0, **knobs}
@@ -82,9 +84,9 @@ def translate(optimizer: Any, params: Any, names: Sequence[str], servers: int = 
         raise _unknown(links[0], _list(optimizer))
     config["learning_rate"] = beginning(rate(0))
     if len(before) == 1 and before[0].name == "clip":
-        config["clipvalue"] = float(before.pop().settings["max_delta"])
+        config["clipvalue"] = _limit(before.pop())
     elif len(before) == 1 and before[0].name == "clip_by_global_norm" and servers == 1:
-        config["global_clipnorm"] = float(before.pop().settings["max_norm"])
+        config["global_clipnorm"] = _limit(before.pop())
     numbers = {
         key: value if isinstance(value, str | list) else single(value) for key, value in config.items()
     }
@@ -117,6 +119,20 @@ def _unknown(link: Link, chain: str) -> TranslationError:
     )
 
 
+# What clips, and its setting that says where.
+_LIMITS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
+
+
+def _limit(link: Link) -> float:
+    return float(link.settings[_LIMITS[link.name]])
+
+
+def _check_limit(link: Link) -> None:
+    # For servers 0 means no limit; Optax makes all gradients 0 of it.
+    if link.name in _LIMITS and not _limit(link) > 0:
+        raise TranslationError(f"optax.{link.name}({_limit(link):g}): expected a number above 0")
+
+
 def _rate(link: Link, chain: str) -> Callable[[int], float]:
     if link.name == "scale_by_schedule":
         schedule = link.settings["step_size_fn"]
@@ -128,7 +144,7 @@ def _rate(link: Link, chain: str) -> Callable[[int], float]:
 
 
 def _descends(rate: float) -> float:
-    if not rate >= 0:
+    if not 0 <= rate < math.inf:
         raise TranslationError(f"a learning rate of {rate:g}: expected a number from 0 (optax.scale(-rate))")
     return rate
 

@@ -33,6 +33,13 @@ __all__ = [
     "translate",
 ]
 
+# Where an optimizer keeps the hooks of its steps and of `state_dict()`.
+_HOOKS = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+)
 # By the name of a server's rule: its slots in torch's words, in the order of the rule.
 _MEANS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 _SLOTS = {
@@ -89,6 +96,8 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         _check(optimizer, torch.optim.Optimizer)
         _check(model, torch.nn.Module)
         trained = [each for group in optimizer.param_groups for each in group["params"]]
+        # What torch.compile made of a model: workers may differ in that.
+        model = getattr(model, "_orig_mod", model)
         self._model = TorchModel(model, trained)
         self._names = {
             id(parameter): spec.name
@@ -102,6 +111,8 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         self._group = {id(each): group for group in self.param_groups for each in group["params"]}
         # A scheduler that was made before would miss the steps of that one.
         optimizer._opt_called = True
+        for kind in _HOOKS:
+            setattr(self, kind, getattr(optimizer, kind))
         remote = Remote(self._model, lambda servers: config, lambda version: rate(self), hosts, **where)
         Following.__init__(self, remote)
 
@@ -120,7 +131,7 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 returned = closure()
-            loss = returned
+            loss = math.nan if returned is None else returned
         if settings(self) != self._settings:
             raise TranslationError(
                 "a setting of a parameter group has changed, and only lr may change during a job (of a scheduler that "

@@ -7,6 +7,7 @@ minimised. Weight decay of the weights (AdamW) is the servers'.
 from __future__ import annotations
 
 import glob
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -74,14 +75,17 @@ def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipno
 
 
 def rate(optimizer: torch.optim.Optimizer) -> float:
-    """The learning rate. Raises TranslationError where parameter groups have several."""
+    """The learning rate. Raises TranslationError where parameter groups have several, or it is none."""
     rates = {float(group["lr"]) for group in optimizer.param_groups}
     if len(rates) > 1:
         raise TranslationError(
             f"parameter groups with lr={' and '.join(map(str, sorted(rates)))}: the servers have one learning rate for "
             "all; expected the same in every group"
         )
-    return rates.pop()
+    found = rates.pop()
+    if not 0 <= found < math.inf:
+        raise TranslationError(f"a learning rate of {found:g}: expected a number from 0")
+    return found
 
 
 def settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

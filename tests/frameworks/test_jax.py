@@ -1,6 +1,7 @@
 """`psworker.jax.distribute`: Optax itself is the oracle, on one worker and on two."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,50 @@ def test_several_servers_and_what_does_not_count(caplog: pytest.LogCaptureFixtur
     assert_near(by_optax(chain, 4, 8), job.params)
 
 
+def test_a_step_may_take_the_memory_of_what_was_pulled() -> None:
+    """donate_argnums, as many loops have it."""
+    chain, state = optax.sgd(0.1), {"mean": jnp.zeros(2)}
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: Any, state: Any) -> Any:
+        return jax.tree.map(lambda leaf: 2 * leaf, params), {"mean": state["mean"] + 1}
+
+    with servers() as hosts, pj.distribute({"w": jnp.ones(3)}, chain, hosts, state=state) as job:
+        for _ in range(3):
+            gradients, moved = step(job.pull(), job.state)
+            assert job.push(gradients, state=moved)
+        gradients, _ = step(job.pull(), job.state)
+        with pytest.raises(pj.ModelError, match="state was donated to a step .* expected push"):
+            job.push(gradients)
+    np.testing.assert_allclose(job.params["w"], 0.8**3 * np.ones(3), rtol=1e-6)
+    np.testing.assert_array_equal(job.state["mean"], [3, 3])
+    decaying = optax.chain(optax.add_decayed_weights(0.1), chain)
+    with servers() as hosts, pj.distribute({"w": jnp.ones(3)}, decaying, hosts, state=state) as job:
+        gradients, moved = step(job.pull(), job.state)
+        with pytest.raises(pj.ModelError, match="params was donated .* reads them"):
+            job.push(gradients, state=moved)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "moved", "words"),
+    [
+        (np.ones(2, np.complex64), np.zeros(3, np.float32), "gradient of 'w': expected floating.* complex64"),
+        (np.ones(2, np.int32), np.zeros(3, np.float32), "gradient of 'w': expected floating numbers.* int32"),
+        (
+            np.ones(2, np.float32),
+            np.zeros(1, np.float32),
+            r"'state/mean': expected the shape \[3\], got \[1\]",
+        ),
+    ],
+)
+def test_other_arrays_than_those_of_the_job_are_refused(gradient: Any, moved: Any, words: str) -> None:
+    params, state = {"w": jnp.ones(2)}, {"mean": jnp.zeros(3)}
+    with servers() as hosts, pj.distribute(params, optax.sgd(0.1), hosts, state=state) as job:
+        job.pull()
+        with pytest.raises(pj.ModelError, match=words):
+            job.push({"w": gradient}, state={"mean": moved})
+
+
 def test_bfloat16_parameters_are_float32_on_the_servers() -> None:
     params = {"w": jnp.ones(4, jnp.bfloat16)}
     with servers() as hosts, pj.distribute(params, optax.sgd(2.0**-12), hosts, wire_dtype="bfloat16") as job:
@@ -175,6 +220,15 @@ def test_bfloat16_parameters_are_float32_on_the_servers() -> None:
         (lambda: optax.lamb(0.1), "cannot do scale_by_trust_ratio at its place"),
         (lambda: optax.scale_by_adam(), "sets no learning rate"),
         (lambda: optax.scale(0.1), "a learning rate of -0.1"),
+        (lambda: optax.sgd(float("inf")), "a learning rate of inf"),
+        (
+            lambda: optax.chain(optax.clip_by_global_norm(0.0), optax.sgd(0.1)),
+            "norm.0.: expected a number above 0",
+        ),
+        (
+            lambda: optax.chain(optax.clip(0.0), optax.clip(1.0), optax.sgd(0.1)),
+            "clip.0.: expected a number above 0",
+        ),
         (lambda: optax.chain(optax.sgd(0.1), optax.clip(1.0)), "cannot do clip at its place"),
         (lambda: optax.inject_hyperparams(optax.adam)(0.1), "cannot do inject_hyperparams"),
         (lambda: optax.MultiSteps(optax.sgd(0.1), 2), "cannot do MultiSteps.update"),

@@ -248,6 +248,65 @@ def test_half_precision_sharing_and_unused_parameters() -> None:
     assert torch.equal(after["unused.weight"], before["unused.weight"])
 
 
+def test_hooks_a_closure_without_a_loss_and_a_compiled_model() -> None:
+    """Hooks of the optimizer that was distributed are called; a worker that compiles names parameters as others do."""
+    model, called = net(), []
+    made = optim.SGD(model.parameters(), 0.1)
+    made.register_step_pre_hook(lambda *_: called.append("before"))
+    made.register_step_post_hook(lambda *_: called.append("behind"))
+    made.register_state_dict_post_hook(lambda *_: called.append("state"))
+    compiled = torch.compile(model, backend="eager")
+    with servers() as hosts, pt.distribute(made, compiled, hosts) as optimizer:
+        backward(compiled, batch(0))
+        assert optimizer.step(lambda: None) is None
+        optimizer.state_dict()
+        assert (optimizer.version, called) == (1, ["before", "behind", "state"])
+        names = [spec.name for spec in optimizer.session.plan.variables]
+        assert names == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def clamp(model: Any, optimizer: Any) -> None:
+    model[0].weight.data.clamp_(-0.1, 0.1)
+
+
+def set_rate(rate: float) -> Callable[[Any, Any], None]:
+    def change(model: Any, optimizer: Any) -> None:
+        optimizer.param_groups[0]["lr"] = rate
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (clamp, "'0.weight' was changed between two steps"),
+        (
+            lambda model, optimizer: model.double(),
+            "'0.weight' was float32 when .* the dtype torch.float64 now",
+        ),
+        (set_rate(float("nan")), "a learning rate of nan"),
+        (set_rate(-1.0), "a learning rate of -1"),
+    ],
+)
+def test_what_a_script_may_not_change_between_two_steps(change: Any, words: str) -> None:
+    """By way of `data` PyTorch counts no change."""
+    model = net()
+    with servers() as hosts, pt.distribute(optim.SGD(model.parameters(), 0.1), model, hosts) as optimizer:
+        backward(model, batch(0))
+        optimizer.step()
+        change(model, optimizer)
+        with pytest.raises((pt.ModelError, pt.TranslationError), match=words):
+            optimizer.step()
+
+
+def test_samples_below_zero_are_refused() -> None:
+    model = net()
+    with servers() as hosts, pt.distribute(optim.SGD(model.parameters(), 0.1), model, hosts) as optimizer:
+        backward(model, batch(0))
+        with pytest.raises(ValueError, match="samples: expected a number from 0, got -1"):
+            optimizer.step(samples=-1)
+
+
 def with_parameter(tensor: Any) -> tuple[Any, Any]:
     model = net()
     model.extra = nn.Parameter(tensor)
@@ -300,6 +359,7 @@ class Mine(optim.SGD):
         (lambda: of(lambda p: optim.SGD(p, 0.1, 0.9, dampening=0.5)), "dampening=0.5"),
         (lambda: of(lambda p: optim.Adagrad(p, lr_decay=0.1)), "lr_decay=0.1"),
         (lambda: of(lambda p: optim.SGD(p, differentiable=True)), "differentiable=True"),
+        (lambda: of(lambda p: optim.SGD(p, float("inf"))), "a learning rate of inf"),
         (lambda: groups(lr=0.2), "one learning rate for all"),
         (lambda: groups(betas=(0.5, 0.9)), "groups that differ in weight_decay only"),
         (lambda: groups(weight_decay=0.5), "expected one value, and 0"),

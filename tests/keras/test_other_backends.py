@@ -1,5 +1,7 @@
 """What is of JAX and PyTorch only. `tests/frameworks/test_backends.py` runs this file with KERAS_BACKEND set."""
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -133,6 +135,57 @@ def test_a_step_that_assigns_weights_is_refused() -> None:
     model(X[:1])
     with pk.distribute(model), pytest.raises(Exception, match="assigns a value to 'dense/kernel'"):
         model.fit(X, Y, batch_size=8, verbose=0)
+
+
+class Looking(OwnStep):
+    """Looks at its weights behind the update, in a list of arguments."""
+
+    def __init__(self, look: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.acts_behind, self.look = True, look
+
+    def behind(self) -> None:
+        import torch
+
+        torch.cat([torch.zeros(1, 4), self.look(self.dense.kernel)])
+
+
+@torch_only
+@pytest.mark.parametrize("look", [lambda kernel: kernel, lambda kernel: kernel.value], ids=["Keras", "torch"])
+def test_a_step_that_reads_weights_behind_the_update_in_a_list_is_refused(look: Any) -> None:
+    """A variable of Keras, or what it holds."""
+    model = compiled(Looking(look))
+    model(X[:1])
+    with pk.distribute(model), pytest.raises(Exception, match="reads 'dense/kernel' after it has applied"):
+        model.fit(X, Y, batch_size=8, verbose=0)
+
+
+@others_only
+def test_a_step_takes_few_calls_more_than_keras_own() -> None:
+    """Of Python, which short steps consist of. A call for each variable or layer would be seen here."""
+
+    def calls(model: Any) -> int:
+        model.fit(X, Y, batch_size=8, epochs=2, verbose=0)
+        counted = 0
+
+        def count(frame: Any, event: str, argument: Any) -> None:
+            nonlocal counted
+            counted += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            model.fit(X, Y, batch_size=8, epochs=4, verbose=0)
+        finally:
+            sys.setprofile(None)
+        return counted // 20
+
+    layers = [keras.layers.Dense(8) for _ in range(10)]
+    plain = calls(build(*layers, metrics=["accuracy"]))
+    layers = [keras.layers.Dense(8) for _ in range(10)]
+    model = build(*layers, metrics=["accuracy"])
+    with pk.distribute(model, stay=True):
+        ours = calls(model)
+    assert ours - plain < {"jax": 2000, "torch": 6000}[BACKEND]
 
 
 class Twice(OwnStep):

@@ -59,26 +59,29 @@ class JaxModel:
             )
             for place, (name, leaf) in enumerate(found)
         )
+        # A step may have been given the memory of the arrays themselves (donate_argnums), and they tell nothing then.
+        self._where = shardings(self._all())
         self._before: list[Any] = []
 
     @property
     def device(self) -> str:
-        devices = {device for leaf in self._all() if isinstance(leaf, jax.Array) for device in leaf.devices()}
-        return ",".join(sorted(f"{each.platform}:{each.id}" for each in devices or {jax.devices()[0]}))
+        devices = {device for each in self._where for device in each.device_set}
+        return ",".join(sorted(f"{each.platform}:{each.id}" for each in devices))
 
     def values(self) -> list[NDArray[Any]]:
         return [np.asarray(leaf, np.float32) for leaf in self._all()]
 
     def put(self, arrays: Sequence[NDArray[Any]]) -> None:
-        leaves = self._all()
+        leaves, count = self._all(), self.structure.num_leaves
+        # The state twice, for a step may be given the memory of what it gets.
+        found = placed([*arrays, *arrays[count:]], [*self._where, *self._where[count:]])
         fresh = [
             array if array.dtype == leaf.dtype else array.astype(leaf.dtype)
-            for array, leaf in zip(placed(arrays, leaves), leaves, strict=True)
+            for array, leaf in zip(found, [*leaves, *leaves[count:]], strict=True)
         ]
-        count = self.structure.num_leaves
         self.params = jax.tree_util.tree_unflatten(self.structure, fresh[:count])
-        self._before = fresh[count:]
-        moved, leaves = iter(self._before), jax.tree_util.tree_leaves(self.state)
+        self._before = fresh[len(leaves) :]
+        moved, leaves = iter(fresh[count:]), jax.tree_util.tree_leaves(self.state)
         leaves = [
             next(moved) if travels else leaf for travels, leaf in zip(self._travels, leaves, strict=True)
         ]
@@ -93,14 +96,27 @@ class JaxModel:
 
     def leaves(self, tree: Any) -> list[Any]:
         """List the arrays of a tree like `params`, in the order of `specs`. Raises ModelError for one that is spread
-        over devices."""
+        over devices, or is not of floating numbers."""
         leaves = [jnp.asarray(leaf) for leaf in jax.tree_util.tree_leaves(tree)]
         for name, leaf in zip(self.names, leaves, strict=True):
-            _check_device(f"the gradient of {name!r}", leaf)
+            what = f"the gradient of {name!r}"
+            _check_device(what, leaf)
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise ModelError(f"{what}: expected floating numbers, got the dtype {leaf.dtype}")
         return leaves
+
+    def check_kept(self, tree: Any, what: str, instead: str) -> None:
+        """Raises ModelError where a step took the memory of `tree` (`what`); `instead` says what to do."""
+        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree_util.tree_leaves(tree)):
+            raise ModelError(f"{what} was donated to a step (donate_argnums), and is needed here: {instead}")
 
     def changes(self) -> list[Any]:
         now = self._all()[self.structure.num_leaves :]
+        for spec, after in zip(self.specs[self.structure.num_leaves :], now, strict=True):
+            if tuple(after.shape) != spec.shape:
+                raise ModelError(
+                    f"{spec.name!r}: expected the shape {list(spec.shape)}, got {list(after.shape)}"
+                )
         return [
             jnp.asarray(after, jnp.float32) - jnp.asarray(before, jnp.float32)
             for after, before in zip(now, self._before, strict=True)
@@ -146,10 +162,14 @@ def _floating(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
-def placed(arrays: Sequence[NDArray[Any]], like: Sequence[Any]) -> list[Any]:
-    """Copies of `arrays`, whose memory is used again behind this call, where the arrays of `like` are."""
+def shardings(leaves: Sequence[Any]) -> list[Any]:
+    """Where arrays are, or will be: those that are not JAX's on its first device."""
     own = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    where = [each.sharding if isinstance(each, jax.Array) else own for each in like]
+    return [each.sharding if isinstance(each, jax.Array) else own for each in leaves]
+
+
+def placed(arrays: Sequence[NDArray[Any]], where: Sequence[Any]) -> list[Any]:
+    """Copies of `arrays`, whose memory is used again behind this call, one for each sharding of `where`."""
     if any(device.platform == "cpu" for each in where for device in each.device_set):
         # There JAX goes on with aligned memory as it is: let this be its own.
         arrays = [_aligned(each) for each in arrays]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psworker.backends import BUCKET, StepResult, buckets, neighbours, places
-from psworker.backends.jax import PROCESSES, fetch, landing, lies_on, placed
+from psworker.backends.jax import PROCESSES, fetch, landing, lies_on, placed, shardings
 from psworker.backends.keras import (
     APPLIED_NONE,
     APPLIED_TO_OTHERS,
@@ -24,6 +24,7 @@ from psworker.backends.keras import (
     StepError,
     assigns,
     disturbed,
+    native,
     near,
     reads_behind,
     replaced,
@@ -37,7 +38,7 @@ from psworker.data.payloads import Payload, Pieces
 
 def _place(variable: Any, array: NDArray[Any]) -> Any:
     value = variable.value
-    found = placed([array], [value])[0].astype(value.dtype)
+    found = placed([array], shardings([value]))[0].astype(value.dtype)
     variable._direct_assign(found)
     # Keras' evaluate() donates the memory of the variable's own.
     return jnp.copy(found)
@@ -88,13 +89,13 @@ class JaxStep:
         jit = jax.jit if self._model.jit_compile and not self._model.run_eagerly else _as_it_is
         self._adding = jit(self._add, donate_argnums=2)
         self._finishing = jit(self._finish, donate_argnums=2)
-        self._cutting, self._comparing = jax.jit(self._cut), jax.jit(self._same)
+        self._taking, self._comparing = jax.jit(self._taken), jax.jit(self._same)
         # Elements of a variable that leave a device at once; 0 for all.
         self._most = 0 if lies_on(step.found.variables[0].value) == "cpu" else BUCKET
         # Of the batches of a contribution before its last: the sums of the loss and of the gradients.
         self._sums: Any = None
-        # As the model's optimizer counts them.
-        self._batches = 0
+        # The variables that `train_step` takes, in its order; to list them takes long. Kept within an epoch.
+        self._lists: tuple[list[Any], ...] | None = None
 
     @property
     def placed(self) -> bool:
@@ -104,7 +105,7 @@ class JaxStep:
         """The first batch compiles."""
 
     def put(self, flats: Sequence[NDArray[Any]], version: int, *, new: bool) -> None:
-        self._flats = placed(flats, [self._of.found.variables[0].value] * len(flats))
+        self._flats = placed(flats, shardings([self._of.found.variables[0].value] * len(flats)))
         self._take(version, new)
 
     def restore(self, version: int) -> None:
@@ -112,20 +113,18 @@ class JaxStep:
 
     def _take(self, version: int, new: bool) -> None:
         """One compiled call, for one by variable takes milliseconds."""
-        for variable, value in zip(self._of.found.variables, self._cutting(self._flats), strict=True):
-            variable._direct_assign(value)
         optimizer = unwrapped(self._model.optimizer)
+        batches = version * (optimizer.gradient_accumulation_steps or 1)
+        values, count = self._taking(self._flats, np.asarray(batches, optimizer._iterations.dtype))
+        for variable, value in zip(self._of.found.variables, values, strict=True):
+            variable._direct_assign(value)
         if optimizer.use_ema:
             take_up(optimizer, version, new=new)
-        self._count(version * (optimizer.gradient_accumulation_steps or 1))
-
-    def _count(self, batches: int) -> None:
-        """Set what Keras counts, without the operations by which it would assign."""
-        iterations = unwrapped(self._model.optimizer)._iterations
-        iterations._direct_assign(jax.device_put(np.asarray(batches, iterations.dtype)))
-        self._batches = batches
+        optimizer._iterations._direct_assign(count)
 
     def same(self, tolerance: float) -> list[bool]:
+        # Asked at the beginning of each fit and epoch. Between two, metrics may be others.
+        self._lists = None
         values = [variable.value for variable in self._of.found.variables]
         return [bool(each) for each in np.asarray(self._comparing(values, self._flats, tolerance))]
 
@@ -142,34 +141,33 @@ class JaxStep:
         self._sums = None
         self._move(moved, findings)
         made = [_payload(each) for each in parts]
-        return StepResult(made, float(loss), float(norm), samples, logs)
+        return StepResult(made, float(loss), 0.0 if norm is None else float(norm), samples, logs)
 
     def rehearse(self, batch: Any) -> None:
-        batches = self._batches
         with undone(disturbed(self._of), lambda value: value):
             *_, moved, findings = self._adding(*self._state(), None, batch)
             self._move(moved, findings)
-        self._count(batches)
         self._model.reset_metrics()
 
     def _state(self) -> tuple[list[Any], ...]:
-        model = self._model
-        several = (
-            model.trainable_variables,
-            model.non_trainable_variables,
-            model.metrics_variables,
-            model.optimizer.variables,
-        )
-        return tuple([variable.value for variable in each] for each in several)
+        if self._lists is None:
+            model = self._model
+            self._lists = (
+                list(model.trainable_variables),
+                list(model.non_trainable_variables),
+                list(model.metrics_variables),
+                list(model.optimizer.variables),
+            )
+        return tuple([native(variable) for variable in each] for each in self._lists)
 
-    def _move(self, moved: tuple[list[Any], list[Any]], findings: list[Any]) -> None:
+    def _move(self, moved: tuple[list[Any], list[Any], Any], findings: list[Any]) -> None:
         """What a step has changed beside the weights, into the variables."""
-        for variables, values in zip(
-            (self._model.non_trainable_variables, self._model.metrics_variables), moved, strict=True
-        ):
+        *several, count = moved
+        assert self._lists is not None
+        for variables, values in zip(self._lists[1:3], several, strict=True):
             for variable, value in zip(variables, values, strict=True):
                 variable._direct_assign(value)
-        self._count(self._batches + 1)
+        unwrapped(self._model.optimizer)._iterations._direct_assign(count)
         self._of.judge(findings)
 
     # Traced
@@ -183,6 +181,10 @@ class JaxStep:
             whole = parts[0] if len(parts) == 1 else jnp.concatenate(parts)
             values.append(whole.reshape(variable.shape).astype(variable.dtype))
         return values
+
+    def _taken(self, flats: list[Any], batches: Any) -> tuple[list[Any], Any]:
+        """A version's values, and what the optimizer counts then: Keras' own assignment takes several operations."""
+        return self._cut(flats), jnp.copy(batches)
 
     def _same(self, values: list[Any], flats: list[Any], tolerance: Any) -> Any:
         pairs = zip(values, self._cut(flats), strict=True)
@@ -208,12 +210,12 @@ class JaxStep:
         after = [moved[0][places[id(variable)]] for variable in self._of.found.state]
         before = self._cut(flats, self._of.found.trainable)
         changes = [_change(now, then) for now, then in zip(after, before, strict=True)]
-        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients)) if self._of.norm else jnp.zeros(())
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients)) if self._of.norm else None
         return logs, self._join([*gradients, *changes]), loss, norm, moved, findings
 
     def _run(
         self, trained: Any, others: Any, metrics: Any, optimizer: Any, batch: Any
-    ) -> tuple[Any, list[Any], tuple[Any, Any], list[Any]]:
+    ) -> tuple[Any, list[Any], tuple[Any, Any, Any], list[Any]]:
         """One `train_step`: logs, the loss and a float32 gradient per trained variable, what it moved."""
         self.traces += 1
         names = [spec.name for spec in self._of.found.specs[: self._of.found.trainable]]
@@ -230,7 +232,13 @@ class JaxStep:
             for one, value in zip(caught.gradients, trained, strict=True)
         ]
         loss = caught.loss if caught.loss is not None else logs.get("loss", jnp.nan)
-        return logs, [jnp.asarray(loss, jnp.float32), *gradients], (others, metrics), list(findings)
+        # As Keras counts; the number of the next version replaces it.
+        count = optimizer[self._place_of(unwrapped(self._model.optimizer)._iterations)] + 1
+        return logs, [jnp.asarray(loss, jnp.float32), *gradients], (others, metrics, count), list(findings)
+
+    def _place_of(self, variable: Any) -> int:
+        """Where one of the optimizer's variables is among them."""
+        return [id(each) for each in self._model.optimizer.variables].index(id(variable))
 
     def _join(self, values: list[Any]) -> list[list[Any]]:
         """Of each payload the parts that lie one behind the other, cast for the wire."""

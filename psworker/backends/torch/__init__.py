@@ -14,6 +14,8 @@ from pswire.model.plan import VariableSpec
 from psworker.backends import Landing, ModelError
 from psworker.backends.torch.lanes import lane_of
 
+# So many versions are compared by value with what became of them.
+COMPARED = 3
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _WIRE = {np.dtype(np.float32): torch.float32, np.dtype(np.float16): torch.float16, _BFLOAT16: torch.bfloat16}
 
@@ -59,7 +61,10 @@ class TorchModel:
         self.specs: Sequence[VariableSpec] = tuple(specs)
         self._state = state
         self._before: list[torch.Tensor] = []
+        # Of the trained parameters since `put`: their versions, and of the first of these their values.
         self._put: list[int] = []
+        self._kept: list[torch.Tensor] = []
+        self._puts = 0
 
     @property
     def device(self) -> str:
@@ -74,15 +79,26 @@ class TorchModel:
         with torch.no_grad():
             self._before = [tensor.detach().clone() for tensor in self._buffers()]
         self._put = [tensor._version for tensor in self.parameters]
+        self._puts += 1
+        self._kept = [each.detach().clone() for each in self.parameters] if self._puts <= COMPARED else []
 
     def check_unchanged(self) -> None:
-        """Raises ModelError where something else than `put` has changed a trained parameter since."""
+        """Raises ModelError where something else than `put` has changed a trained parameter since.
+
+        PyTorch does not count changes by way of `data`, as of a loop that clamps its weights: the first versions are
+        compared by value.
+        """
         for spec, tensor, version in zip(self.specs, self.parameters, self._put, strict=False):
-            if tensor._version != version:
+            if str(tensor.dtype) != f"torch.{spec.dtype}":
                 raise ModelError(
-                    f"parameter {spec.name!r} was changed between two steps, and its values come from the servers: "
-                    "change or load weights before distribute()"
+                    f"parameter {spec.name!r} was {spec.dtype} when the job began, and has the dtype {tensor.dtype} "
+                    "now: convert the model before distribute()"
                 )
+            if tensor._version != version:
+                raise _changed(spec.name)
+        for spec, tensor, value in zip(self.specs, self.parameters, self._kept, strict=False):
+            if not torch.equal(tensor.detach().to(value.device), value):
+                raise _changed(spec.name)
 
     def changes(self) -> list[torch.Tensor]:
         return [
@@ -99,6 +115,13 @@ class TorchModel:
 
     def _all(self) -> list[torch.Tensor]:
         return [*self.parameters, *self._buffers()]
+
+
+def _changed(name: str) -> ModelError:
+    return ModelError(
+        f"parameter {name!r} was changed between two steps, and its values come from the servers: change or load "
+        "weights before distribute()"
+    )
 
 
 def fetch(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:

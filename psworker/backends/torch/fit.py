@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -167,10 +167,23 @@ class _Reads(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # An attribute such as the shape is no value; `data` is.
         if getattr(function, "__name__", "") != "__get__" or function is torch.Tensor.data.__get__:
-            for leaf in keras.tree.flatten([args, kwargs or {}]):
-                if id(leaf) in self._names:
-                    raise reads_behind(self._names[id(leaf)])
+            self._refuse(args)
+            if kwargs:
+                self._refuse(kwargs.values())
         return function(*args, **(kwargs or {}))
+
+    def _refuse(self, values: Iterable[Any]) -> None:
+        # By hand: keras.tree takes as long for the operations of two metrics as the rest of a short step.
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if id(value) in self._names:
+                    raise reads_behind(self._names[id(value)])
+            elif isinstance(value, (tuple, list)):
+                self._refuse(value)
+            elif isinstance(value, dict):
+                self._refuse(value.values())
+            elif isinstance(value, keras.Variable):
+                self._refuse([native(value)])
 
 
 def computation(step: FitStep, before: Computation | None) -> TorchStep:
