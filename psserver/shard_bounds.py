@@ -43,6 +43,14 @@ class ShardBounds:
         x = self._ordinary if ordinary else math.inf
         self._bounds = {"x": x, "": 0.0 if ordinary else math.inf, **slots}
 
+    def state(self) -> dict[str, float]:
+        """Return the bounds, for `restore`."""
+        return dict(self._bounds)
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on with the bounds of another one, which has taken the same updates."""
+        self._bounds = dict(state)
+
     def measured(self, largest: float) -> None:
         self._bounds = dict.fromkeys(self._bounds, largest)
 

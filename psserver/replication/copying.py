@@ -109,8 +109,14 @@ def held(turn: Turn, sender: int, message: Held) -> None:
             return
         known = _welcome(turn, member, message)
     end, executed = max(known.end, message.end), max(known.executed, message.executed)
-    _put(turn, replace(known, end=end, executed=executed))
+    copying = known.copying and message.executed < known.executed
+    _put(turn, replace(known, end=end, executed=executed, copying=copying))
     _advance(turn)
+    learns = member not in state.disk.config.members and not copying
+    if learns and (end > known.end or known.copying) and end < state.log.end:
+        # The next items, as soon as it has some; a heartbeat brings only one batch.
+        items = state.log.since(end)[:BATCH]
+        turn.send(sender, Append(state.disk.config, end, items, state.log.stable))
 
 
 def _welcome(turn: Turn, member: Member, message: Held) -> Progress:
@@ -119,7 +125,7 @@ def _welcome(turn: Turn, member: Member, message: Held) -> Progress:
     if message.executed >= log.first:
         return Progress(member, message.end, message.executed)
     turn.outputs.append(GiveCopy(member.server, log.executed))
-    return Progress(member, log.executed, log.executed)
+    return Progress(member, log.executed, log.executed, copying=True)
 
 
 def _put(turn: Turn, progress: Progress) -> None:

@@ -1,7 +1,7 @@
 """Divergence, watched: a running hash of what a coordinator decides, and digests of versions compared."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,10 +29,13 @@ class RunningHash:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A copy that is not the primary's equal, and the first number (of a version, or of an input) at which it shows."""
+    """A copy that is not the primary's equal, the first number (of a version, or of an input) at which it shows, and
+    both digests."""
 
     member: Member
     at: int
+    own: bytes
+    theirs: bytes
 
 
 class Comparison:
@@ -46,21 +49,22 @@ class Comparison:
         """Take this server's digest; return the copies that differ."""
         _keep(self._own, at, digest)
         return [
-            Difference(member, at)
+            Difference(member, at, digest, other)
             for member, waiting in self._theirs.items()
-            if waiting.pop(at, digest) != digest
+            if (other := waiting.pop(at, digest)) != digest
         ]
 
     def theirs(self, member: Member, at: int, digest: bytes) -> Difference | None:
         """Take a follower's digest; return the difference, if there is one."""
         if at in self._own:
-            return Difference(member, at) if self._own[at] != digest else None
+            own = self._own[at]
+            return Difference(member, at, own, digest) if own != digest else None
         _keep(self._theirs.setdefault(member, {}), at, digest)
         return None
 
-    def forget(self, member: Member) -> None:
-        """Remember nothing more of a copy that is none any more."""
-        self._theirs.pop(member, None)
+    def keep(self, members: Collection[Member]) -> None:
+        """Remember nothing more of copies that are none any more."""
+        self._theirs = {member: waiting for member, waiting in self._theirs.items() if member in members}
 
 
 def _keep(digests: dict[int, bytes], at: int, digest: bytes) -> None:

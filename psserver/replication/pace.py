@@ -1,30 +1,36 @@
-"""Catching up at a bounded rate: how fast a copy is sent, and how much grants slow down for a learner."""
+"""Catching up at a bounded rate: how fast a copy is sent, and how much the log slows down for a learner."""
 
 from typing import Final
 
 #: Training may use this share of what a learner executes in a second, while that is behind.
 SHARE: Final = 0.75
-#: Most seconds that a grant waits for a learner.
+#: Most seconds between two items.
 LONGEST_DELAY: Final = 1.0
 
 
-class Pace:
-    """A learner's. `rate`: bytes of the copy in a second, at most. Times: seconds, monotonic."""
+class Rate:
+    """A copy's. `rate`: bytes in a second, at most. Times: seconds, monotonic."""
 
     def __init__(self, rate: float, now: float) -> None:
         if not rate > 0:
             raise ValueError(f"rate: expected more than 0 bytes in a second, got {rate}")
         self._rate, self._free_at = rate, now
-        self._mark: tuple[float, int, int] | None = None
-        self._delay = 0.0
 
     def send(self, nbytes: int, now: float) -> float:
         """Note that so much of the copy goes out; return the seconds to wait before more."""
         self._free_at = max(self._free_at, now) + nbytes / self._rate
         return self._free_at - now
 
+
+class Pace:
+    """A learner's. Times: seconds, monotonic."""
+
+    def __init__(self) -> None:
+        self._mark: tuple[float, int, int] | None = None
+        self._delay = 0.0
+
     def caught(self, end: int, executed: int, near: int, now: float) -> float:
-        """Note how far log and learner are; return the seconds by which each grant is to be delayed.
+        """Note how far log and learner are; return the seconds between two items that the log takes.
 
         Nothing while the learner is near or comes nearer by itself: only one that falls behind slows training down.
         """

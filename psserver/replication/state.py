@@ -13,11 +13,13 @@ NEVER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a follower or learner is, as its primary knows."""
+    """How far a follower or learner is, as its primary knows. `copying`: a copy of `executed` items or more is under
+    way to it, and nothing before them is here any more."""
 
     member: Member
     end: int
     executed: int
+    copying: bool = False
 
 
 @dataclass(frozen=True, slots=True)

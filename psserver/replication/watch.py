@@ -97,7 +97,13 @@ class Watch:
         if len(here) < len(others) or replica.sealed or replica.heard > replica.disk.promised:
             return here
         for each in replica.progress:
-            caught_up = each.end >= replica.log.end - NEAR and each.executed >= replica.log.first
+            caught_up = not each.copying and each.end >= replica.log.end - NEAR
             if each.member not in members and caught_up and not self.silent(each.member.server, now):
                 return (*here, each.member.server)
         return None
+
+    def silent_learners(self, replica: Replica, now: float) -> list[int]:
+        """Return the learners for which a primary need keep nothing more: they begin anew when they are heard again."""
+        members = replica.disk.config.members
+        learners = [each.member for each in replica.progress if each.member not in members]
+        return [each.server for each in learners if self.silent(each.server, now)]

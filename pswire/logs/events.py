@@ -73,6 +73,18 @@ EVENTS: Final[dict[str, Event]] = {
     "replica_leads": Event(SERVER, ("epoch", "members"), "this server leads; the members have copies"),
     "replica_refused": Event(SERVER, ("server",), "another server of the job refuses this one's stream"),
     "replica_failed": Event(SERVER, (), "this copy cannot execute the log of the primary"),
+    "copy_given": Event(
+        SERVER, ("server", "bytes", "seconds"), "this server gave another one a copy of the job"
+    ),
+    "copy_refused": Event(
+        SERVER, ("server",), "this server cannot give another one a copy: no memory, or no state"
+    ),
+    "copy_taken": Event(
+        SERVER, ("version",), "this server was given a copy of the job, and follows from there"
+    ),
+    "copies_differ": Event(
+        SERVER, ("server", "version", "variable"), "a copy is not the leading server's equal: it is made anew"
+    ),
     "following": Event(SERVER, ("job",), "this server executes that job's log"),
     "shard_ready": Event(SERVER, ("bytes", "variables"), "this server holds its part of the model"),
     "open_to_all": Event(

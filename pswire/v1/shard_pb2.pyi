@@ -49,6 +49,8 @@ class ReplicatePart(_message.Message):
     PIECE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     ENDING_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     message: _builtins.bytes
     """A message of psserver.replication, as JSON."""
     @_builtins.property
@@ -59,6 +61,14 @@ class ReplicatePart(_message.Message):
     def ending(self) -> Global___Shutdown:
         """The job is over."""
 
+    @_builtins.property
+    def copy(self) -> Global___CopyPiece:
+        """From the primary, for a server without a copy."""
+
+    @_builtins.property
+    def digest(self) -> Global___VersionDigest:
+        """From a follower, for the primary."""
+
     def __init__(
         self,
         *,
@@ -66,12 +76,14 @@ class ReplicatePart(_message.Message):
         piece: Global___Piece | None = ...,
         message: _builtins.bytes = ...,
         ending: Global___Shutdown | None = ...,
+        copy: Global___CopyPiece | None = ...,
+        digest: Global___VersionDigest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "digest", b"digest", "ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "digest", b"digest", "ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["greeting", "piece", "message", "ending"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["greeting", "piece", "message", "ending", "copy", "digest"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -136,6 +148,80 @@ class Piece(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Piece: _TypeAlias = Piece  # noqa: Y015
+
+@_typing.final
+class CopyPiece(_message.Message):
+    """A part of a copy of everything that the primary has executed. The parts follow one
+    another without gaps.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """The epoch in which the sender leads."""
+    at: _builtins.int
+    """How many items of the log are executed in the copy, and its bytes."""
+    bytes: _builtins.int
+    offset: _builtins.int
+    """The place of `data` in it. 0: another copy begins."""
+    data: _builtins.bytes
+    sha256: _builtins.str
+    """With the last part: the digest of the whole."""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        at: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        sha256: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "bytes", b"bytes", "data", b"data", "epoch", b"epoch", "offset", b"offset", "sha256", b"sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyPiece: _TypeAlias = CopyPiece  # noqa: Y015
+
+@_typing.final
+class VersionDigest(_message.Message):
+    """What a follower has made of a version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    incarnation: _builtins.int
+    """The follower's."""
+    version: _builtins.int
+    digest: _builtins.bytes
+    """Four bytes for each slice of the plan."""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        version: _builtins.int = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "epoch", b"epoch", "incarnation", b"incarnation", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VersionDigest: _TypeAlias = VersionDigest  # noqa: Y015
 
 @_typing.final
 class ReplicateReply(_message.Message):

@@ -7,44 +7,72 @@ from signal import SIGCONT, SIGSTOP
 import pytest
 
 from pslab.launch.status_client import StatusClient, StatusError
-from tests.cluster.cluster import Cluster, Process, entries_of, wait_until
+from tests.cluster.cluster import Cluster, entries_of, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BATCHES, GATE = 16, 8
+# A job in which two servers die has a second gate, and as many batches behind it.
+LATER, MORE = 16, 24
 
 
-def start(cluster: Cluster, policy: str, *knobs: str, replicas: int = 2) -> None:
-    """Two workers, which stand still before their step number `GATE` until there is the file `gate`."""
-    options = ("--workers", "2", "--policy", policy, "--optimizer", "adam", "--out", str(cluster.out))
-    options += tuple(f"--set=policy.{knob}" for knob in knobs)
+def options(cluster: Cluster, policy: str, *knobs: str) -> tuple[str, ...]:
+    chosen = ("--workers", "2", "--policy", policy, "--optimizer", "adam", "--out", str(cluster.out))
+    return chosen + tuple(f"--set=policy.{knob}" for knob in knobs)
+
+
+def start(
+    cluster: Cluster,
+    policy: str,
+    *knobs: str,
+    replicas: int = 2,
+    batches: int = BATCHES,
+    elements: int = 1000,
+) -> None:
+    """Two workers, which stand still before their step number `GATE` until there is the file `gate`, and before number
+    `LATER` until there is `later`."""
     cluster.start_servers(
-        3 if replicas == 2 else 1, timeout=60.0, every=(*options, "--replicas", str(replicas))
+        3 if replicas == 2 else 1,
+        timeout=60.0,
+        every=(*options(cluster, policy, *knobs), "--replicas", str(replicas)),
     )
-    gate = str(cluster.folder / "gate")
+    gates = (
+        "--gate",
+        str(GATE),
+        str(cluster.folder / "gate"),
+        "--gate",
+        str(LATER),
+        str(cluster.folder / "later"),
+    )
     for rank in range(2):
-        cluster.start_worker(
-            *("--task-index", str(rank), "--batches", str(BATCHES), "--gate", str(GATE), gate)
-        )
+        much = ("--batches", str(batches), "--elements", str(elements))
+        cluster.start_worker("--task-index", str(rank), *much, *gates)
 
 
-def started_again(cluster: Cluster) -> Process:
-    """Server 0, once the other one that leads counts on its vote."""
-    options = ("--workers", "2", "--policy", "sync", "--optimizer", "adam", "--out", str(cluster.out))
-    where = ("--ps-hosts", cluster.hosts, "--task-index", "0", "--worker-timeout", "60.0")
-    command = ("-m", "psserver", *where, *options, "--replicas", "2", "--json")
-    server = cluster.launch("server-0-again", *command)
-    client = StatusClient(cluster.addresses[1])
+def killed_and_started_again(cluster: Cluster, number: int, policy: str) -> None:
+    """Kill a server, and start it once the other one that has a copy knows."""
+    cluster.servers[number].kill()
+    wait_state(cluster, 1 - number, number, "lost")
+    where = ("--ps-hosts", cluster.hosts, "--task-index", str(number), "--worker-timeout", "60.0")
+    command = ("-m", "psserver", *where, *options(cluster, policy), "--replicas", "2", "--json")
+    cluster.servers[number].close()
+    cluster.servers[number] = cluster.launch(f"server-{number}-again", *command)
 
-    def votes() -> bool:
+
+def wait_state(cluster: Cluster, leader: int, number: int, state: str) -> None:
+    """Until the server that leads says so of another one."""
+    client = StatusClient(cluster.addresses[leader])
+
+    def found() -> bool:
         try:
-            return client.ask().servers[0].state == "votes"
+            return client.ask().servers[number].state == state
         except StatusError:
             return False
 
-    wait_until(votes, "the vote of server 0")
-    client.close()
-    return server
+    try:
+        wait_until(found, f"server {number} {state}")
+    finally:
+        client.close()
 
 
 def wait_for_the_gate(cluster: Cluster, versions: int) -> None:
@@ -60,47 +88,80 @@ def sha256(cluster: Cluster) -> str:
     return str(found["weights_sha256"])
 
 
-def end(cluster: Cluster, lost: int) -> None:
-    (cluster.folder / "gate").touch()
+def open_gates(cluster: Cluster, *names: str) -> None:
+    for name in names or ("gate", "later"):
+        (cluster.folder / name).touch()
+
+
+def end(cluster: Cluster, lost: int | None = None) -> None:
+    """Everybody but a lost server ends well."""
+    open_gates(cluster)
     assert [worker.wait_exit() for worker in cluster.workers] == [0, 0], cluster.workers[0].errors
     left = [server for number, server in enumerate(cluster.servers) if number != lost]
-    assert [server.wait_exit() for server in left] == [0, 0], [server.errors for server in left]
+    assert [server.wait_exit() for server in left] == [0] * len(left), [server.errors for server in left]
 
 
-def committed_once(cluster: Cluster) -> None:
+def committed_once(cluster: Cluster, batches: int = BATCHES) -> None:
     """Each batch of each worker counts once, and was worked on once."""
     run = cluster.checked_run()
     commits = [(entry["worker"], entry["batch"]) for entry in entries_of(run, "commit") if entry["samples"]]
-    assert sorted(commits) == [(f"w{rank}", batch) for rank in range(2) for batch in range(BATCHES)]
+    assert sorted(commits) == [(f"w{rank}", batch) for rank in range(2) for batch in range(batches)]
     assert not entries_of(run, "restore")
     for worker in cluster.workers:
-        assert worker.wait_event("finished")["steps"] == BATCHES
+        assert worker.wait_event("finished")["steps"] == batches
 
 
-def test_the_primary_is_killed_and_the_weights_are_those_of_a_run_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "alone").mkdir()
-    with Cluster(tmp_path / "alone") as cluster:
-        (cluster.folder / "gate").touch()
-        start(cluster, "sync", replicas=1)
+def undisturbed(folder: Path, elements: int, batches: int) -> str:
+    """The digest of the weights that one server makes alone."""
+    folder.mkdir()
+    with Cluster(folder) as cluster:
+        open_gates(cluster)
+        start(cluster, "sync", replicas=1, batches=batches, elements=elements)
         cluster.wait_end()
-        expected = sha256(cluster)
+        return sha256(cluster)
+
+
+@pytest.mark.parametrize("elements", [1000, 400_000])
+def test_both_copies_are_killed_one_after_the_other_and_the_weights_are_those_of_a_run_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elements: int
+) -> None:
+    expected = undisturbed(tmp_path / "alone", elements, MORE)
     monkeypatch.setenv("PS_REPLICAS", "2")
     (tmp_path / "killed").mkdir()
     with Cluster(tmp_path / "killed") as cluster:
-        start(cluster, "sync")
+        start(cluster, "sync", batches=MORE, elements=elements)
         wait_for_the_gate(cluster, GATE)
-        cluster.servers[0].kill()
-        again = started_again(cluster)
-        try:
-            end(cluster, 0)
-            assert again.wait_exit() == 0, again.errors
-        finally:
-            again.close()
+        killed_and_started_again(cluster, 0, "sync")
+        # It gets its copy while the others train.
+        open_gates(cluster, "gate")
+        wait_state(cluster, 1, 0, "in sync")
+        killed_and_started_again(cluster, 1, "sync")
+        wait_state(cluster, 0, 1, "in sync")
+        end(cluster)
         assert sha256(cluster) == expected
-        committed_once(cluster)
-        assert list(cluster.out.glob("decisions.before-epoch-*.jsonl"))
+        committed_once(cluster, MORE)
+        assert len(list(cluster.out.glob("decisions.before-epoch-*.jsonl"))) == 2
+
+
+def test_a_copy_that_stood_still_is_made_anew_and_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = undisturbed(tmp_path / "alone", 1000, MORE)
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    (tmp_path / "stopped").mkdir()
+    with Cluster(tmp_path / "stopped") as cluster:
+        start(cluster, "sync", batches=MORE)
+        wait_for_the_gate(cluster, GATE)
+        cluster.servers[1].send(SIGSTOP)
+        cluster.wait_for(lambda status: "one copy is left" in status.note, "the loss in the status")
+        open_gates(cluster, "gate")
+        wait_for_the_gate(cluster, LATER)
+        cluster.servers[1].send(SIGCONT)
+        wait_state(cluster, 0, 1, "in sync")
+        cluster.servers[0].kill()
+        end(cluster, lost=0)
+        assert sha256(cluster) == expected
+        committed_once(cluster, MORE)
 
 
 def test_the_other_copy_is_killed_and_training_goes_on(
@@ -114,7 +175,7 @@ def test_the_other_copy_is_killed_and_training_goes_on(
         assert states == ["leads", "in sync", "votes"]
         cluster.servers[1].kill()
         cluster.wait_for(lambda status: "one copy is left" in status.note, "the loss in the status")
-        end(cluster, 1)
+        end(cluster, lost=1)
         committed_once(cluster)
 
 
@@ -131,7 +192,7 @@ def test_a_primary_that_stood_still_writes_nothing_more(
         cluster.servers[0].send(SIGCONT)
         assert cluster.servers[0].wait_exit() == 5
         assert cluster.servers[0].wait_event("stopped")["reason"]
-        end(cluster, 0)
+        end(cluster, lost=0)
         committed_once(cluster)
 
 
@@ -162,6 +223,6 @@ def test_timers_go_on_with_the_server_that_takes_over(
 
         wait_until(updated, "the update that the timer makes")
         client.close()
-        end(cluster, 0)
+        end(cluster, lost=0)
         committed_once(cluster)
         assert entries_of(cluster.checked_run(), "timer")

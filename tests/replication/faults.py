@@ -104,7 +104,7 @@ FAULTS: Final = (
     ),
     fault(
         "a copy is taken before what is kept for the learner",
-        "return Progress(member, «log.executed, log.executed»)",
+        "return Progress(member, «log.executed, log.executed», copying=True)",
         "log.end, log.end",
     ),
     fault(
@@ -112,7 +112,7 @@ FAULTS: Final = (
     ),
     fault(
         "digests are not compared",
-        "return Difference(member, at) if «self._own[at] != digest» else None",
+        "return Difference(member, at, own, digest) if «own != digest» else None",
         "False",
     ),
     fault(

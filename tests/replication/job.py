@@ -323,6 +323,8 @@ class World:
         self.give(server, log, Beat())
         if log != COORDINATOR and server in self.copies[log]:
             self.report(server, log)
+        for learner in seat.watch.silent_learners(self.seats[server, log].replica, self.now):
+            self.give(server, log, Broke(learner))
         order = seat.watch.decide(self.seats[server, log].replica, self.now)
         if order is not None:
             self.give(server, log, order)

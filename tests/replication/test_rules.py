@@ -18,22 +18,26 @@ from psserver.replication import (
     restart,
     take,
 )
-from psserver.replication.copying import WINDOW
+from psserver.replication.copying import BATCH, WINDOW
 from psserver.replication.digests import MOST_WAITING, Comparison, Difference, RunningHash
 from psserver.replication.messages import (
     Activate,
     Append,
     Beat,
+    Broke,
     Executed,
+    GiveCopy,
+    Held,
     Offer,
     Persist,
     Prepare,
     Promise,
+    Propose,
     Receive,
     Send,
     Stand,
 )
-from psserver.replication.pace import LONGEST_DELAY, SHARE, Pace
+from psserver.replication.pace import LONGEST_DELAY, SHARE, Pace, Rate
 from psserver.replication.watch import ATTEMPT, HEARTBEAT, SILENCE, Watch
 
 CONFIG = first_config((0, 1))
@@ -134,6 +138,74 @@ def test_a_primary_leaves_out_a_silent_follower_and_names_a_learner() -> None:
     assert watch.decide(led, 9.0) == Stand((1,))
 
 
+def _primary_and_learner(items: int) -> tuple[Replica, Member]:
+    """A primary that leads alone, has forgotten its first items, and hears of a server without a copy."""
+    alone = Config(0, 0, (Member(0, 0),))
+    state = replace(replica(0), disk=Disk(0, alone), progress=())
+    for number in range(items):
+        state, _ = take(state, Offer(number))
+    state, _ = take(state, Executed(items))
+    state, outputs = take(state, Receive(1, Held(0, 1, 0, 0)))
+    assert GiveCopy(1, items) in outputs
+    return state, Member(1, 1)
+
+
+def test_a_learner_is_not_named_while_a_copy_is_under_way_to_it() -> None:
+    state, member = _primary_and_learner(3)
+    watch = Watch(0, 0.0)
+    watch.hear(1, Prepare(0), 1.0)
+    assert watch.decide(state, 1.0) is None
+    # It says that it is still empty, and then that it has the copy.
+    state, _ = take(state, Receive(1, Held(0, 1, 0, 0)))
+    assert watch.decide(state, 1.0) is None
+    state, _ = take(state, Receive(1, Held(0, 1, 3, 3)))
+    assert watch.decide(state, 1.0) == Stand((member.server,))
+
+
+def test_a_learner_gets_the_next_items_as_soon_as_it_has_some() -> None:
+    state, _ = _primary_and_learner(1)
+    for number in range(1, 2 * BATCH + 2):
+        state, _ = take(state, Offer(number))
+    end, sent = 1, 0
+    while end < state.log.end:
+        state, outputs = take(state, Receive(1, Held(0, 1, end, end)))
+        ((start, items),) = [(o.message.start, o.message.items) for o in outputs if isinstance(o, Send)]
+        assert start == end and len(items) <= BATCH
+        end, sent = end + len(items), sent + 1
+        # What it says again brings nothing twice.
+        assert not [o for o in take(state, Receive(1, Held(0, 1, start, start)))[1] if isinstance(o, Send)]
+    assert sent == 3
+
+
+def test_nothing_more_is_kept_for_a_silent_learner() -> None:
+    state, _ = _primary_and_learner(1)
+    state, _ = take(state, Offer(1))
+    state, _ = take(state, Executed(2))
+    assert state.log.tail == (1,)
+    watch = Watch(0, 0.0)
+    watch.hear(1, Prepare(0), 5.0)
+    assert watch.silent_learners(state, 5.5) == []
+    assert watch.silent_learners(state, 5.1 + SILENCE) == [1]
+    state, _ = take(state, Broke(1))
+    assert state.log.tail == () and state.progress == ()
+
+
+def test_a_copy_named_by_a_candidate_that_died_takes_over() -> None:
+    """Only the candidate's disk has the configuration; the copy was made equal and was not told."""
+    alone, named = Config(0, 0, (Member(0, 0),)), Config(3, 0, (Member(0, 0), Member(1, 1)))
+    state = replace(restart(1, 3, 1, True, Disk(3, alone)), synced=3)
+    watch = Watch(1, 0.0)
+    watch.hear(0, Append(alone, 0, (), 0), 1.0)
+    order = watch.decide(state, 1.1 + SILENCE)
+    assert order == Stand(())
+    state, _ = take(state, order)
+    assert state.standing is not None
+    epoch = state.standing.epoch
+    # The candidate is back, and has no copy.
+    state, outputs = take(state, Receive(0, Promise(epoch, named)))
+    assert Send(0, Propose(Config(epoch, 1, (Member(1, 1),)))) in outputs
+
+
 def test_a_heartbeat_goes_to_every_server() -> None:
     _, outputs = take(replica(0), Beat())
     assert [output.to for output in outputs if isinstance(output, Send)] == [1, 2]
@@ -170,11 +242,11 @@ def test_digests_are_compared_whichever_comes_first() -> None:
     follower, comparison = Member(1, 0), Comparison()
     assert comparison.own(1, b"a") == []
     assert comparison.theirs(follower, 1, b"a") is None
-    assert comparison.theirs(follower, 1, b"b") == Difference(follower, 1)
+    assert comparison.theirs(follower, 1, b"b") == Difference(follower, 1, b"a", b"b")
     assert comparison.theirs(follower, 2, b"c") is None
-    assert comparison.own(2, b"d") == [Difference(follower, 2)]
+    assert comparison.own(2, b"d") == [Difference(follower, 2, b"d", b"c")]
     assert comparison.theirs(follower, 3, b"x") is None
-    comparison.forget(follower)
+    comparison.keep((Member(1, 1),))
     assert comparison.own(3, b"y") == []
 
 
@@ -184,20 +256,22 @@ def test_digests_that_wait_are_bounded() -> None:
         comparison.theirs(follower, at, b"a")
     # The oldest are forgotten: nothing to compare with.
     assert comparison.own(0, b"b") == []
-    assert comparison.own(2 * MOST_WAITING - 1, b"b") == [Difference(follower, 2 * MOST_WAITING - 1)]
+    assert comparison.own(2 * MOST_WAITING - 1, b"b") == [
+        Difference(follower, 2 * MOST_WAITING - 1, b"b", b"a")
+    ]
 
 
 def test_a_copy_is_sent_at_a_bounded_rate() -> None:
-    pace = Pace(100.0, 0.0)
-    assert pace.send(50, 0.0) == 0.5
-    assert pace.send(50, 0.25) == 0.75
-    assert pace.send(100, 10.0) == 1.0
+    rate = Rate(100.0, 0.0)
+    assert rate.send(50, 0.0) == 0.5
+    assert rate.send(50, 0.25) == 0.75
+    assert rate.send(100, 10.0) == 1.0
     with pytest.raises(ValueError, match="rate"):
-        Pace(0.0, 0.0)
+        Rate(0.0, 0.0)
 
 
-def test_grants_slow_down_only_for_a_learner_that_falls_behind() -> None:
-    pace = Pace(100.0, 0.0)
+def test_the_log_slows_down_only_for_a_learner_that_falls_behind() -> None:
+    pace = Pace()
     assert pace.caught(1000, 0, 2, 0.0) == 0.0
     # 10 executed while the log grew by 5: it comes nearer.
     assert pace.caught(1005, 10, 2, 1.0) == 0.0

@@ -34,6 +34,12 @@ class Probe:
     def __init__(self, server: Server) -> None:
         self.server = server
 
+    def leave_out(self) -> None:
+        """A server with a copy hears that its copy counts no more."""
+        role = self.server._replicating
+        assert role is not None
+        self.server.owner.tell(role._copy.reset)
+
     # The shard
 
     @property

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,7 +100,7 @@ class Picture:
 class Cluster:
     """Servers 0 to n-1 of one job, in this process. `credentials`: with which it is asked."""
 
-    def __init__(self, servers: Sequence[Served], credentials: Credentials = NO_TLS) -> None:
+    def __init__(self, servers: list[Served], credentials: Credentials = NO_TLS) -> None:
         self.servers = servers
         self.hosts = ",".join(served.address for served in servers)
         self.channels = [open_channel(served.address, [], credentials) for served in servers]

@@ -84,6 +84,11 @@ class RunLog:
         """Mean loss of the newest update."""
         return self._pending.loss
 
+    @property
+    def pending(self) -> Pending:
+        """A copy of what is known of contributions without a fate."""
+        return self._pending.copy()
+
     def open(self, *, more: bool = True) -> None:
         """Open the files to append to, or new ones without `more`. Raises LogError."""
         if self._folder is not None:

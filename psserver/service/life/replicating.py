@@ -11,6 +11,7 @@ import grpc
 from psserver.replication import begin, first_config, majority, restart
 from psserver.service.errors import Refused
 from psserver.service.guard.authorization import Names
+from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import RunLog
@@ -23,11 +24,12 @@ from psserver.service.life.successor import Succession
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.net.registration import Call
-from psserver.service.replicas.copy import Copy, OtherSettingsError
+from psserver.service.replicas.copy import Copy
 from psserver.service.replicas.disk import Promises
 from psserver.service.replicas.links import Links, Listener
 from psserver.service.replicas.log import fence
 from psserver.service.replicas.payloads import ReplicatedHost
+from psserver.service.replicas.same import OtherSettingsError
 from psserver.service.replicas.shell import LOOK, Shell
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -39,6 +41,8 @@ log = logging.getLogger("ps-server")
 #: Servers with a copy, and all servers. The others vote.
 HOLDERS: Final = (0, 1)
 SERVERS: Final = 3
+# Share of the memory limit that items may take which a copy has not executed yet.
+LOG_SHARE: Final = 0.125
 # Least seconds that a server waits without hearing of a primary, and between two warnings of servers not yet there.
 LEAST_PATIENCE, WARN_EVERY = 60.0, 10.0
 
@@ -65,7 +69,12 @@ class Replicating:
         self._heard = time.monotonic()
         index, out = settings.task_index, settings.out
         listener = Listener(
-            self._receive, lambda item, body: self._shell.hold(item, body), self._broke, self._ends
+            self._receive,
+            lambda item, body: self._shell.hold(item, body),
+            self._broke,
+            self._ends,
+            lambda sender, piece: self._copy.arrives(sender, piece),
+            lambda sender, digest: self._copy.comparing.theirs(sender, digest),
         )
         self.links = Links(index, continuation.hosts, settings.job_secret, listener)
         promises, first = Promises(out, index), first_config(HOLDERS)
@@ -76,11 +85,17 @@ class Replicating:
                 lock_folder(settings)
         else:
             incarnation = former[0] + 1
-            replica = restart(index, SERVERS, incarnation, False, former[1])
+            replica = restart(index, SERVERS, incarnation, index in HOLDERS, former[1])
         promises.write(incarnation, replica.disk)
-        self._shell = Shell(
-            replica, self.links, lambda disk: promises.write(incarnation, disk), formed=former is not None
+        ledger = host.memory.ledger
+        self._shell = shell = Shell(
+            replica,
+            self.links,
+            lambda disk: promises.write(incarnation, disk),
+            formed=former is not None,
+            most=int(LOG_SHARE * ledger.limit),
         )
+        ledger.watch(lambda: shell.nbytes, lambda: [Held(MODEL, "replicated log", shell.nbytes)])
         self._copy = self._shell.machine = Copy(
             settings, host, self._shell, continuation.wake.set, self._planned
         )
@@ -127,6 +142,11 @@ class Replicating:
             found = self._over()
             if found is not None:
                 return self._stopped(*found)
+            if copy.outdated:
+                # The next server of this process begins without a copy, and gets one.
+                going.hosts = tuple(self.links.hosts)
+                going.begin_again(copy.outdated)
+                return ExitCode.UNREACHABLE
             with suppress(TimeoutError):
                 await asyncio.wait_for(going.wake.wait(), 1.0)
             going.wake.clear()
@@ -288,8 +308,10 @@ class Replicating:
                 server in members and self._shell.watch.silent(server, now)
             ):
                 state = "lost"
+            elif server in HOLDERS:
+                state = "in sync" if server in members else "learns"
             else:
-                state = "in sync" if server in members else "votes"
+                state = "votes"
             found.append(
                 pb.ServerStatus(
                     task_index=server,

@@ -75,7 +75,7 @@ class Servers:
             following = self._present.continuation
             lost, successor = following.again, following.successor
             if lost is not None and self._worth_it():
-                log.warning("%s: beginning again from what is saved", lost, extra=event("begins_again"))
+                log.warning("%s: beginning again", lost, extra=event("begins_again"))
                 self._announce("recovering", {"reason": lost})
                 code = self._run_recovering()
             elif lost is None and successor is not None:

@@ -3,12 +3,17 @@
 One log holds what the primary takes: payloads, and inputs of the coordinator. The primary decides an input at once and
 keeps the outputs back until all copies hold it; a follower decides it anew, and nothing of it leaves.
 
-wire      messages of the protocol as bytes
-disk      the promise and the configuration on the disk
-links     the streams between the servers
-shell     carries out what the protocol's state machine says, in order
-inputs    inputs of a coordinator, noted and taken again
-copy      the job on one server: as primary, or as follower
-log       the log's files at a takeover
-payloads  payloads, forwarded before their receipt
+wire       messages of the protocol as bytes
+disk       the promise and the configuration on the disk
+links      the streams between the servers
+shell      carries out what the protocol's state machine says, in order
+inputs     inputs of a coordinator, noted and taken again
+same       what all servers have in common
+transfer   a copy of everything, as bytes
+giving     a primary gives a copy
+learning   a server without one takes it up
+comparing  versions of both copies, compared
+copy       the job on one server: as primary, or as follower
+log        the log's files at a takeover
+payloads   payloads, forwarded before their receipt
 """

@@ -10,9 +10,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from psserver.coordinator import CoordinatorState
+from psserver.coordinator.state import agreement
 from psserver.optimizers import build as build_optimizer
 from psserver.receipts import new_secret
 from psserver.replication import Config
+from psserver.replication.messages import Broke, Installed
 from psserver.service.errors import Refused
 from psserver.service.job.job import Job
 from psserver.service.job.joining import JobModel
@@ -20,9 +23,14 @@ from psserver.service.job.run_log import RunLog
 from psserver.service.life.settings import ServerSettings
 from psserver.service.net.loop import settle
 from psserver.service.replicas import inputs, payloads
+from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.deciding import ReplicatedDecider
+from psserver.service.replicas.giving import Giving
+from psserver.service.replicas.learning import Arrival, pending_of, take_up
 from psserver.service.replicas.log import FollowersLog
+from psserver.service.replicas.same import check_same, described
 from psserver.service.replicas.shell import Shell
+from psserver.service.replicas.transfer import CopyError
 from pswire.logs.events import event
 from pswire.messages import specs_from_wire
 from pswire.model.plan import Plan, make_plan
@@ -38,15 +46,13 @@ _BEGINNING, _INPUTS, _PAYLOAD = b"b", b"i", b"p"
 PATIENCE: Final = 3600.0
 
 
-class OtherSettingsError(Exception):
-    """This server was started with other options than the primary."""
-
-
 class Copy:
     """What the log of the job is for, on a server that has a copy. The loop's thread owns it.
 
-    `job`: None before the log has begun. `leads`: whether this server takes inputs. `epoch`: in which it does.
-    `changed`: called when it leads, or leads no more; `deposed`: in which epoch another server began to lead.
+    `job`: None before the log has begun, or a copy has come. `leads`: whether this server takes inputs. `epoch`: in
+    which it does. `changed`: called when it leads, or leads no more; `deposed`: in which epoch another server began to
+    lead; `outdated`: why what this server has counts no more, so that it begins again with a copy. `comparing`: its
+    versions with the other copy's.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class Copy:
         self._changed, self._announce = changed, announce
         self.job: Job | None = None
         self.leads, self.epoch, self.deposed = False, 0, 0
+        self.outdated = ""
         self.failure: Exception | None = None
         # How many items are executed here, and how many may be.
         self._executed = self._upto = 0
@@ -70,6 +77,9 @@ class Copy:
         self._activated: Config | None = None
         self._more = asyncio.Event()
         self._decider: ReplicatedDecider | None = None
+        self._arrival = Arrival(host.memory.ledger)
+        self._giving = Giving(shell.links.links, described(settings), lambda to: shell.give(Broke(to)))
+        self.comparing = Comparing(host, shell)
         host.stable = self.stable
         host.pushes = payloads.ForwardedPushes(host, lambda: self.leads, self._forward)
 
@@ -123,9 +133,11 @@ class Copy:
         self._shell.executed(self._executed)
         while self._waiting and self._waiting[0][0] <= self._executed:
             settle(self._waiting.popleft()[1])
+        self._attempt()
 
     def activated(self, config: Config) -> None:
         """This server is the primary of an epoch, once it has executed what the log has."""
+        self.comparing.activated(config)
         if self.leads:
             self.epoch = config.epoch
             return
@@ -144,12 +156,70 @@ class Copy:
             self._changed()
 
     def give_copy(self, to: int) -> None:
-        """Leave a learner without a copy: it votes."""
+        """Give a learner a copy, as soon as everything that is decided here is stable."""
+        self._giving.want(to)
+        self._attempt()
+
+    def broke(self, server: int) -> None:
+        """A stream from or to a server broke, or it is silent."""
+        self._giving.stop(server)
+
+    def _attempt(self) -> None:
+        if self.leads and self.job is not None and not self._held:
+            self._giving.attempt(self.job, self._executed, self.epoch)
 
     def reset(self) -> None:
-        """This copy differs from the primary's, or was left out."""
-        self.deposed = max(1, self._shell.replica.disk.promised)
+        """This copy differs from the primary's."""
+        self._begin_again("this copy is not the primary's equal")
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = self.failure or error
         self._changed()
+
+    def _begin_again(self, why: str) -> None:
+        self.outdated = self.outdated or why
+        self._changed()
+
+    # Learning
+
+    def arrives(self, sender: int, piece: shard_pb2.CopyPiece) -> None:
+        """Take a piece of a copy, if this server needs one. Raises Refused for a piece that does not follow."""
+        replica = self._shell.replica
+        needed = not self.leads and not replica.in_sync(replica.disk.config) and piece.at > replica.log.stable
+        follows = sender == self._shell.watch.primary and piece.epoch == replica.synced
+        if not needed or not follows or self._arrival.here:
+            return
+        if self.job is not None:
+            self._begin_again("this copy was left out, and its primary has forgotten what it lacks")
+            return
+        try:
+            self._arrival.take(piece)
+        except CopyError as error:
+            self._fail(error)
+        if self._arrival.here:
+            self._more.set()
+
+    async def _learn(self) -> None:
+        """Take up the copy that is here."""
+        whole = await self._host.heavy.on_pool(self._arrival.read)
+        about = whole.about
+        state = CoordinatorState.from_json(about["coordinator"])
+        agreement.check(state)
+        self._begin_following(
+            about["job"],
+            about["secret"],
+            about["began"],
+            about["settings"],
+            FollowersLog(self._settings.rescue, state.entries, state.version, pending_of(about)),
+        )
+        assert self.job is not None
+        await take_up(whole, state, self.job, self._configure)
+        self._arrival.end()
+        self.comparing.begin(state.version)
+        self._executed = self._upto = whole.at
+        fields = event("copy_taken", version=state.version)
+        log.info("has a copy of version %d, and follows from there", state.version, extra=fields)
+        self._shell.give(Installed(whole.at))
 
     # Following
 
@@ -159,6 +229,8 @@ class Copy:
             while not self.leads:
                 await self._more.wait()
                 self._more.clear()
+                if self._arrival.here:
+                    await self._learn()
                 while self._executed < self._upto:
                     held = self._shell.replica.log
                     await self._take_again(self._shell.bodies[held.tail[self._executed - held.first]])
@@ -168,8 +240,7 @@ class Copy:
                     self._succeed(self._activated)
         except Exception as error:
             log.exception("this copy cannot go on", extra=event("replica_failed"))
-            self.failure = error
-            self._changed()
+            self._fail(error)
 
     async def _take_again(self, body: bytes) -> None:
         kind, rest = body[:1], body[1:]
@@ -191,15 +262,16 @@ class Copy:
 
     def _follow_beginning(self, data: bytes) -> None:
         found = json.loads(data)
-        own = described(self._settings)
-        if own != found["settings"]:
-            raise OtherSettingsError(
-                f"expected the options of the primary, {found['settings']}, got {own}: start all servers of a job with "
-                "replicas with the same options"
-            )
-        settings = replace(self._settings, terms=replace(self._settings.terms, job=found["job"]))
         run_log = FollowersLog(self._settings.rescue)
-        self._make(settings, run_log, bytes.fromhex(found["secret"]), found["began"])
+        self._begin_following(found["job"], found["secret"], found["began"], found["settings"], run_log)
+
+    def _begin_following(
+        self, job: str, secret: str, began: float, settings: str, run_log: FollowersLog
+    ) -> None:
+        """Make the job that another server leads. Raises OtherSettingsError."""
+        check_same(self._settings, settings)
+        named = replace(self._settings, terms=replace(self._settings.terms, job=job))
+        self._make(named, run_log, bytes.fromhex(secret), began)
         self._host.orders.unread_goes = True
 
     def _configure(self, message: shard_pb2.Configure) -> None:
@@ -207,12 +279,12 @@ class Copy:
         assert job is not None
         plan = make_plan(specs_from_wire(message.variables), 1, tables_from_text(message.tables))
         optimizer = build_optimizer(json.loads(message.optimizer))
-        agreement = job.agreement
+        known = job.agreement
         try:
             JobModel(job.decider, self._announce).hold(plan, optimizer, deltas_numbered(message.deltas))
         except Refused as refused:
             raise RuntimeError(refused.message) from refused
-        agreement.plan, agreement.optimizer = plan, optimizer
+        known.plan, known.optimizer = plan, optimizer
         job.decider.assurance.optimizer = optimizer
 
     def _succeed(self, config: Config) -> None:
@@ -243,15 +315,9 @@ class Copy:
         )
         assert isinstance(job.decider, ReplicatedDecider)
         self._decider = job.decider
+        self._decider.made = self.comparing.made
         self._host.open(settings.terms.job, secret)
         return job
 
     def _hold(self, calls: bytes, release: Callable[[], None]) -> None:
         self._offer(_INPUTS + calls, release)
-
-
-def described(settings: ServerSettings) -> str:
-    """Return what must be the same on all servers, as text."""
-    terms, policy = settings.terms, settings.policy
-    shown = {name: getattr(terms, name) for name in terms.__match_args__ if name != "job"}
-    return json.dumps({"terms": shown, "policy": [policy.name, policy.knobs]}, default=str, sort_keys=True)

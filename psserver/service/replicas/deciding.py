@@ -42,6 +42,10 @@ class ReplicatedDecider(Decider):
         self._stopped: Stopped | None = None
         # The newest answer of this server's shard to a trial: number, whether finite, the largest magnitude.
         self._answer: tuple[int, bool, float] | None = None
+        # The model, once a worker has named it.
+        self.model: shard_pb2.Configure | None = None
+        # Called with the newest version and the number of entries sent, behind each input.
+        self.made: Callable[[int, int], object] = lambda version, entries: None
         super().__init__(*given)
 
     def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
@@ -93,6 +97,10 @@ class ReplicatedDecider(Decider):
         else:
             release()
 
+    def _carry_out(self, outputs: list[Output], version: int) -> None:
+        super()._carry_out(outputs, version)
+        self.made(version, self.routes.sent)
+
     def _release(self, outputs: list[Output], version: int, stopped: Stopped | None, over: bool) -> None:
         """All copies hold the input: let its outputs go."""
         if self.failure is not None:
@@ -120,6 +128,7 @@ class ReplicatedDecider(Decider):
 
     def configure(self, message: shard_pb2.Configure) -> None:
         """Have the copies take the model again, behind what the log has."""
+        self.model = message
         if self.coordinator.notes is not None:
             model = base64.b64encode(message.SerializeToString()).decode()
             self.coordinator.notes.append(Call("configure", [model], {}))
@@ -136,7 +145,8 @@ class ReplicatedDecider(Decider):
         """Decide what the primary has decided."""
         for call in calls:
             if call.name == "configure":
-                configure(shard_pb2.Configure.FromString(base64.b64decode(call.given[0])))
+                self.model = shard_pb2.Configure.FromString(base64.b64decode(call.given[0]))
+                configure(self.model)
         rest = [call for call in calls if call.name != "configure"]
         self.opened = self.opened or any(call.name == "opening" for call in rest)
         super().step(lambda: inputs.take(self.coordinator, rest))

@@ -8,38 +8,40 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 
 from psserver.replication.messages import Item, Message
 from psserver.service.errors import invalid, precondition
+from psserver.service.net.loop import settle
 from psserver.service.net.registration import Call, bounded, parsed
 from psserver.service.replicas import wire
 from pswire.addresses import Address, parse_address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.security.credentials import Credentials
-from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.connecting import open_aio_channel
 from pswire.transport.failures import CallEnding, may_pass, reason
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
-#: Bytes of one piece of an item, and of the parts of one message, beyond which another one begins.
-PIECE: Final = 2 << 20
 #: Seconds between two attempts to reach a server; that the last words may take.
 PAUSE, FAREWELL = 0.1, 2.0
 
 
 class Listener(NamedTuple):
-    """Who is told what comes in: a message, with the items that came before it; a broken stream; the job's end."""
+    """Who is told what comes in: a message, with the items that came before it; a broken stream; the job's end; a
+    piece of a copy; a follower's digest of a version."""
 
     receive: Callable[[int, Message], None]
     hold: Callable[[Item, bytes], None]
     broke: Callable[[int], None]
     ends: Callable[[int, ExitCode, str], None]
+    copy: Callable[[int, shard_pb2.CopyPiece], None]
+    digest: Callable[[int, shard_pb2.VersionDigest], None]
 
 
 def greeting_proof(secret: bytes, sender: int, receiver: int) -> bytes:
@@ -60,6 +62,8 @@ class Link:
         self._greet, self._address = greet, address
         self._parts: list[shard_pb2.ReplicatePart] = []
         self._filled = asyncio.Event()
+        # Those who wait until the parts are written.
+        self._writing: list[asyncio.Future[None]] = []
         # Items that this stream has carried, so that a repeated message does not carry them again.
         self._carried: set[Item] = set()
         self._last = False
@@ -71,9 +75,24 @@ class Link:
         for item, body in items:
             if item not in self._carried:
                 self._carried.add(item)
-                self._parts += _pieces(item, body)
+                self._parts += wire.pieces(item, body)
         self._parts.append(shard_pb2.ReplicatePart(message=wire.encode(message)))
         self._filled.set()
+
+    def put(self, part: shard_pb2.ReplicatePart) -> None:
+        """Send something that may be lost."""
+        if self.up:
+            self._parts.append(part)
+            self._filled.set()
+
+    async def carry(self, part: shard_pb2.ReplicatePart) -> bool:
+        """Send one of many parts, and wait until it is on its way. Returns False if the stream broke."""
+        if self.up:
+            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._writing.append(written)
+            self.put(part)
+            await written
+        return self.up
 
     def forget(self, item: Item) -> None:
         self._carried.discard(item)
@@ -103,6 +122,7 @@ class Link:
                     broke(self.server)
                 self._parts.clear()
                 self._carried.clear()
+                self._written(self._writing)
                 await channel.close()
             if not self._last:
                 await asyncio.sleep(PAUSE)
@@ -138,11 +158,18 @@ class Link:
             await self._filled.wait()
             self._filled.clear()
             parts, self._parts = self._parts, []
-            for request in _requests(parts):
+            writing = list(self._writing)
+            for request in wire.requests(parts):
                 await call.write(request)
+            self._written(writing)
             if self._last and not self._parts:
                 await call.done_writing()
                 return
+
+    def _written(self, writing: list[asyncio.Future[None]]) -> None:
+        self._writing = [each for each in self._writing if each not in writing]
+        for each in writing:
+            settle(each)
 
 
 class Links:
@@ -248,8 +275,12 @@ class Links:
                 except ValueError as error:
                     raise invalid(f"expected an exit code, got {part.ending.exit_code}") from error
                 self._listener.ends(sender, code, part.ending.reason)
+            case "copy":
+                self._listener.copy(sender, part.copy)
+            case "digest":
+                self._listener.digest(sender, part.digest)
             case other:
-                raise invalid(f"expected a piece, a message or an ending, got {other}")
+                raise invalid(f"expected a piece, a message, an ending, a copy or a digest, got {other}")
 
 
 class NoReplicas:
@@ -265,37 +296,6 @@ class NoReplicas:
         )
 
 
-def _options(timeout: float) -> Any:
-    return CHANNEL_OPTIONS(timeout)
-
-
-def _pieces(item: Item, body: bytes) -> list[shard_pb2.ReplicatePart]:
-    assert isinstance(item, tuple), "an item's name is an epoch and a number"
-    epoch, number = item
-    view = memoryview(body)
-    ends = range(0, max(len(body), 1), PIECE)
-    return [
-        shard_pb2.ReplicatePart(
-            piece=shard_pb2.Piece(
-                epoch=epoch,
-                number=number,
-                data=bytes(view[start : start + PIECE]),
-                last=start + PIECE >= len(body),
-            )
-        )
-        for start in ends
-    ]
-
-
-def _requests(parts: list[shard_pb2.ReplicatePart]) -> Iterable[shard_pb2.ReplicateRequest]:
-    """Yield the parts in messages of bounded size."""
-    request, size = shard_pb2.ReplicateRequest(), 0
-    for part in parts:
-        nbytes = part.ByteSize()
-        if size and (size + nbytes > PIECE + (1 << 20) or len(request.parts) >= 4096):
-            yield request
-            request, size = shard_pb2.ReplicateRequest(), 0
-        request.parts.append(part)
-        size += nbytes
-    if size:
-        yield request
+def _options(timeout: float) -> Options:
+    """Each attempt is one of its own: no pause delays it that other channels to the address have earned."""
+    return [*CHANNEL_OPTIONS(timeout), ("grpc.use_local_subchannel_pool", 1)]

@@ -14,6 +14,7 @@ from psserver.checkpoint.disk import RealDisk
 from psserver.service.job.log_file import Check, Fence, JsonLines, LogError
 from psserver.service.job.run_log import DECISIONS, METRICS, RunLog
 from psserver.service.replicas.disk import FOLDER
+from pswire.decisions.counting import Pending
 
 #: The file in `FOLDER` that each primary replaces when it begins to lead.
 LEADER: Final = "leader"
@@ -24,8 +25,8 @@ KEPT: Final = 65536
 class KeptLines:
     """What a follower would have written."""
 
-    def __init__(self) -> None:
-        self.taken = 0
+    def __init__(self, taken: int = 0) -> None:
+        self.taken = taken
         self._lines: deque[Callable[[], str]] = deque(maxlen=KEPT)
 
     def take(self, line: Callable[[], str]) -> None:
@@ -52,11 +53,18 @@ class KeptLines:
 
 
 class FollowersLog(RunLog):
-    """The run log of a copy: it remembers its newest lines until `succeed`."""
+    """The run log of a copy: it remembers its newest lines until `succeed`.
 
-    def __init__(self, rescue: Path | None) -> None:
+    `entries`, `version`, `pending`: what the log had before the first line that this copy sees.
+    """
+
+    def __init__(
+        self, rescue: Path | None, entries: int = 0, version: int = 0, pending: Pending | None = None
+    ) -> None:
         super().__init__(None, rescue=rescue)
-        self._kept = KeptLines(), KeptLines()
+        self._pending = pending or Pending()
+        # Each version has a line of its own among the metrics.
+        self._kept = KeptLines(entries), KeptLines(version)
         # Those remember in the files' place.
         self._decisions, self._metrics = self._kept  # type: ignore[assignment]
 

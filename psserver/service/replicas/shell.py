@@ -1,5 +1,6 @@
 """Carries out what the protocol's state machine says: outputs in order, the disk before all that follows."""
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -28,7 +29,8 @@ from psserver.replication.messages import (
     StepDown,
     Sync,
 )
-from psserver.replication.watch import HEARTBEAT, Watch
+from psserver.replication.pace import Pace
+from psserver.replication.watch import HEARTBEAT, NEAR, Watch
 from psserver.service.replicas.links import Links
 from pswire.logs.events import event
 
@@ -36,6 +38,8 @@ log = logging.getLogger("ps-server")
 
 #: Seconds between two looks at who is silent.
 LOOK: Final = 0.05
+#: Bytes of items that the log keeps, unless it is told another number.
+MOST: Final = 1 << 30
 
 
 class Machine(Protocol):
@@ -49,6 +53,8 @@ class Machine(Protocol):
 
     def give_copy(self, to: int) -> None: ...
 
+    def broke(self, server: int) -> None: ...
+
     def reset(self) -> None: ...
 
 
@@ -56,23 +62,29 @@ class Shell:
     """One server's part in the log, with its links and its disk. The loop's thread owns it.
 
     `keep`: puts a promise on the disk. `machine` is set before the first input. `formed`: whether all servers were met,
-    so that whoever is silent is lost, and not just late to start.
+    so that whoever is silent is lost, and not just late to start. `most`: bytes of items beyond which the log takes no
+    more of them before the copies have executed some. `delay`: seconds between two items that it takes, for a learner.
     """
 
     machine: Machine
 
-    def __init__(self, replica: Replica, links: Links, keep: Callable[[Disk], None], *, formed: bool) -> None:
+    def __init__(
+        self, replica: Replica, links: Links, keep: Callable[[Disk], None], *, formed: bool, most: int = MOST
+    ) -> None:
         self.replica, self.links, self.formed = replica, links, formed
         self.watch = Watch(replica.server, time.monotonic())
-        # What items of the log consist of.
+        # What items of the log consist of, and their bytes.
         self.bodies: dict[Item, bytes] = {}
-        self._keep = keep
+        self.nbytes = 0
+        self._keep, self._most = keep, most
         self._inputs: deque[Input] = deque()
         self._busy = False
         # Items that the log does not take yet.
         self._offers: deque[tuple[Item, bytes]] = deque()
         self._offered = 0
         self._beaten = 0.0
+        # A learner that falls behind: seconds between two items that are taken, and when the next one may be.
+        self._pace, self.delay, self._free_at, self._waits = Pace(), 0.0, 0.0, False
 
     def offer(self, body: bytes) -> None:
         """Have the log take an item, as soon as this server leads and has room. The order of calls is the log's."""
@@ -94,13 +106,23 @@ class Shell:
             # What the log had before. What it does not take because of a gap comes again, without its body.
             start = message.start if isinstance(message, Append) else message.first
             for item in message.items[: max(0, self.replica.log.first - start)]:
-                self.bodies.pop(item, None)
+                self._drop(item)
 
     def hold(self, item: Item, body: bytes) -> None:
+        """Keep what an item consists of until all copies have executed it."""
+        self._drop(item)
         self.bodies[item] = body
+        self.nbytes += len(body)
+
+    def _drop(self, item: Item) -> None:
+        self.nbytes -= len(self.bodies.pop(item, b""))
 
     def broke(self, server: int) -> None:
         self.watch.broke(server)
+        self._forget_learner(server)
+
+    def _forget_learner(self, server: int) -> None:
+        self.machine.broke(server)
         self.give(Broke(server))
 
     def tick(self) -> None:
@@ -113,9 +135,21 @@ class Shell:
             self.formed = self.links.met.issuperset(self.links.links)
             self.watch = Watch(self.replica.server, now) if not self.formed else self.watch
             return
+        for learner in self.watch.silent_learners(self.replica, now):
+            self._forget_learner(learner)
+        self._slow_down(now)
         order = self.watch.decide(self.replica, now)
         if order is not None:
             self.give(order)
+
+    def _slow_down(self, now: float) -> None:
+        """Let the log take items no faster than a learner can, if it falls behind."""
+        replica, members = self.replica, self.replica.disk.config.members
+        learners = [each for each in replica.progress if each.member not in members and not each.copying]
+        if not replica.leads or not learners:
+            self._pace, self.delay = Pace(), 0.0
+            return
+        self.delay = max(self._pace.caught(replica.log.end, each.executed, NEAR, now) for each in learners)
 
     def beat(self) -> None:
         """Send the heartbeat; a primary's says to every server who leads."""
@@ -132,7 +166,7 @@ class Shell:
                 for output in outputs:
                     self._carry_out(output)
                 for item in before.tail[: self.replica.log.first - before.first]:
-                    self.bodies.pop(item, None)
+                    self._drop(item)
                     self.links.forget(item)
         finally:
             self._busy = False
@@ -140,11 +174,30 @@ class Shell:
     def _next(self) -> Input | None:
         if self._inputs:
             return self._inputs.popleft()
-        replica = self.replica
-        if self._offers and replica.leads and not replica.sealed and len(replica.log.tail) < WINDOW:
-            item, self.bodies[item] = self._offers.popleft()
-            return Offer(item)
-        return None
+        if not self._offers or not self._takes():
+            return None
+        item, body = self._offers.popleft()
+        self.hold(item, body)
+        return Offer(item)
+
+    def _takes(self) -> bool:
+        """Return whether the log takes an item now. If it may take one later without another input, that is tried."""
+        replica, tail = self.replica, self.replica.log.tail
+        if not replica.leads or replica.sealed or len(tail) >= WINDOW or (tail and self.nbytes >= self._most):
+            return False
+        if self.delay:
+            now = time.monotonic()
+            if now < self._free_at:
+                if not self._waits:
+                    self._waits = True
+                    asyncio.get_running_loop().call_later(self._free_at - now, self._look_again)
+                return False
+            self._free_at = now + self.delay
+        return True
+
+    def _look_again(self) -> None:
+        self._waits = False
+        self._run()
 
     def _carry_out(self, output: Output) -> None:
         match output:

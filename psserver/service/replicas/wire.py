@@ -1,6 +1,7 @@
-"""Messages of `psserver.replication` as bytes: JSON lists that begin with the name of a class."""
+"""What servers with replicas tell each other, as bytes: messages are JSON lists that begin with the name of a class."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from psserver.replication.messages import (
     Append,
     Expel,
     Held,
+    Item,
     Message,
     Prepare,
     Promise,
@@ -19,6 +21,10 @@ from psserver.replication.messages import (
     Synced,
 )
 from psserver.service.errors import invalid
+from pswire.v1 import shard_pb2
+
+#: Bytes of one piece of an item, and of the parts of one message, beyond which another one begins.
+PIECE: Final = 2 << 20
 
 _MESSAGES: Final = (Prepare, Promise, Sync, Synced, Propose, Accepted, Refuse, Append, Held, Expel)
 _KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in (*_MESSAGES, Config, Member)}
@@ -63,3 +69,36 @@ def _typed(field: Any, value: Any) -> Any:
     if not isinstance(value, expected):
         raise TypeError(f"{field.name}: expected {expected.__name__}, got {value!r}")
     return value
+
+
+def pieces(item: Item, body: bytes) -> list[shard_pb2.ReplicatePart]:
+    """Return an item of the log in pieces, in order."""
+    assert isinstance(item, tuple), "an item's name is an epoch and a number"
+    epoch, number = item
+    view = memoryview(body)
+    ends = range(0, max(len(body), 1), PIECE)
+    return [
+        shard_pb2.ReplicatePart(
+            piece=shard_pb2.Piece(
+                epoch=epoch,
+                number=number,
+                data=bytes(view[start : start + PIECE]),
+                last=start + PIECE >= len(body),
+            )
+        )
+        for start in ends
+    ]
+
+
+def requests(parts: list[shard_pb2.ReplicatePart]) -> Iterable[shard_pb2.ReplicateRequest]:
+    """Yield the parts in messages of bounded size."""
+    request, size = shard_pb2.ReplicateRequest(), 0
+    for part in parts:
+        nbytes = part.ByteSize()
+        if size and (size + nbytes > PIECE + (1 << 20) or len(request.parts) >= 4096):
+            yield request
+            request, size = shard_pb2.ReplicateRequest(), 0
+        request.parts.append(part)
+        size += nbytes
+    if size:
+        yield request

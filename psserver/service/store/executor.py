@@ -88,7 +88,8 @@ class Executor:
         # Called with each order to save and its index; returns whether the shard is being copied beside the loop.
         # Nothing may write to it until `copied` is called.
         self.save: Callable[[int, Shard], bool] = lambda _, __: False
-        self._copying = False
+        # How many copies are being made beside the loop.
+        self._copying = 0
         # Nobody reads here: versions that are pinned for readers go when an update needs their buffer.
         self.unread_goes = False
         # An order waits for that copy.
@@ -164,7 +165,7 @@ class Executor:
 
     def _executed_rare(self, index: int, order: Order, shard: Shard) -> None:
         if isinstance(order, Save):
-            self._copying = self.save(index, shard)
+            self._copying += self.save(index, shard)
             return
         if isinstance(order, Install):
             self.installed(shard)
@@ -223,10 +224,14 @@ class Executor:
         self._owner.loop.call_soon(asked.answer, found[0])
         return True
 
+    def hold_writes(self) -> None:
+        """Let nothing write to the shard until `copied` is called. Call it between two orders."""
+        self._copying += 1
+
     def copied(self) -> None:
-        """The shard has been copied: its arrays may be written to again."""
-        self._copying = False
-        if self._waits_for_copy:
+        """A copy of the shard is made: its arrays may be written to again, once that is the last."""
+        self._copying -= 1
+        if self._waits_for_copy and not self._copying:
             self._busy = self._waits_for_copy = False
             self.execute_submitted()
 

@@ -138,6 +138,10 @@ class ShardHost:
         assert self.state.shard is not None
         self.state.shard.restore(state)
         self.saver.prepare(self.state.shard, state)
+        self.go_on(entries)
+
+    def go_on(self, entries: int) -> None:
+        """Continue behind so many log entries, which are executed."""
         self.state.executed = entries
         # Former members must join anew.
         self.state.changes.notify()

@@ -1,0 +1,89 @@
+"""Divergence of the two copies of the weights, noticed: digests of each so many versions are compared."""
+
+import logging
+from typing import Final
+
+import numpy as np
+
+from psserver.replication import Config, Member
+from psserver.replication.digests import Comparison, Difference
+from psserver.replication.messages import Differs
+from psserver.service.replicas.shell import Shell
+from psserver.service.replicas.transfer import digest_of, first_difference
+from psserver.service.store.executor import Question
+from psserver.service.store.host import ShardHost
+from psserver.shard import Shard
+from pswire.logs.events import event
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+#: One version in so many is compared: a pass over the weights takes a few of an update's.
+EVERY: Final = 100
+
+
+class Comparing:
+    """What this server's copy is made of, beside the other one's. The loop's thread owns it.
+
+    A primary compares; any other server sends it its digests. `every`: so many versions apart.
+    """
+
+    def __init__(self, host: ShardHost, shell: Shell, every: int = EVERY) -> None:
+        self._host, self._shell, self._every = host, shell, every
+        self._comparison = Comparison()
+        # The newest version met.
+        self._version = 0
+
+    def begin(self, version: int) -> None:
+        """Go on behind that version."""
+        self._version = version
+
+    def made(self, version: int, entries: int) -> None:
+        """Compute a digest of the newest version, behind the first `entries` entries, if one is due."""
+        before, self._version = self._version, version
+        if version // self._every > before // self._every:
+            ask = Question(
+                lambda shard: shard.layout.nbytes, _digest, lambda found: self._own(version, found)
+            )
+            self._host.orders.submit([(entries, ask)])
+
+    def _own(self, version: int, digest: bytes) -> None:
+        replica, links, primary = self._shell.replica, self._shell.links.links, self._shell.watch.primary
+        if replica.leads:
+            for each in self._comparison.own(version, digest):
+                self._differ(each)
+        elif primary in links and replica.synced >= 0:
+            found = shard_pb2.VersionDigest(
+                epoch=replica.synced, incarnation=replica.incarnation, version=version, digest=digest
+            )
+            links[primary].put(shard_pb2.ReplicatePart(digest=found))
+
+    def theirs(self, sender: int, told: shard_pb2.VersionDigest) -> None:
+        """Take a follower's digest."""
+        replica, member = self._shell.replica, Member(sender, told.incarnation)
+        if replica.leads and told.epoch == replica.synced and member in replica.disk.config.members:
+            found = self._comparison.theirs(member, told.version, told.digest)
+            if found is not None:
+                self._differ(found)
+
+    def activated(self, config: Config) -> None:
+        """Forget copies that are none any more."""
+        self._comparison.keep(config.members)
+
+    def _differ(self, found: Difference) -> None:
+        shard, server = self._host.state.shard, found.member.server
+        assert shard is not None
+        variable = first_difference(shard, found.own, found.theirs)
+        fields = event("copies_differ", server=server, version=found.at, variable=variable)
+        log.error(
+            "server %d's version %d is not this server's: it differs in %s first; that copy counts no more, and is "
+            "made anew",
+            *(server, found.at, variable),
+            extra=fields,
+        )
+        self._shell.give(Differs(found.member))
+
+
+def _digest(shard: Shard) -> bytes:
+    newest = shard.arena.values(shard.version)
+    return digest_of(shard, np.empty(0, np.float32) if newest is None else newest)

@@ -1,0 +1,190 @@
+"""A primary gives a copy of everything to a server that has none, while training goes on."""
+
+import asyncio
+import base64
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from psserver.replication.pace import Rate
+from psserver.service.guard.ledger import MODEL
+from psserver.service.job.job import Job
+from psserver.service.net.loop import LARGE_PASS, settle
+from psserver.service.replicas.deciding import ReplicatedDecider
+from psserver.service.replicas.links import Link
+from psserver.service.replicas.transfer import RATE, CopyError, Whole, digest_of
+from psserver.service.store.executor import Question
+from psserver.shard import Shard, ShardState, copied
+from pswire.decisions.counting import Pending
+from pswire.logs.events import event
+from pswire.records import StateError
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+# Kind of memory of a copy under way.
+KIND = "copy for a server"
+
+
+class Capture:
+    """The state of a job's shard behind the orders submitted so far, and the memory of a copy of it.
+
+    Nothing writes to the shard from then on until `copy` has ended. `close` ends it at any time, and frees the memory.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._host, self._held, self._closed = job.host, False, False
+        self._nbytes, self._refusal = 0, ""
+        self._state: ShardState | None = None
+        self._shard = job.host.state.shard
+        self._looked: asyncio.Future[None] = self._host.owner.loop.create_future()
+        if self._shard is None:
+            settle(self._looked)
+            return
+        ask = Question(lambda _: 0, self._look, lambda _: settle(self._looked))
+        self._host.orders.submit([(job.routes.sent, ask)])
+        self._host.orders.execute_submitted()
+
+    def _look(self, shard: Shard) -> None:
+        if self._closed:
+            return
+        state = shard.views()
+        self._refusal = self._host.memory.ledger.take(MODEL, KIND, state.nbytes) or ""
+        if not self._refusal:
+            self._state, self._nbytes, self._held = state, state.nbytes, True
+            self._host.orders.hold_writes()
+
+    async def copy(self) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """Return what there is to know about the shard, and its arrays; nothing if there is none.
+
+        Raises CopyError if memory has no room.
+        """
+        await self._looked
+        if self._refusal:
+            raise CopyError(self._refusal)
+        state, shard = self._state, self._shard
+        if state is None or shard is None:
+            return {}, {}
+
+        def copy() -> tuple[ShardState, bytes]:
+            made = copied(state)
+            newest = made.arrays.get(f"version/{state.facts.version}")
+            return made, b"" if newest is None else digest_of(shard, newest)
+
+        try:
+            small = state.nbytes <= LARGE_PASS
+            made, digest = copy() if small else await self._host.heavy.on_pool(copy)
+        finally:
+            self._release()
+        return {"shard": made.to_json(), "digest": digest.hex()}, made.arrays
+
+    def _release(self) -> None:
+        if self._held:
+            self._held = False
+            self._host.orders.copied()
+
+    def close(self) -> None:
+        self._closed = True
+        self._release()
+        self._host.memory.ledger.give(MODEL, KIND, self._nbytes)
+        self._nbytes = 0
+
+
+class Giving:
+    """The copy that this server gives to another one. The loop's thread owns it.
+
+    `settings`: what must be the same on all servers. `refused`: called with the learner if there can be no copy now.
+    """
+
+    def __init__(self, links: Mapping[int, Link], settings: str, refused: Callable[[int], object]) -> None:
+        self._links, self._settings, self._refused = links, settings, refused
+        # Who is to get a copy; and who gets one.
+        self._wanted: int | None = None
+        self._to: int | None = None
+        self._task: asyncio.Task[None] | None = None
+        # The last reason against a copy, which is not repeated.
+        self._said = ""
+
+    def want(self, to: int) -> None:
+        """Begin a copy for that server at the next `attempt`, in place of one under way."""
+        self.stop(to)
+        self._wanted = to
+
+    def stop(self, to: int) -> None:
+        """End the copy that is under way to that server."""
+        if self._wanted == to:
+            self._wanted = None
+        if self._to == to and self._task is not None:
+            self._task.cancel()
+
+    def attempt(self, job: Job, at: int, epoch: int) -> None:
+        """Begin the copy that is wanted. Call it between two inputs, when the first `at` items are executed and nothing
+        else is decided."""
+        decider, to = job.decider, self._wanted
+        assert isinstance(decider, ReplicatedDecider)
+        if to is None or not decider.routes.sent or (self._task is not None and not self._task.done()):
+            return
+        coordinator = decider.coordinator
+        if coordinator.trying or coordinator.notes:
+            # It is in the middle of something.
+            return
+        self._wanted, self._to = None, to
+        try:
+            about = _about(job, decider, self._settings)
+        except StateError as error:
+            self._refuse(to, str(error))
+            return
+        capture = Capture(job)
+        self._task = asyncio.ensure_future(self._give(to, at, epoch, about, capture))
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            capture.close()
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self._refuse(to, str(error))
+
+        self._task.add_done_callback(ended)
+
+    def _refuse(self, to: int, reason: str) -> None:
+        if reason != self._said:
+            self._said = reason
+            fields = event("copy_refused", server=to)
+            log.error(
+                "server %d gets no copy, so one more loss would end the job: %s", to, reason, extra=fields
+            )
+        self._refused(to)
+
+    async def _give(self, to: int, at: int, epoch: int, about: dict[str, Any], capture: Capture) -> None:
+        link, rate, began = self._links[to], Rate(RATE, time.monotonic()), time.monotonic()
+        shard, arrays = await capture.copy()
+        nbytes = 0
+        for piece in Whole(at, {**about, **shard}, arrays).pieces(epoch):
+            await asyncio.sleep(rate.send(len(piece.data), time.monotonic()))
+            if not await link.carry(shard_pb2.ReplicatePart(copy=piece)):
+                return
+            nbytes += len(piece.data)
+        took = time.monotonic() - began
+        fields = event("copy_given", server=to, bytes=nbytes, seconds=took)
+        log.info("server %d was given a copy: %d bytes in %.1f s", to, nbytes, took, extra=fields)
+
+
+def _about(job: Job, decider: ReplicatedDecider, settings: str) -> dict[str, Any]:
+    """Return everything but the shard. Raises StateError for a policy that cannot be saved."""
+    model = b"" if decider.model is None else decider.model.SerializeToString()
+    return {
+        "job": job.terms.job,
+        "secret": job.host.secret.hex(),
+        "began": job.began,
+        "settings": settings,
+        "model": base64.b64encode(model).decode(),
+        "coordinator": decider.coordinator.state().to_json(),
+        "bounds": decider.assurance.state(),
+        "first_grant": decider.routes.first_grant,
+        "pending": _plain(decider.routes.run_log.pending),
+    }
+
+
+def _plain(pending: Pending) -> dict[str, Any]:
+    tickets = [[ticket, *each] for ticket, each in pending.tickets.items()]
+    return {"tickets": tickets, "samples": pending.samples, "losses": list(pending.losses)}

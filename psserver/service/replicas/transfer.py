@@ -1,0 +1,119 @@
+"""A copy of a job's state on one server, as bytes: everything that a primary has executed, for a server without a copy.
+
+It is 8 bytes (little-endian) with the length of a JSON object, that object, and the shard's arrays as a checkpoint has
+them (`psserver.checkpoint.tensors`). Nothing is taken up before all bytes have come and their digest is right.
+"""
+
+import hashlib
+import io
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.checkpoint import tensors
+from psserver.checkpoint.disk import CheckpointError
+from psserver.checkpoint.files import Reader
+from psserver.checkpoint.manifest import FileFacts
+from psserver.service.errors import invalid
+from psserver.service.replicas.wire import PIECE
+from psserver.shard import Shard
+from pswire.v1 import shard_pb2
+
+#: Bytes in a second, at most, so that training has most of a core.
+RATE: Final = 128e6
+#: The limit of the JSON object, which grows with the workers and what they hold.
+LARGEST_ABOUT: Final = 64 << 20
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class CopyError(Exception):
+    """A copy that cannot be taken up; nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A copy of the first `at` items of the log, executed. Arrays must not change until the last piece is taken."""
+
+    at: int
+    about: Mapping[str, Any]
+    arrays: Arrays
+
+    def pieces(self, epoch: int) -> Iterator[shard_pb2.CopyPiece]:
+        """Yield it in pieces, in order; the last one has the digest of all bytes."""
+        text = json.dumps(self.about).encode()
+        arrays = tensors.pieces(self.arrays, {})
+        head = len(text).to_bytes(8, "little") + text + next(arrays)
+        total = len(head) + sum(values.nbytes for values in self.arrays.values())
+        digest, offset = hashlib.sha256(), 0
+        for chunk in chain([memoryview(head)], arrays):
+            for start in range(0, len(chunk), PIECE):
+                data = chunk[start : start + PIECE]
+                digest.update(data)
+                piece = shard_pb2.CopyPiece(
+                    epoch=epoch, at=self.at, bytes=total, offset=offset, data=bytes(data)
+                )
+                offset += len(data)
+                if offset == total:
+                    piece.sha256 = digest.hexdigest()
+                yield piece
+
+
+class Arriving:
+    """A copy of the first `at` items under way to this server, of `total` bytes. The loop's thread owns it."""
+
+    def __init__(self, piece: shard_pb2.CopyPiece) -> None:
+        self.at, self.total = int(piece.at), int(piece.bytes)
+        self._data, self._sha256 = io.BytesIO(), ""
+
+    def take(self, piece: shard_pb2.CopyPiece) -> bool:
+        """Take the next piece; return whether it was the last. Raises Refused for one that does not follow."""
+        got, end = self._data.tell(), piece.offset + len(piece.data)
+        if (piece.at, piece.bytes, piece.offset) != (self.at, self.total, got) or end > self.total:
+            raise invalid(
+                f"expected byte {got} of {self.total} of the copy behind item {self.at}, got bytes {piece.offset} to "
+                f"{end} of {piece.bytes} behind item {piece.at}"
+            )
+        self._data.write(piece.data)
+        self._sha256 = piece.sha256
+        return end == self.total
+
+    def read(self) -> Whole:
+        """Return the whole copy, and keep none of its bytes. From any thread. Raises CopyError for a damaged one."""
+        self._data.seek(0)
+        reader = Reader(self._data, Path("the copy"), self.total)
+        try:
+            length = int.from_bytes(reader.take(8), "little")
+            if length > LARGEST_ABOUT:
+                raise CopyError(f"expected at most {LARGEST_ABOUT} bytes about a copy, got {length}")
+            about = json.loads(reader.take(length))
+            arrays = tensors.read(reader)
+            reader.check(FileFacts(self.total, self._sha256))
+        except (CheckpointError, ValueError) as error:
+            raise CopyError(str(error)) from error
+        finally:
+            self._data = io.BytesIO()
+        return Whole(self.at, about, arrays)
+
+
+def digest_of(shard: Shard, values: NDArray[np.float32]) -> bytes:
+    """Return a cheap digest of a version, four bytes for each slice of the plan, in order."""
+    slices = shard.layout.slices
+    found = (zlib.crc32(values[each.offset : each.offset + each.size].data) for each in slices)
+    return b"".join(crc.to_bytes(4, "little") for crc in found)
+
+
+def first_difference(shard: Shard, own: bytes, other: bytes) -> str:
+    """Return the name of the first variable of which two digests of a version differ."""
+    for number, each in enumerate(shard.layout.slices):
+        part = slice(4 * number, 4 * number + 4)
+        if own[part] != other[part]:
+            return shard.plan.variables[each.variable].name
+    return "another number of variables"

@@ -1,0 +1,243 @@
+"""A server without a copy is given one: its bytes, what is refused of them, and three servers in this process."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psworker
+from psserver.replication import begin, first_config
+from psserver.service.errors import Refused
+from psserver.service.guard.ledger import MemoryLedger
+from psserver.service.life.replicating import SERVERS
+from psserver.service.replicas import copy
+from psserver.service.replicas.comparing import Comparing
+from psserver.service.replicas.learning import Arrival
+from psserver.service.replicas.shell import Shell
+from psserver.service.replicas.transfer import CopyError, Whole
+from psserver.service.replicas.wire import PIECE
+from psserver.settings import Options
+from pswire.v1 import shard_pb2
+from tests.service.serving import VARIABLES, Cluster, Served, serving, wait_until
+
+ARRAYS = {
+    "version/3": np.arange(PIECE // 2, dtype=np.float32),
+    "slot/0/m": np.ones((3, 4), np.float32),
+    "slot/0/none": np.zeros(0, np.float32),
+}
+WHOLE = Whole(7, {"job": "j", "bounds": {"x": float("inf")}}, ARRAYS)
+
+
+def pieces() -> list[shard_pb2.CopyPiece]:
+    return list(WHOLE.pieces(4))
+
+
+def arrival(limit: int = 1 << 30) -> Arrival:
+    return Arrival(MemoryLedger(limit))
+
+
+def test_a_copy_comes_back_from_its_pieces() -> None:
+    arriving = arrival()
+    for piece in pieces():
+        assert not arriving.here and len(piece.data) <= PIECE
+        arriving.take(shard_pb2.CopyPiece.FromString(piece.SerializeToString()))
+    assert arriving.here
+    found = arriving.read()
+    assert (found.at, found.about) == (WHOLE.at, WHOLE.about)
+    assert found.arrays.keys() == ARRAYS.keys()
+    assert all((found.arrays[name] == values).all() for name, values in ARRAYS.items())
+
+
+def test_another_copy_replaces_one_that_was_cut_off() -> None:
+    arriving = arrival()
+    first, *_ = pieces()
+    arriving.take(first)
+    for piece in pieces():
+        arriving.take(piece)
+    assert arriving.here
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda piece: setattr(piece, "offset", piece.offset + 1),
+        lambda piece: setattr(piece, "at", 8),
+        lambda piece: setattr(piece, "bytes", piece.bytes + 1),
+        lambda piece: setattr(piece, "data", piece.data * 9),
+    ],
+)
+def test_a_piece_that_does_not_follow_is_refused(change: Callable[[Any], None]) -> None:
+    arriving = arrival()
+    first, second, *_ = pieces()
+    arriving.take(first)
+    change(second)
+    with pytest.raises(Refused):
+        arriving.take(second)
+
+
+def test_a_copy_for_which_there_is_no_memory_is_not_taken() -> None:
+    arriving = arrival(limit=PIECE)
+    with pytest.raises(CopyError):
+        arriving.take(pieces()[0])
+
+
+@pytest.mark.parametrize("place", [3, 40, -5])
+def test_a_damaged_copy_is_noticed(place: int) -> None:
+    arriving, whole = arrival(), pieces()
+    damaged = whole[0 if place >= 0 else -1]
+    data = bytearray(damaged.data)
+    data[place] ^= 1
+    damaged.data = bytes(data)
+    for piece in whole:
+        arriving.take(piece)
+    with pytest.raises(CopyError):
+        arriving.read()
+
+
+def test_a_learner_that_falls_behind_slows_the_log_down() -> None:
+    """Items wait, in their order, and go on by themselves."""
+
+    class Links:
+        links: dict[int, object] = {}
+        met: set[int] = set()
+
+        def send(self, *_: object) -> None: ...
+
+        def forget(self, _: object) -> None: ...
+
+    class Machine:
+        upto = 0
+
+        def execute(self, upto: int) -> None:
+            self.upto = upto
+
+    async def offered() -> None:
+        shell = Shell(begin(0, 1, first_config((0,))), Links(), lambda _: None, formed=True)  # type: ignore[arg-type]
+        shell.machine = machine = Machine()  # type: ignore[assignment]
+        shell.delay = 0.01
+        for number in range(4):
+            shell.offer(bytes([number]))
+        assert machine.upto == 1
+        while machine.upto < 4:
+            await asyncio.sleep(0)
+        assert [shell.bodies[item] for item in shell.replica.log.tail] == [bytes([n]) for n in range(4)]
+        assert shell.nbytes == 4
+        shell.executed(4)
+        assert shell.nbytes == 0 and not shell.bodies
+
+    asyncio.run(offered())
+
+
+# Three servers
+
+
+@pytest.fixture
+def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, psworker.Session]]:
+    """Copies are compared at every second version. A worker has made four."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    monkeypatch.setattr(copy, "Comparing", partial(Comparing, every=2))
+    overrides = ("cluster.replicas=2", "optimizer.name=adam")
+    with serving(servers=SERVERS, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
+        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+        session = psworker.connect(cluster.hosts, ones, name="w")
+        train(session, 4)
+        yield cluster, session
+        session.close()
+
+
+def train(session: psworker.Session, steps: int) -> None:
+    for _ in range(steps):
+        grant = session.ready()
+        assert grant is not None
+        session.pull(grant)
+        gradients = {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES if spec.kind == "trainable"}
+        moved = {spec.name: np.zeros(spec.shape) for spec in VARIABLES if spec.kind == "state"}
+        session.push(grant, gradients | moved)
+        session.commit(grant, samples=1, loss=0.5)
+
+
+def newest(served: Served) -> tuple[int, bytes]:
+    def read() -> tuple[int, bytes]:
+        shard = served.server.host.state.shard
+        if shard is None or shard.version < 0:
+            return -1, b""
+        values = shard.arena.values(shard.version)
+        slots = shard.slots.get("", {})
+        assert values is not None
+        return shard.version, values.tobytes() + b"".join(slot.tobytes() for slot in slots.values())
+
+    return served.server.owner.ask(read)
+
+
+def state_of(cluster: Cluster, server: int) -> str:
+    return str(cluster.status().servers[server].state)
+
+
+def begun_again(cluster: Cluster, tmp_path: Path, number: int) -> Served:
+    """The next server of that number, at the same address. It ends with the others."""
+    overrides = (
+        "cluster.workers=1",
+        "policy.name=async",
+        "optimizer.learning_rate=1.0",
+        "cluster.replicas=2",
+    )
+    options = Options(
+        ps_hosts=cluster.hosts,
+        task_index=number,
+        overrides=(*overrides, "optimizer.name=adam"),
+        out=tmp_path / "run",
+    )
+    cluster.servers[number] = served = Served(options)
+    return served
+
+
+def test_a_copy_that_differs_counts_no_more_and_is_made_anew_while_training_goes_on(
+    three: tuple[Cluster, psworker.Session], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster, session = three
+    first, second, _ = cluster.servers
+    wait_until(lambda: newest(first) == newest(second), "both copies at one version")
+
+    def flip() -> None:
+        shard = second.server.host.state.shard
+        assert shard is not None
+        values = shard.arena.values(shard.version)
+        assert values is not None
+        # In dense/bias: behind the kernel.
+        values[VARIABLES[0].size] += 1.0
+
+    second.server.owner.ask(flip)
+    train(session, 4)
+    assert second.ended() is not None
+    assert "not the primary's equal" in str(second.server.continuation.again)
+    (told,) = [each for each in caplog.records if "copy counts no more" in each.message]
+    assert "differs in dense/bias first" in told.message and "server 1's version" in told.message
+    assert "one copy is left" in cluster.status().note
+    train(session, 4)
+    third = begun_again(cluster, tmp_path, 1)
+    wait_until(lambda: state_of(cluster, 1) == "in sync", "a copy anew")
+    train(session, 3)
+    wait_until(lambda: newest(first) == newest(third), "both copies at one version")
+    assert state_of(cluster, 1) == "in sync"
+
+
+def test_a_server_that_ended_gets_the_state_of_the_one_that_leads(
+    three: tuple[Cluster, psworker.Session], tmp_path: Path
+) -> None:
+    cluster, session = three
+    first, second, _ = cluster.servers
+    second.probe.leave_out()
+    second.ended()
+    wait_until(lambda: state_of(cluster, 1) == "lost", "the loss")
+    train(session, 3)
+    third = begun_again(cluster, tmp_path, 1)
+    wait_until(lambda: state_of(cluster, 1) == "in sync", "a copy")
+    wait_until(lambda: newest(first) == newest(third), "both copies at one version")
+    assert newest(third)[0] >= 7
+    for served in (third, first):
+        # Nothing is kept of the copy.
+        assert not any("copy" in kind for kind in served.server.host.memory.ledger.of(""))
