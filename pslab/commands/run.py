@@ -83,8 +83,8 @@ from psworker.job.errors import JobError
     "--restarts",
     type=click.IntRange(0),
     metavar="N",
-    help="Restart each process that dies at most N times, with backoff; servers only if checkpoints are taken.  "
-    "[default: 6 on engines with nodes, 3 with checkpoints, else 0]",
+    help="Restart each process that dies at most N times, with backoff; servers only if checkpoints are taken or "
+    "there are replicas.  [default: 6 on engines with nodes, 3 with checkpoints or replicas, else 0]",
 )
 @click.option(
     "--save",

@@ -3,6 +3,8 @@
 - A process that died of a transient cause is restarted a few times; a server only if its state is saved and it is
   still needed.
 - With server 0, the servers that ended because they lost it are restarted.
+- With replicas a server is restarted while another one goes on: it is given a copy. So is one that was replaced while
+  it stood still, but none that has waited in vain for another one with a copy.
 - A worker that succeeded is restarted if the job went back to a checkpoint from before its end.
 """
 
@@ -41,12 +43,13 @@ class Restarts:
     # Consecutive starts that failed early.
     _failed: Counter[str] = field(default_factory=Counter)
 
-    def take(self, name: str, code: int, lived: float = 0.0) -> bool:
+    def take(self, name: str, code: int, lived: float = 0.0, *, replaced: bool = False) -> bool:
         """Use up a restart and return True, or return False if the process may not be restarted.
 
-        `code`: its `Popen.returncode`; `lived`: seconds from its start to its end.
+        `code`: its `Popen.returncode`; `lived`: seconds from its start to its end. `replaced`: it ended because another
+        process has its role, and is needed in another one.
         """
-        if self._used[name] >= self.limit or not _transient(code):
+        if self._used[name] >= self.limit or not (replaced or _transient(code)):
             return False
         self._used[name] += 1
         self._failed[name] = 1 if lived >= SETTLED else self._failed[name] + 1
@@ -78,10 +81,18 @@ class RestartRules:
     """
 
     def __init__(
-        self, servers: Sequence[str], exits: ExitTracker, restarts: Restarts, *, saves: bool
+        self,
+        servers: Sequence[str],
+        exits: ExitTracker,
+        restarts: Restarts,
+        *,
+        saves: bool,
+        copies: bool = False,
     ) -> None:
-        """Take the names of the servers, server 0 first. `saves`: the job takes checkpoints."""
-        self._servers, self._exits, self._restarts, self._saves = servers, exits, restarts, saves
+        """Take the names of the servers, server 0 first. `saves`: the job takes checkpoints; `copies`: it has
+        replicas."""
+        self._servers, self._exits, self._restarts = servers, exits, restarts
+        self._saves, self._copies = saves, copies
         self.restarted: set[str] = set()
         # Consecutive answers by which the job goes on although a worker has succeeded.
         self._early = 0
@@ -98,16 +109,24 @@ class RestartRules:
         self._ended_in[name] = self._job
         if self._exits.verdict is not None:
             return []
-        if name in self._servers:
-            # Once the workers have ended, only server 0 is needed: it reports what became of the job.
-            late = self._exits.workers_over and name != first
-            if not self._saves or late or self._exits.ended(first):
-                return []
-        if not self._restarts.take(name, code, lived):
+        if name in self._servers and not self._server_needed(name, code):
+            return []
+        replaced = self._copies and name in self._servers and code == ExitCode.REFUSED
+        if not self._restarts.take(name, code, lived, replaced=replaced):
             return []
         self.restarted.add(name)
-        lost = [other for other in self._servers[1:] if self._exits.ended(other)] if name == first else []
+        with_first = name == first and not self._copies
+        lost = [other for other in self._servers[1:] if self._exits.ended(other)] if with_first else []
         return [name, *self._recall(lost)]
+
+    def _server_needed(self, name: str, code: int) -> bool:
+        first = self._servers[0]
+        if self._copies:
+            over = any(self._exits.ended_well(other) for other in self._servers)
+            return not over and code != ExitCode.UNREACHABLE
+        # Once the workers have ended, only server 0 is needed: it reports what became of the job.
+        late = self._exits.workers_over and name != first
+        return self._saves and not late and not self._exits.ended(first)
 
     def after_status(self, phase: str, job: str) -> list[str]:
         """Return workers that have succeeded but are needed again, because the job went back to before their end.
@@ -125,7 +144,8 @@ class RestartRules:
 
     def uninformed_servers(self) -> list[str]:
         """Return the servers that restarted while the job ended: no coordinator will tell them that it is over."""
-        return [name for name in self._servers[1:] if name in self.restarted and not self._exits.ended(name)]
+        asked = self._servers if self._copies else self._servers[1:]
+        return [name for name in asked if name in self.restarted and not self._exits.ended(name)]
 
     def _recall(self, ended: list[str]) -> list[str]:
         for name in ended:

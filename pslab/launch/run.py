@@ -38,8 +38,8 @@ from pswire.config.run_sections import RECOVER
 from pswire.exits import ExitCode
 from pswire.own_files import write_file
 
-# Default restarts of each process: on this machine where the job takes checkpoints, and on nodes, which may be off for
-# a minute.
+# Default restarts of each process: on this machine where the job takes checkpoints or has replicas, and on nodes, which
+# may be off for a minute.
 RESTARTS, RESTARTS_ON_NODES = 3, 6
 
 
@@ -85,9 +85,11 @@ class RealRun:
         self._stopping = False
         self._saves = bool(experiment.run.checkpoint_every)
         # Nodes come and go. On one machine without checkpoints, a worker that dies mostly dies again.
-        default = RESTARTS_ON_NODES if launcher.remote else RESTARTS if self._saves else 0
+        default = RESTARTS_ON_NODES if launcher.remote else RESTARTS if self._saves or copies else 0
         self._restarts = Restarts(default if self._daemons.restarts is None else self._daemons.restarts)
-        self._rules = RestartRules(self._servers, self._exits, self._restarts, saves=self._saves)
+        self._rules = RestartRules(
+            self._servers, self._exits, self._restarts, saves=self._saves, copies=copies
+        )
         self._queue = RestartQueue()
         # Consecutive status answers by which the job can never start.
         self._too_few = 0
@@ -289,7 +291,8 @@ class RealRun:
 
     def _record_exit(self, name: str, code: int) -> None:
         self._warn(name, self._exits.exited(name, code))
-        if name == self._servers[0] and code == ExitCode.OK:
+        last = self._servers if self._experiment.cluster.replicas > 1 else self._servers[:1]
+        if name in last and code == ExitCode.OK:
             for server in self._rules.uninformed_servers():
                 self._processes[server].send(signal.SIGTERM)
 

@@ -119,6 +119,32 @@ def test_who_comes_back_of_what_was_killed(
     assert asked.restarted == set(again) and not any(exits.ended(each) for each in again)
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "ended", "again"),
+    [
+        ("server-0", KILLED, (), True),
+        ("server-1", KILLED, (), True),
+        # It stood still, and another one leads.
+        ("server-0", ExitCode.REFUSED, (), True),
+        # No other one has a copy that it could be given.
+        ("server-1", ExitCode.UNREACHABLE, (("server-0", KILLED),), False),
+        ("server-1", ExitCode.USAGE, (), False),
+        ("server-1", KILLED, (("server-0", 0),), False),
+        ("worker-0", ExitCode.REFUSED, (), False),
+    ],
+)
+def test_with_replicas_a_server_comes_back_while_another_one_goes_on(
+    name: str, code: int, ended: tuple[tuple[str, int], ...], again: bool
+) -> None:
+    exits = ExitTracker(list(SERVERS), ["worker-0", "worker-1"], replicas=True)
+    for each in ended:
+        exits.exited(*each)
+    asked = RestartRules(SERVERS, exits, Restarts(3), saves=False, copies=True)
+    assert asked.after_exit(name, code) == ([name] if again else [])
+    if again:
+        assert asked.uninformed_servers() == [name]
+
+
 def test_nobody_comes_back_to_a_run_that_is_decided_or_has_no_restart_left() -> None:
     assert rules(tracker(("server-0", 3))).after_exit("worker-0", KILLED) == []
     assert rules(tracker(), restarts=0).after_exit("worker-0", KILLED) == []
