@@ -141,6 +141,11 @@ class ReplicatedDecider(Decider):
 
     # Following
 
+    def take_up(self, coordinator: Coordinator) -> None:
+        """Continue with a coordinator that has everything which another one has decided by now."""
+        super().take_up(coordinator)
+        self._heard = time.monotonic()
+
     def take_again(self, calls: Sequence[Call], configure: Callable[[shard_pb2.Configure], None]) -> None:
         """Decide what the primary has decided."""
         for call in calls:
