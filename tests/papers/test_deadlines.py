@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from pswire.decisions import entries
-from tests.repetitions import usually
+from tests.repetitions import SOAK, usually
 from tests.simulator.lab import Outcome, long, near, timed
 
 P = 8
@@ -46,14 +46,25 @@ def gain_per_time(run: Outcome) -> float:
     return sum(count * k / (k + NOISE) for k, count in sizes.items()) / run.seconds
 
 
+# The k whose gain per time is largest. k-sync with any other one gains less (in a soak all are tried).
+BEST = {"exponential": 1, "even": 8, "shifted": 4, "heavy tail": 4, "one is slow": 7}
+# So many that chance moves a gain per time by 2 % at most.
+VERSIONS = {"exponential": 6000, "even": 400, "shifted": 3000, "heavy tail": 4000, "one is slow": 2000}
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("shape", usually(["exponential", "one is slow"], soak=list(SHAPES)))
 def test_dbw_gains_nearly_as_much_as_the_best_fixed_k(shape: str) -> None:
-    """At least 1 / 1.15 of it: to know what waiting for all takes costs up to a tenth of the time."""
-    sections = SHAPES[shape]
-    fixed = [
-        gain_per_time(timed("k-sync", workers=P, versions=300, policy_knobs={"aggregate": k}, **sections))
-        for k in range(1, P + 1)
-    ]
-    found = timed("dbw", workers=P, versions=1500, policy_knobs={"noise": NOISE}, **sections)
+    """At least 1 / 1.1 of it; to know what waiting for all takes costs up to a twentieth of the time."""
+    sections, versions = SHAPES[shape], long(VERSIONS[shape])
+    fixed = {
+        k: gain_per_time(
+            timed("k-sync", workers=P, versions=versions, policy_knobs={"aggregate": k}, **sections)
+        )
+        for k in usually([BEST[shape]], soak=list(range(1, P + 1)))
+    }
+    found = timed("dbw", workers=P, versions=versions, policy_knobs={"noise": NOISE}, **sections)
     assert found.verdict().ok
-    assert gain_per_time(found) >= max(fixed) / 1.15
+    assert fixed[BEST[shape]] >= max(fixed.values()) * 0.97
+    # In a soak: in a quarter of the time chance moves the quotient by 2 %.
+    assert gain_per_time(found) >= fixed[BEST[shape]] / (1.1 if SOAK else 1.12)

@@ -312,12 +312,12 @@ def test_dbw_goes_on_without_a_slow_worker_and_takes_it_back() -> None:
     for _ in range(40):
         clocked.round(slow)
     assert [len(update.parts) for update in clocked.updates] == [4] + [3] * 39
-    while clocked.now < 1000.0:
+    while clocked.now < 2000.0:
         clocked.round(slow)
     sizes = [len(update.parts) for update in clocked.updates]
-    # Waiting for all takes 20 s, and is tried again after 200 s at the earliest.
+    # Waiting for all takes 20 s, and is tried again after 400 s at the earliest.
     assert 3 <= sizes.count(4) <= 5 and set(sizes) == {3, 4}
-    while clocked.now < 4000.0:
+    while clocked.now < 6000.0:
         clocked.round(dict.fromkeys(clocked.workers, 1.0))
     assert [len(update.parts) for update in clocked.updates[-50:]] == [4] * 50
 

@@ -77,7 +77,7 @@ class Dbw(PolicySpec):
 
     The gain of k gradients is k / (k + `noise`), their time the usual one from the start of a round to the k-th commit.
     Late workers are cancelled and start again. At times an update waits for all, to learn how long that takes; this
-    costs a tenth of the time at most.
+    costs a twentieth of the time at most.
     """
 
     name: ClassVar[str] = "dbw"
@@ -92,7 +92,7 @@ class Dbw(PolicySpec):
     cost: ClassVar[Cost] = Cost(
         "one sum; a time per worker",
         "one addition",
-        "the work of late workers; a tenth of the time to learn what waiting for all takes",
+        "the work of late workers; a twentieth of the time to learn what waiting for all takes",
     )
 
     noise: float = number(

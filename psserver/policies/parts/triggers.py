@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol
 from psserver.policies.parts.view import View
 
 # GainPerTime waits for all again after this multiple of the time that it takes.
-PROBE = 10
+PROBE = 20
 
 
 class Trigger(Protocol):
@@ -93,8 +93,8 @@ class GainPerTime(Trigger):
     larger one of equals. DBW estimates the gain from the norm of the mean gradient, which a policy does not see.
 
     Times of cancelled tickets are not known. So an update waits for all while a time is not known, and whenever the
-    updates since it last did so have taken `PROBE` times as long as waiting for all: that costs a tenth of the time at
-    most, and finds a worker that has become fast again. Needs a gate that holds contributors.
+    updates since it last did so have taken `PROBE` times as long as waiting for all: that costs a twentieth of the time
+    at most, and finds a worker that has become fast again. Needs a gate that holds contributors.
     """
 
     noise: float
