@@ -24,6 +24,10 @@ POLICIES: Mapping[str, Callable[[int], Mapping[str, object]]] = {
     "bounded": lambda workers: {"max_staleness": 2 * workers},
     # Cancelled tickets would measure how streams are opened again.
     "k-sync": lambda workers: {"aggregate": max(1, workers // 2), "late": "drop"},
+    # Every worker has a deadline of its own, which does not pass, or it would be cancelled.
+    "deadline-sync": lambda workers: {"rule": "pace", "least": 60.0, "most": 600.0},
+    "fedbuff": lambda workers: {"aggregate": max(1, workers // 10)},
+    "fedbuff-timeout": lambda workers: {"aggregate": max(1, workers // 10), "timeout": 60.0},
 }
 # How often the progress of a long beginning is told; seconds.
 TOLD = 5.0

@@ -169,10 +169,10 @@ def _measure(
 
 
 def _alone(swarmed: report.Swarmed, say: Say, policies: tuple[str, ...], sessions: tuple[int, ...]) -> None:
-    for policy in policies:
-        say(f"{policy}: the coordinator alone")
-        for many in sessions:
-            swarmed.decided.append(coordinator.measure(policy, POLICIES[policy](many), many, ALONE))
+    for many in sessions:
+        say(f"{many} sessions: the coordinator alone")
+        knobs = {policy: POLICIES[policy](many) for policy in policies}
+        swarmed.decided += coordinator.measure(knobs, many, ALONE)
 
 
 def _show(swarmed: report.Swarmed, folder: Path) -> None:

@@ -186,11 +186,13 @@ def test_a_run_is_written_and_drawn_with_its_failures(tmp_path):
     assert not report.draw(replace(swarmed, cells=[broken]), tmp_path / "none.png", "a run")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_coordinator_alone_decides(policy):
-    found = coordinator.measure(policy, POLICIES[policy](6), 6, seconds=0.0)
+def test_the_coordinator_alone_decides():
+    knobs = {policy: POLICIES[policy](6) for policy in POLICIES}
+    found = coordinator.measure(knobs, 6, seconds=0.0, rounds=2)
+    assert [each.policy for each in found] == list(POLICIES)
     # A commit, a grant, and its share of an update: applied, folded or dropped.
-    assert found.commits > 0 and found.entries_per_commit == 3
+    assert all(each.commits == 240 and each.entries_per_commit == 3 for each in found), found
+    assert all(0 < each.microseconds < 1e6 for each in found)
 
 
 @pytest.mark.cluster

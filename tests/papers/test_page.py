@@ -1,15 +1,19 @@
-"""Each test that README.md names exists."""
+"""Each test exists that README.md names, here and in tests/policies."""
 
 import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+OTHER = (ROOT / "tests" / "policies" / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_test_of_the_table_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)
+@pytest.mark.parametrize("page", [PAGE, OTHER], ids=["papers", "policies"])
+def test_every_test_of_the_table_exists(page: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
     assert len(named) > 40
     for path, function in named:
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
