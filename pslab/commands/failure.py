@@ -8,6 +8,7 @@ from rich.console import Console
 
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
+from pswire.logs.lines import escaped_lines
 from psworker.job.errors import JobError
 
 EPILOG = "Exit codes: ps-lab --help lists them."
@@ -25,7 +26,8 @@ class Failure(click.ClickException):
     """An expected error: one message, one exit code, no traceback."""
 
     def __init__(self, message: object, code: ExitCode = ExitCode.USAGE) -> None:
-        super().__init__(str(message))
+        # What others wrote into a folder harms no terminal.
+        super().__init__(escaped_lines(str(message)))
         self.code = code
 
 

@@ -18,6 +18,7 @@ from pslab.runs.report import draw, rich_table, rows
 from psserver.checkpoint import CheckpointError
 from psserver.checkpoint.rewind import RewindError
 from pswire.exits import ExitCode
+from pswire.logs.lines import escaped_lines
 
 
 @click.command(epilog=EPILOG)
@@ -199,7 +200,7 @@ def _list_checkpoints(shelf: Shelf, names: list[str], as_json: bool) -> bool:
             if as_json:
                 print_json({"folder": str(shelf.store.root), **_record(found)})
             else:
-                click.echo(_text(found))
+                click.echo(escaped_lines(_text(found)))
     return intact
 
 

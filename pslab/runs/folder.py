@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from pslab.runs.fold import Fold, mean_of
 from pslab.runs.growing import Problem, count_lines, end_of
-from pslab.runs.log import Line, Malformed, loads, read_log
+from pslab.runs.log import Line, Malformed, loads, printable, read_log
 from pswire.config.experiment import Experiment, load_experiment
 from pswire.decisions.entries import Grant
 from pswire.model.table_figures import TableFigures
@@ -93,8 +93,8 @@ class Summary:
     @property
     def missing_text(self) -> str:
         """The data that was not trained on, as text; empty if all was."""
-        batches = {name: "?" if n is None else n for name, n in self.missing.get("batches", {}).items()}
-        found = [f"{n} batches of {name}" for name, n in batches.items()]
+        batches = self.missing.get("batches", {})
+        found = [f"{'some' if n is None else n} batches of {name}" for name, n in batches.items()]
         found += [f"{n} {unit} of the work" for unit, n in self.missing.items() if unit != "batches"]
         return ", ".join(found)
 
@@ -285,7 +285,7 @@ class Run:
         summary = self.summary
         found: dict[str, Any] = {"cluster.servers": summary.servers, "cluster.workers": summary.workers}
         if (self.path / EXPERIMENT).is_file():
-            found |= _dotted("", self.experiment.model_dump())
+            found |= _dotted("", printable(self.experiment.model_dump()))
         for section, knobs in (("policy", summary.policy), ("optimizer", summary.optimizer)):
             found = {key: value for key, value in found.items() if not key.startswith(f"{section}.")}
             found |= _dotted(section, knobs)

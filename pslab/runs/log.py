@@ -12,6 +12,7 @@ from typing import Any
 
 from pswire.decisions.entries import KINDS, Entry
 from pswire.decisions.records import FieldError, from_json, number, text, whole
+from pswire.logs.lines import escaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,28 @@ class Malformed:
 
 
 def loads(given: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
-    """Parse JSON. Raises RecursionError, and ValueError for anything else that is wrong.
+    """Parse JSON, with texts as they may be printed. Raises RecursionError, and ValueError for anything else that is
+    wrong.
 
-    That includes lone surrogates: a text with one cannot be printed or written to another file.
+    That includes lone surrogates: a text with one cannot be printed or written to another file. Other characters that
+    are not printable, which no server writes, are escaped.
     """
     found = json.loads(given, parse_constant=parse_constant)
     if "\\ud" in given or "\\uD" in given:
         json.dumps(found, ensure_ascii=False).encode()
-    return found
+    return printable(found) if "\\" in given or not given.rstrip().isprintable() else found
+
+
+def printable(value: Any) -> Any:
+    """Return what JSON or TOML can say with every text and key in it as a terminal may show it."""
+    match value:
+        case str():
+            return value if value.isprintable() else escaped(value, 10 * len(value))
+        case dict():
+            return {printable(key): printable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [printable(each) for each in value]
+    return value
 
 
 # The fields that every line has besides those of its kind.

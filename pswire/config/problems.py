@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from pswire.logs.lines import escaped_lines
 from pswire.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def describe_problems(
     that the user typed.
     """
     found = [_describe(finding, known).partition(":") for finding in error.errors(include_url=False)]
-    return [typed.get(key, key) + colon + rest for key, colon, rest in found]
+    return [escaped_lines(typed.get(key, key) + colon + rest) for key, colon, rest in found]
 
 
 def _describe(finding: "ErrorDetails", known: Mapping[str, Sequence[str]]) -> str:

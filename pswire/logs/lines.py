@@ -31,6 +31,14 @@ def escaped(text: str, most: int = USUAL) -> str:
     return kept if len(text) <= most else f"{kept} ... ({len(text) - most} more characters)"
 
 
+def escaped_lines(text: str) -> str:
+    """Return `text` with each line as `escaped` writes it, uncut."""
+    if text.isprintable():
+        return text
+    # The longest way to write one character has ten.
+    return "\n".join(escaped(line, 10 * len(line)) for line in text.split("\n"))
+
+
 @dataclass(slots=True)
 class _Place:
     """The records from one place: start of the period, their number, and the newest that was not printed."""

@@ -84,3 +84,12 @@ def test_a_resume_that_is_refused_changes_no_file(cut: Path, tmp_path: Path, res
     said = resume(folder, Store(folder / "checkpoints").names()[-1])
     assert said.code == 2, said
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_forged_name_gives_no_control_characters_to_the_terminal(tmp_path: Path) -> None:
+    folder = play(tmp_path / "run", "async").path
+    store = Store(folder / "checkpoints")
+    about = store.manifest(store.names()[-1])
+    store.complete(replace(about, policy={**about.policy, "name": "\x1b[31m"}))
+    said = ps_lab("checkpoints", folder)
+    assert r", \x1b[31m, " in said.out and "\x1b" not in said.out + said.err

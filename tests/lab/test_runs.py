@@ -1,6 +1,7 @@
 """Run folders: read back, refused with file and line, made without harm to anything else."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,15 @@ def test_a_run_is_read_back(tmp_path: Path) -> None:
     assert run.summary.histogram.total() == 12
     assert [metric.version for metric in run.metrics()] == list(range(1, 13))
     assert next(run.decisions()).kind == "job"
+
+
+def test_data_that_was_not_trained_on_is_counted_where_its_length_is_known(tmp_path: Path) -> None:
+    summary = Run(write_run(tmp_path / "a", async_log())).summary
+    missing = {"batches": {"w0": 3, "w1": None}, "units": 2}
+    assert summary.missing_text == ""
+    assert replace(summary, missing=missing).missing_text == (
+        "3 batches of w0, some batches of w1, 2 units of the work"
+    )
 
 
 def test_a_sound_run_passes_the_check(tmp_path: Path) -> None:

@@ -176,3 +176,25 @@ def test_nothing_but_a_policy_is_called(tmp_path: Path, sentences: Recorder) -> 
         build("logging:basicConfig", {"filename": str(kept), "filemode": "w"}, 1)
     sentences.check(refused)
     assert kept.read_text(encoding="utf-8") == "something"
+
+
+@pytest.mark.parametrize("command", ["check", "report", "compare"])
+def test_a_foreign_folder_gives_no_control_characters_to_the_terminal(tmp_path: Path, command: str) -> None:
+    bad = "\x1b[31m\x07\x9b"
+    folder = simulate(tmp_path / "run", "async", simulation=TIMING).path
+    log, summary = folder / "decisions.jsonl", folder / "summary.json"
+    log.write_text(log.read_text().replace('"w0"', json.dumps(bad)))
+    said = json.loads(summary.read_text().replace('"w0"', json.dumps(bad)))
+    said |= {"reason": bad, "policy": {"name": bad}, "missing": {"batches": {bad: 3}}}
+    summary.write_text(json.dumps(said))
+    shown = CliRunner().invoke(cli, [command, str(folder)], color=True).output
+    assert r"\x1b[31m\x07\x9b" in shown
+    assert not {"\x07", "\x9b"} & set(shown) and bad[:5] not in shown
+
+
+@pytest.mark.parametrize("text", ['name = "\\u001b[31m\\u0000"', '"\\u001b[31m\\u0000" = 1'])
+def test_a_foreign_experiment_gives_none_either(tmp_path: Path, text: str) -> None:
+    folder = simulate(tmp_path / "run", "async", simulation=TIMING).path
+    (folder / "experiment.toml").write_text(f"[run]\n{text}\n")
+    shown = CliRunner().invoke(cli, ["compare", str(folder)], color=True).output
+    assert r"\x1b[31m\x00" in shown and "\x1b" not in shown
