@@ -153,6 +153,17 @@ def flood(
     return begin
 
 
+def _count_for_ever() -> None:
+    for number in repeat(1):
+        _ = number + 1
+
+
+def busy(found: Target, stack: ExitStack) -> None:
+    """As many processes as a flood has, which never call: what the machine's processors alone cost."""
+    for _ in range(FLOODERS):
+        _process(stack, _count_for_ever)
+
+
 def stalled_readers(number: int) -> Callable[[Target, ExitStack], None]:
     """Members that take grants, pull and read nothing."""
 
@@ -204,6 +215,7 @@ class Flood:
 
 SYNC = ("--policy", "sync")
 FLOODS = (
+    Flood("busy processes that call nobody", busy),
     Flood("joins, 16,384 variables of 4 dimensions", flood(lambda found: other_models(found, 4))),
     Flood("joins, 16,384 variables of 64 dimensions", flood(many_dimensions)),
     Flood("pushes of nobody, 4 MiB a message", flood(pushes_of_nobody)),
