@@ -273,14 +273,14 @@ class ComposedPolicy(Policy):
             super().check_succession(former)
             return
         for what, has, wants in (
-            ("parts that see tensors", former.tensors, self.tensors),
-            ("local rule", former.local_rule, self.local_rule),
-            ("weight of a contribution", former.by_samples, self.by_samples),
+            ("other parts that see tensors", former.tensors, self.tensors),
+            ("another local rule", former.local_rule, self.local_rule),
+            ("another weight of a contribution", former.by_samples, self.by_samples),
         ):
             if has != wants:
                 raise PolicyError(
                     f"policy {self.name} cannot take over from {former.name} while the job runs: "
-                    f"its {what} is another one, and shards and workers have theirs from the start"
+                    f"it has {what}, and shards and workers have theirs from the start"
                 )
 
     def succeed(self, former: Policy, t: float) -> None:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from psserver.policies.decisions import PolicyError
-from psserver.policies.loading import build, names, spec_of
+from psserver.policies.loading import build, names
 from psserver.policies.policy import Policy
+from pswire.nearest import did_you_mean
 
 
 def successor(former: Policy, name: str, knobs: Mapping[str, object], workers: int, servers: int) -> Policy:
@@ -14,7 +15,8 @@ def successor(former: Policy, name: str, knobs: Mapping[str, object], workers: i
     """
     if ":" in name:
         raise PolicyError(f"policy {name} is code: expected a built-in policy, for a job that runs already")
-    spec_of(name)
+    if name not in names():
+        raise PolicyError(f"expected a built-in policy, got {name!r}{did_you_mean(name, names())}")
     policy = build(name, knobs, workers, servers)
     try:
         policy.check_succession(former)

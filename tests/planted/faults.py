@@ -474,7 +474,7 @@ FAULTS: Final = (
     ),
     Fault(
         "another local rule may take over",
-        '("local rule", former.local_rule, «self.local_rule»)',
+        '("another local rule", former.local_rule, «self.local_rule»)',
         "former.local_rule",
         ("coordinator/test_policy_changes.py",),
     ),
