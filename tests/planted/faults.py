@@ -388,6 +388,30 @@ FAULTS: Final = (
     ),
     # Deadlines, and policies that take over
     Fault(
+        "a timer that is set in a pause is late by the whole pause",
+        "self.pending[tag] = at if «self.paused_since is None» else",
+        "True",
+        ("coordinator/test_timers.py",),
+    ),
+    Fault(
+        "timers are due at once when another server leads",
+        "self._driver.timers.postpone(microseconds(«seconds»))",
+        "0.0",
+        ("coordinator/test_timers.py", "replay/test_copies.py"),
+    ),
+    Fault(
+        "timers of one time fire in the order of their tags",
+        "tag = next(tag for tag, at in «self.pending.items()» if at == self._soonest)",
+        "sorted(self.pending.items())",
+        ("coordinator/test_timers.py", "replay/test_copies.py"),
+    ),
+    Fault(
+        "dbw waits for all every other round",
+        "PROBE = «20»",
+        "1",
+        ("policies/test_deadlines.py",),
+    ),
+    Fault(
         "cancelled tickets are left out of the quantile of a deadline",
         "«count = len(self.durations)» if count < FEWEST",
         "count = sum(each is not None for each in self.durations)",
