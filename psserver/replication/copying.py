@@ -39,7 +39,9 @@ def offer(turn: Turn, order: Offer) -> None:
         return
     turn.set(log=log.take(log.end, (order.item,)))
     for each in state.progress:
-        turn.send(each.member.server, Append(state.disk.config, log.end, (order.item,), log.stable))
+        # What follows on a copy would delay it: the learner asks for that later.
+        if not each.copying:
+            turn.send(each.member.server, Append(state.disk.config, log.end, (order.item,), log.stable))
     _advance(turn)
 
 
@@ -65,12 +67,19 @@ def _trim(turn: Turn) -> None:
 def beat(turn: Turn) -> None:
     """Send the heartbeat, and with it what each copy lacks."""
     state, log = turn.state, turn.state.log
-    ends = {each.member.server: each.end for each in state.progress}
+    ends = {each.member.server: each.end for each in state.progress if not each.copying}
     for server in range(state.servers):
         if server != state.server:
             start = ends.get(server, log.end)
             items = log.since(start)[:BATCH]
             turn.send(server, Append(state.disk.config, start, items, log.stable))
+
+
+def alive(turn: Turn) -> None:
+    """Say how far this copy is, also while what comes from the primary takes long to arrive."""
+    state, primary = turn.state, turn.state.disk.config.primary
+    if state.holds and not state.sealed and primary != state.server:
+        turn.send(primary, Held(state.synced, state.incarnation, state.log.end, state.log.executed))
 
 
 def append(turn: Turn, sender: int, message: Append) -> None:

@@ -40,6 +40,8 @@ def take(state: Replica, given: m.Input) -> tuple[Replica, tuple[m.Output, ...]]
     elif isinstance(given, m.Beat):
         if state.leads:
             copying.beat(turn)
+        else:
+            copying.alive(turn)
         if state.standing is not None:
             voting.repeat(turn)
     else:

@@ -34,10 +34,14 @@ class Watch:
     _attempts: int = 0
     _again: float = 0.0
 
-    def hear(self, sender: int, message: Message, now: float) -> None:
-        """Note a sign of life; a heartbeat also says who leads."""
+    def alive(self, sender: int, now: float) -> None:
+        """Note a sign of life, such as a part of what a message names."""
         self._heard[sender] = now
         self._broken.discard(sender)
+
+    def hear(self, sender: int, message: Message, now: float) -> None:
+        """Note a message, which is a sign of life; a heartbeat also says who leads."""
+        self.alive(sender, now)
         if isinstance(message, Append) and message.config.epoch >= self._epoch:
             self.primary, self._epoch = sender, message.config.epoch
 

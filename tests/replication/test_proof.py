@@ -11,7 +11,7 @@ from tests.replication.explore import Bounds, Explorer
 
 # Bounds, and how many states lie within.
 USUAL = [
-    (Bounds(2, 1, 0), 9_328),
+    (Bounds(2, 1, 0), 9_112),
     (Bounds(1, 1, 1, servers=2), 3_490),
     (Bounds(1, 2, 0, forgets=False), 29_639),
 ]

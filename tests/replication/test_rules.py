@@ -162,6 +162,22 @@ def test_a_learner_is_not_named_while_a_copy_is_under_way_to_it() -> None:
     assert watch.decide(state, 1.0) == Stand((member.server,))
 
 
+def test_nothing_is_sent_behind_a_copy_but_heartbeats() -> None:
+    state, _ = _primary_and_learner(3)
+    state, outputs = take(state, Offer(3))
+    assert not [output for output in outputs if isinstance(output, Send) and output.message.items]
+    _, outputs = take(state, Beat())
+    assert [output.message.items for output in outputs if isinstance(output, Send)] == [(), ()]
+
+
+def test_a_copy_says_how_far_it_is_though_nothing_comes() -> None:
+    _, outputs = take(replica(1), Beat())
+    assert outputs == (Send(0, Held(0, 0, 0, 0)),)
+    # Not to a primary that it has promised to refuse, and not without a copy.
+    sealed, _ = take(replica(1), Receive(2, Prepare(5)))
+    assert take(sealed, Beat())[1] == () and take(replica(2), Beat())[1] == ()
+
+
 def test_a_learner_gets_the_next_items_as_soon_as_it_has_some() -> None:
     state, _ = _primary_and_learner(1)
     for number in range(1, 2 * BATCH + 2):

@@ -75,6 +75,7 @@ class Replicating:
             self._ends,
             lambda sender, piece: self._copy.arrives(sender, piece),
             lambda sender, digest: self._copy.comparing.theirs(sender, digest),
+            lambda sender: self._shell.watch.alive(sender, time.monotonic()),
         )
         self.links = Links(index, continuation.hosts, settings.job_secret, listener)
         promises, first = Promises(out, index), first_config(HOLDERS)
