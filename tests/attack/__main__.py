@@ -34,6 +34,11 @@ def main() -> int:
     parser.add_argument("--policy", choices=POLICIES, help="default: another one each round")
     parser.add_argument("--company", choices=COMPANY, help="who attacks; default: drawn each round")
     parser.add_argument(
+        "--tables",
+        action=argparse.BooleanOptionalAction,
+        help="a model with sparse tables, where the policy has them; default: drawn each round",
+    )
+    parser.add_argument(
         "--round", type=int, default=MESSAGES, help=f"messages of a round; default {MESSAGES}"
     )
     parser.add_argument(
@@ -45,7 +50,7 @@ def main() -> int:
     first = options.seed if options.seed is not None else random.SystemRandom().randrange(SEEDS)
     totals, began, number, found = Totals(), time.monotonic(), 0, False
     while not found and (number == 0 or goes_on(options, totals, began)):
-        played = scenario(first + number, options.policy, options.company)
+        played = scenario(first + number, options.policy, options.company, options.tables)
         result = play(played, options.round, processes=options.processes)
         totals.add(played, result)
         show(played, result, totals)
@@ -53,6 +58,7 @@ def main() -> int:
         if found:
             again = ["scripts/soak", "attack", "--seed", str(played.seed), "--round", str(options.round)]
             again += ["--policy", played.policy, "--company", played.company]
+            again += ["--tables" if played.tables else "--no-tables"]
             again += ["--processes"] if options.processes else []
             print(f"attack: FAILED: {shlex.join(again)}", flush=True)
     totals.show(time.monotonic() - began)

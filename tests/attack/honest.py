@@ -13,7 +13,11 @@ from tests.patience import PATIENCE
 DIMENSIONS = 24
 
 
-def trainer(batches: int) -> NumpyTrainer:
+def trainer(batches: int, *, tables: bool = False) -> NumpyTrainer:
+    if tables:
+        # Few ids, so that workers meet.
+        clicks = {"features": 3, "vocabulary": 200, "dim": 4, "batch_size": 16, "batches_per_epoch": batches}
+        return numpy_problem("clicks", clicks)
     options = {
         "dimensions": DIMENSIONS,
         "noise": 0.1,
@@ -45,8 +49,11 @@ class Gate:
 class Honest(threading.Thread):
     """One worker. After `join`: `error`, or `steps` contributions and the job's `stop`."""
 
-    def __init__(self, hosts: str, index: int, batches: int, transport: str, gate: Gate) -> None:
+    def __init__(
+        self, hosts: str, index: int, batches: int, transport: str, gate: Gate, *, tables: bool = False
+    ) -> None:
         super().__init__(name=f"honest-{index}", daemon=True)
+        self._tables = tables
         self._hosts, self._index, self._batches = hosts, index, batches
         self._transport, self._gate = transport, gate
         self._computed = 0
@@ -73,7 +80,7 @@ class Honest(threading.Thread):
             self.joined.set()
 
     def _train(self) -> None:
-        model = trainer(self._batches)
+        model = trainer(self._batches, tables=self._tables)
         with psworker.connect(
             self._hosts,
             model.specs,
@@ -82,6 +89,7 @@ class Honest(threading.Thread):
             transport=self._transport,
             local_rules=True,
             server_timeout=PATIENCE,
+            tables=model.tables,
         ) as session:
             model.attach(session.plan)
             self.joined.set()

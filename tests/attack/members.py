@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 
 from pswire.messages import specs_to_wire
+from pswire.model.tables import tables_to_json
 from pswire.transport import segments
 from pswire.transport.segments import Place, SegmentError
 from pswire.v1 import coordinator_pb2 as pb
@@ -18,6 +19,7 @@ from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import Chunk
 from tests import patience
 from tests.attack.doors import Broken, Refusal
+from tests.attack.hostile_rows import Behind, behind
 from tests.attack.lines import HEAD
 from tests.attack.target import COORDINATOR, SHARD, Attacker
 
@@ -132,6 +134,7 @@ class Liar(Attacker):
             plan=plan.fingerprint,
             servers=servers,
             wire_dtype=1,
+            tables=tables_to_json(plan.tables),
         )
         data = request.SerializeToString()
         if self.chance.random() < 0.3:
@@ -270,10 +273,19 @@ class Liar(Attacker):
             membership_token=self.reply.membership_token,
         )
 
+    def _rows(self, server: int) -> Behind:
+        """What stands behind a payload; nothing where the model has no tables."""
+        plan = self.target.plan
+        if not plan.tables or self.chance.random() < 0.2:
+            return Behind((), (), b"")
+        return behind(self.chance, plan, server, self._largest)
+
     def _push_messages(self, server: int) -> list[bytes]:
-        data = self._values(server).tobytes()
+        rows, header = self._rows(server), self._header(server)
+        header.rows[:], header.next_rows[:] = rows.rows, rows.ahead
+        data = self._values(server).tobytes() + rows.data
         cut = self.chance.choice((8, 64, len(data) or 1))
-        messages = [shard_pb2.PushRequest(header=self._header(server)).SerializeToString()]
+        messages = [shard_pb2.PushRequest(header=header).SerializeToString()]
         for at in range(0, len(data), cut):
             chunk = Chunk(offset=at, data=data[at : at + cut])
             messages.append(shard_pb2.PushRequest(chunk=chunk).SerializeToString())
@@ -342,16 +354,46 @@ class Liar(Attacker):
             self.server(), f"{SHARD}/Pull", [request.SerializeToString()], most=self.chance.choice((1, 99))
         )
 
+    def _row_pulls(self, server: int) -> list[shard_pb2.ExchangeRequest]:
+        """Ask for rows, with a ticket or without, or for a whole table."""
+        assert self.grant is not None
+        rows = self._rows(server)
+        pull = shard_pb2.PullRequest(
+            job=self.reply.job,
+            ticket=self.chance.choice((0, self.grant.ticket)),
+            version=self.grant.version,
+            plan=self.target.plan.fingerprint,
+            dtype=self.chance.choice((1, 2, 3)),
+            after=self.grant.index,
+            worker=self.reply.worker,
+            incarnation=self.reply.incarnation,
+            membership_token=self.reply.membership_token,
+            rows=rows.ahead,
+            rows_only=self.chance.random() < 0.8,
+            table=self.chance.choice((0, 0, 0, 1, len(self.target.plan.tables), 77)),
+        )
+        keys = rows.data[8 * sum(rows.rows) : 8 * (sum(rows.rows) + sum(rows.ahead))]
+        request = shard_pb2.ExchangeRequest(pull=pull)
+        if keys:
+            request.chunk.data = keys
+        return [request]
+
     def _exchanges(self, server: int) -> list[bytes]:
         """Requests for one stream of Exchange, one of them with this life's ticket."""
         assert self.grant is not None
-        values = self._values(server)
+        values, rows = self._values(server), self._rows(server)
         push = shard_pb2.ExchangeRequest(
             push=self._header(server), chunk=Chunk(data=values.tobytes()), hello=self._hello()
         )
+        push.push.rows[:], push.push.next_rows[:] = rows.rows, rows.ahead
         if len(self.target.doors) == 1 and self.chance.random() < 0.7:
             push.commit.CopyFrom(self._commit([]))
         messages = [push]
+        if rows.data:
+            chunk = Chunk(offset=values.nbytes, data=rows.data)
+            messages.append(shard_pb2.ExchangeRequest(chunk=chunk))
+        if self.target.plan.tables and self.chance.random() < 0.5:
+            messages = [*self._row_pulls(server), *messages]
         if self.chance.random() < 0.6:
             self.mutate.message(self.chance.choice(messages))
         self.grant = None

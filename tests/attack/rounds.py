@@ -86,7 +86,7 @@ def _verify(scenario: Scenario, out: Path, result: Result) -> None:
         # Honest workers gave up.
         result.faults += invariants.spoilt_by(out, scenario.honest, LARGE)
     if scenario.company == "strangers":
-        result.faults += invariants.replayed(out, trainer(scenario.batches))
+        result.faults += invariants.replayed(out, trainer(scenario.batches, tables=scenario.tables))
     if not scenario.repeats:
         return
     lost = invariants.lost(out, scenario.honest)
@@ -100,7 +100,8 @@ def _attack(scenario: Scenario, stage: Stage, result: Result) -> list[str]:
     tally = result.tally
     gate = Gate(scenario.batches)
     honest = _honest(scenario, stage, gate)
-    plan = make_plan([spec for spec, _ in trainer(1).specs], scenario.servers)
+    model = trainer(1, tables=scenario.tables)
+    plan = make_plan([spec for spec, _ in model.specs], scenario.servers, model.tables)
     names = [worker.worker for worker in honest]
     target = Target(stage.doors, stage.hosts, stage.lines, names, plan)
     wired = replace(target, doors=[WireDoor.to(host) for host in target.hosts])
@@ -132,7 +133,10 @@ def _explained(target: Target) -> list[str]:
 def _honest(scenario: Scenario, stage: Stage, gate: Gate) -> list[Honest]:
     """All have joined: the job's model is theirs."""
     hosts, transport = ",".join(stage.hosts), scenario.transport
-    workers = [Honest(hosts, index, scenario.batches, transport, gate) for index in range(scenario.workers)]
+    workers = [
+        Honest(hosts, index, scenario.batches, transport, gate, tables=scenario.tables)
+        for index in range(scenario.workers)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -180,12 +184,12 @@ def _sha256(out: Path) -> str | None:
     return Run(out).summary.weights_sha256
 
 
-_fingerprints: dict[tuple[str, int], str | None] = {}
+_fingerprints: dict[tuple[str, int, bool], str | None] = {}
 
 
 def _alone(scenario: Scenario) -> str | None:
     """The fingerprint of the final weights of the same run without an attack."""
-    key = scenario.policy, scenario.servers
+    key = scenario.policy, scenario.servers, scenario.tables
     if key not in _fingerprints:
         with tempfile.TemporaryDirectory() as folder:
             out, gate = Path(folder) / "run", Gate(scenario.batches)

@@ -27,6 +27,8 @@ POLICIES: Mapping[str, Mapping[str, object]] = {
 }
 # Under these a run of honest workers repeats to the bit, so strangers must not change a bit of it.
 REPEATING = ("sync", "median", "krum", "local-sgd")
+# These refuse sparse tables, or compute with whole models.
+WITHOUT_TABLES = ("median", "krum", "dc-asgd", "dc-asgd-a", "gap-aware", "local-sgd", "easgd")
 COMPANY = ("strangers", "members")
 TRANSPORTS = ("grpc", "socket", "shared-memory")
 
@@ -42,6 +44,8 @@ class Scenario:
     transport: str
     workers: int = 2
     batches: int = 24
+    # The model has sparse tables beside its variables.
+    tables: bool = False
 
     @property
     def knobs(self) -> list[str]:
@@ -63,11 +67,14 @@ class Scenario:
 
     def __str__(self) -> str:
         servers = "1 server" if self.servers == 1 else f"{self.servers} servers"
-        return f"{self.policy}, {self.company}, {servers}, {self.transport}"
+        tables = ", tables" if self.tables else ""
+        return f"{self.policy}, {self.company}, {servers}, {self.transport}{tables}"
 
 
-def scenario(seed: int, policy: str | None = None, company: str | None = None) -> Scenario:
-    """The round of this seed; `policy` and `company` where they are not to be drawn."""
+def scenario(
+    seed: int, policy: str | None = None, company: str | None = None, tables: bool | None = None
+) -> Scenario:
+    """The round of this seed; `policy`, `company` and `tables` where they are not to be drawn."""
     chance = random.Random(seed)
     name = chance.choice(list(POLICIES))
     who = chance.choice(COMPANY)
@@ -77,4 +84,6 @@ def scenario(seed: int, policy: str | None = None, company: str | None = None) -
         # It compares whole gradients.
         servers = 1
     workers = 3 if policy in ("median", "krum") else 2
-    return Scenario(seed, policy, company or who, servers, transport, workers)
+    drawn = chance.random() < 0.4 if tables is None else tables
+    with_tables = drawn and policy not in WITHOUT_TABLES
+    return Scenario(seed, policy, company or who, servers, transport, workers, tables=with_tables)

@@ -13,18 +13,22 @@ from tests.repetitions import repetitions, seeds
 
 MESSAGES = repetitions(600, soak=3000)
 ROUNDS = [
-    ("sync", "strangers", 2, "grpc"),
-    ("median", "strangers", 1, "shared-memory"),
-    ("sync", "members", 1, "shared-memory"),
-    ("async", "members", 2, "socket"),
+    ("sync", "strangers", 2, "grpc", False),
+    ("median", "strangers", 1, "shared-memory", False),
+    ("sync", "members", 1, "shared-memory", False),
+    ("async", "members", 2, "socket", False),
+    ("sync", "strangers", 2, "socket", True),
+    ("async", "members", 1, "grpc", True),
 ]
 
 
-@pytest.mark.parametrize(("policy", "company", "servers", "transport"), ROUNDS)
-def test_honest_workers_among_others(policy: str, company: str, servers: int, transport: str) -> None:
+@pytest.mark.parametrize(("policy", "company", "servers", "transport", "tables"), ROUNDS)
+def test_honest_workers_among_others(
+    policy: str, company: str, servers: int, transport: str, tables: bool
+) -> None:
     for seed in seeds(1, soak=3):
         workers = 3 if policy == "median" else 2
-        result = play(Scenario(seed, policy, company, servers, transport, workers), MESSAGES)
+        result = play(Scenario(seed, policy, company, servers, transport, workers, tables=tables), MESSAGES)
         assert not result.faults, "\n".join(result.problems)
         # Whom a machine that stood still has made wait in vain says nothing of the servers.
         assert not (result.waits and result.judged), "\n".join(result.problems)
