@@ -44,9 +44,9 @@ class TableSpec:
     `numbers`: the initializer's, in the order of `INITIALIZERS`. `optimizer`: the rule's settings as canonical JSON;
     "" for the job's optimizer. `admit`: the chance that a gradient for an id without a row makes one; a gradient that
     makes none is dropped. `admit_after`: the update with that many-th applied gradient for an id without a row makes
-    it. Every `evict_every` versions rows go that no update has touched for `evict_age` versions, or
-    whose norm is at most `evict_norm`, or that are not among the `evict_capacity` rows of their bucket that were
-    touched last; None: none go for that reason. An id that returns begins anew.
+    it. Rows go that no update has touched for `evict_age` versions, or whose norm is at most `evict_norm`, or that are
+    not among the `evict_capacity` rows of their bucket that were touched last; None: none go for that reason. Each
+    bucket is looked through once in `evict_every` versions. An id that returns begins anew.
     """
 
     name: str

@@ -55,8 +55,12 @@ class Twin:
                     continue
             row, _, count = self.rows.get(key, (initial_rows(self.spec, alone)[0], 0, 0))
             self.rows[key] = row - gradient * RATE, self.version, count + 1
-        if self.version % self.spec.evict_every == 0:
-            self.evict()
+        self.evict()
+
+    def due(self, key: int) -> bool:
+        """A bucket's rows may go once in `evict_every` versions: its last six bits say when."""
+        number = int(bucket(np.array([key], np.uint64))[0]) % 64
+        return number * self.spec.evict_every // 64 == self.version % self.spec.evict_every
 
     def evict(self) -> None:
         spec, going = self.spec, set()
@@ -70,9 +74,9 @@ class Twin:
                 own = [k for k in self.rows if int(bucket(np.array([k], np.uint64))[0]) == number]
                 own.sort(key=lambda k: (self.rows[k][1], k))
                 going |= set(own[: max(0, len(own) - spec.evict_capacity)])
-        for key in going:
+        for key in filter(self.due, going):
             del self.rows[key]
-        if spec.evict_age is not None:
+        if spec.evict_age is not None and self.version % spec.evict_every == 0:
             oldest = self.version - spec.evict_age
             self.seen = {key: seen for key, seen in self.seen.items() if seen[1] > oldest}
 
@@ -142,6 +146,17 @@ def test_an_evicted_row_that_returns_is_as_new_and_takes_a_free_place() -> None:
     assert np.array_equal(ours.read(one), initial_rows(spec, one) - RATE)
     assert ours.store.count == 2
     assert ours.touched(one)[0] == 4
+
+
+def test_keys_of_rows_that_went_count_as_memory_until_they_are_forgotten() -> None:
+    ours = table(replace(BASE, evict_age=1, evict_every=1))
+    ours.remember()
+    advance(ours, [(KEYS, np.ones((IDS, DIM), np.float32), 1.0)])
+    advance(ours, [])
+    assert ours.count == 0 and ours.gone(0).tolist() == KEYS.tolist()
+    remembered = ours.nbytes
+    ours.forget_gone(2)
+    assert ours.gone(0).size == 0 and remembered - ours.nbytes == KEYS.nbytes
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])

@@ -38,13 +38,14 @@ OTHER = TableSpec("users", 3, "zeros", (), admit_after=2)
 JOB = "job"
 
 
-def plan(rule: dict[str, object] = RULES[0]) -> Plan:
-    tables = [replace(spec, optimizer=canonical(rule)) for spec in (SPEC, OTHER)]
+def plan(rule: dict[str, object] = RULES[0], evict_every: int = 2) -> Plan:
+    specs = replace(SPEC, evict_every=evict_every), OTHER
+    tables = [replace(spec, optimizer=canonical(rule)) for spec in specs]
     return make_plan([VariableSpec("bias", (1,))], 1, tables)
 
 
-def made(rule: dict[str, object]) -> Tables:
-    return Tables(plan(rule), 0, build(RULES[0]))
+def made(rule: dict[str, object], evict_every: int = 2) -> Tables:
+    return Tables(plan(rule, evict_every), 0, build(RULES[0]))
 
 
 def update(tables: Tables, ids: list[int], seed: int) -> None:
@@ -113,7 +114,7 @@ def test_increments_add_up_and_training_goes_on_with_equal_bits(
 
 
 def test_an_increment_has_only_what_changed(tmp_path: Path) -> None:
-    store, tables = Store(tmp_path / "checkpoints"), made(RULES[1])
+    store, tables = Store(tmp_path / "checkpoints"), made(RULES[1], evict_every=1)
     update(tables, list(range(5000)), 1)
     base = save_rows(store, name_of(1, JOB), 0, 1, rows_of(tables), None)
     assert usable(store, base)
@@ -176,13 +177,14 @@ class Later:
         self.waiting.pop(number)()
 
 
-def test_a_copy_that_begins_while_another_is_written_lacks_no_row_that_went(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first", ["the writing", "the copy"])
+def test_a_copy_that_begins_while_another_is_written_is_an_increment_and_lacks_no_row_that_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """The end of the writing forgets rows that went before it, which the copy would have to name."""
+    """Whichever ends first: the end of the writing forgets rows that went before it, and the copy has to name them."""
     monkeypatch.setattr(shard_part, "LARGE_PASS", 0)
     loop, parts, rule = Later(), dict[int, shard_part.Part](), RULES[0]
-    tables, facts = made(rule), Shard(plan(rule), 0, build(rule)).state().facts
+    tables, facts = made(rule, evict_every=1), Shard(plan(rule), 0, build(rule)).state().facts
     shard: Any = SimpleNamespace(
         tables=tables, views=lambda: ShardState(replace(facts, version=tables.tables[0].version), {})
     )
@@ -202,9 +204,12 @@ def test_a_copy_that_begins_while_another_is_written_lacks_no_row_that_went(
     # The second checkpoint is not written yet.
     update(tables, [51], 5)
     assert saver.save(3, JOB, shard)
-    for _ in range(3):
+    loop.do(["the writing", "the copy"].index(first))
+    for _ in range(2):
         loop.do()
     assert not loop.waiting and all(not each.error for each in parts.values()), parts
     found = about(saver.store, 3, dict(parts[3].files))
     assert same(load_rows(saver.store, name_of(3, JOB), found, 0), rows_of(tables))
+    # All rows, what the second changed, and what the third did.
+    assert len(row_files(found, 0)) == 3
     saver.close()

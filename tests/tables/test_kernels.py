@@ -12,7 +12,7 @@ from psserver.optimizers.row_kernels import NUMPY_ROWS, Memory, RowKernels, part
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard.tables import Table, TableState
 from psserver.shard.tables.index import Index
-from pswire.model.tables import compile_batches, mix, sums, unique, uniques, unmix
+from pswire.model.tables import BUCKETS, bucket, compile_batches, mix, sums, unique, uniques, unmix
 from tests.tables.twin import SGD, SPEC, gradient, table, update
 
 BOTH: tuple[RowKernels, RowKernels] = (NUMPY_ROWS, CompiledRowKernels())
@@ -66,8 +66,18 @@ def test_an_index_finds_what_either_kernel_has_inserted(
     for index in indexes:
         sorted_keys, of = index.sorted()
         assert sorted_keys.tolist() == keys.tolist() and of.tolist() == [slots[key] for key in keys.tolist()]
-        kept = index.without(np.array([slots[key] for key in keys[::2].tolist()], np.int32))
-        assert kept.sorted()[0].tolist() == keys[1::2].tolist() and kept.count == keys[1::2].size
+        odd = (np.arange(BUCKETS) % 2).astype(bool)
+        chosen, own = index.sorted(odd)
+        assert chosen.tolist() == keys[odd[bucket(keys)]].tolist()
+        assert own.tolist() == [slots[key] for key in chosen.tolist()]
+        index.remove(random.permutation(keys[::2]))
+        assert index.sorted()[0].tolist() == keys[1::2].tolist() and index.count == keys[1::2].size
+        assert index.find(wanted).tolist() == [
+            slots[key] if key in set(keys[1::2].tolist()) else -1 for key in wanted.tolist()
+        ]
+        # What went may come back.
+        index.insert(keys[::2].copy(), np.array([slots[key] for key in keys[::2].tolist()], np.int32))
+        assert index.sorted()[0].tolist() == keys.tolist()
         assert index.load <= 0.75
 
 

@@ -126,12 +126,13 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Copy:
     """What a server holds, copied for log entry `entry`. `nbytes`: the memory taken for it. `base`: the files that its
-    rows of tables are changes of."""
+    rows of `tables` are changes of."""
 
     entry: int
     job: str
     state: ShardState
     nbytes: int
+    tables: Tables
     base: RowFiles | None = None
 
 
@@ -233,22 +234,23 @@ class PartSaver:
             )
             return False
         if nbytes <= LARGE_PASS:
-            self._wait(Copy(entry, job, _with_rows(copied(state), shard.tables, None), nbytes))
+            self._wait(Copy(entry, job, _with_rows(copied(state), shard.tables, None), nbytes, shard.tables))
             self._begin()
             return False
         began, self._copying, store = time.monotonic(), True, self.store
-        # What is being written is no base yet, and moves the point before which rows that went are forgotten.
-        base = None if self._busy else self._rows
+        # The last that is written: another one may be under way, for longer than the interval.
+        base = self._rows
 
         def copy() -> Copy:
             since = base if shard.tables and usable(store, base) else None
             dense = copied(state, [] if spare is None else spare.wait())
-            return Copy(entry, job, _with_rows(dense, shard.tables, since), nbytes, since)
+            return Copy(entry, job, _with_rows(dense, shard.tables, since), nbytes, shard.tables, since)
 
         copying = self._owner.loop.run_in_executor(self._pool, copy)
 
         def ended(future: "asyncio.Future[Copy]") -> None:
             self._copying, error = False, future.exception()
+            self._forget_gone()
             if error is None:
                 size = future.result().state.nbytes
                 fields = event("part_copied", bytes=size, seconds=time.monotonic() - began)
@@ -278,21 +280,39 @@ class PartSaver:
             self._give(copy.nbytes)
             if copy.nbytes > LARGE_PASS and not self._closed:
                 self._spare.keep(_dense(copy.state))
-            if self._rows is not None and self._tables is not None:
-                self._tables.rows_written(self._rows.version)
+            self._forget_gone()
             self._ended(future.result())
 
         written.add_done_callback(ended)
 
+    def _forget_gone(self) -> None:
+        """Forget rows that went before the files on which the next increment builds; a copy under way needs them."""
+        if self._rows is not None and self._tables is not None and not self._copying:
+            self._tables.rows_written(self._rows.version)
+
+    def _base_of(self, store: Store, copy: Copy) -> RowFiles | None:
+        """Return the files to which the changes that were copied are added: the newest ones that they go back to.
+
+        Raises CheckpointError if these files are gone.
+        """
+        if copy.base is None:
+            return None
+        for base in (self._rows, copy.base):
+            if base is not None and base.version >= copy.base.version and store.has(base.name, base.files):
+                return base
+        raise CheckpointError(f"the rows of {copy.base.name}, of which only changes were copied, are gone")
+
     def _write(self, store: Store, copy: Copy) -> Part:
-        entry, state, self._rows = copy.entry, copy.state, None
+        entry, state = copy.entry, copy.state
         name, rows, saved = name_of(entry, copy.job), only_rows(copy.state.arrays), None
         try:
             if rows:
-                saved = save_rows(store, name, self._server, state.facts.version, rows, copy.base)
+                base = self._base_of(store, copy)
+                saved = save_rows(store, name, self._server, state.facts.version, rows, base)
                 state = ShardState(state.facts, without_rows(state.arrays))
             files = save_shard(store, name, state)
-            self._rows = saved
+            if copy.tables is self._tables:
+                self._rows = saved
             return Part(entry, {**files, **({} if saved is None else saved.files)})
         except CheckpointError as error:
             return Part(entry, error=f"server {self._server}: {error}")

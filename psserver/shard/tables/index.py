@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from psserver.optimizers.row_kernels import Places, RowKernels, Slots, Words
 from pswire.model.tables import BUCKETS, Keys, bucket
 
+Buckets = NDArray[np.bool_]
+"""Of all buckets, which are chosen."""
 # Places of a part that has a key, at least.
 SMALLEST = 16
 # A part is at most this full; every search ends at an empty place.
@@ -57,27 +59,44 @@ class Index:
         self._kernels().find(self.places, keys, found)
         return found
 
-    def sorted(self) -> tuple[Keys, Slots]:
-        """Return all keys, sorted, and their slots."""
+    def sorted(self, buckets: Buckets | None = None) -> tuple[Keys, Slots]:
+        """Return all keys, sorted, and their slots; or those in some `buckets`, of which each is chosen or not."""
         keys, slots = np.empty(self.count, np.uint64), np.empty(self.count, np.int32)
-        at = 0
-        for k in np.flatnonzero(self._counts).tolist():
+        at, several = 0, len(self._counts) > 1
+        held = self._counts > 0
+        for k in np.flatnonzero(held & buckets if several and buckets is not None else held).tolist():
             part = self.places.parts[k]
             taken = part[part[:, 2].view(np.int32) >= 0]
             own = np.ascontiguousarray(taken[:, :2]).view(np.uint64)[:, 0]
+            if not several and buckets is not None:
+                chosen = buckets[bucket(own)]
+                taken, own = taken[chosen], own[chosen]
             order = np.argsort(own)
             keys[at : at + own.size] = own[order]
             slots[at : at + own.size] = taken[order, 2].view(np.int32)
             at += own.size
-        return keys, slots
+        return keys[:at], slots[:at]
 
-    def without(self, gone: Slots) -> "Index":
-        """Return another index that lacks the keys of these slots."""
-        keys, slots = self.sorted()
-        kept = ~np.isin(slots, gone)
-        other = Index(self._kernels, single=self._single)
-        other.insert(keys[kept], slots[kept])
-        return other
+    def remove(self, keys: Keys) -> None:
+        """Take keys out, each once and all of them here. Readers find the others all the while.
+
+        Only the parts that lose keys are made anew.
+        """
+        places, counts = self.places, self._counts - self._counted(keys)
+        parts, addresses, bits = list(places.parts), places.addresses.copy(), places.bits.copy()
+        gone = np.sort(keys)
+        for k in np.flatnonzero(counts < self._counts).tolist():
+            part = parts[k]
+            taken = part[part[:, 2].view(np.int32) >= 0]
+            own = np.ascontiguousarray(taken[:, :2]).view(np.uint64)[:, 0]
+            at = np.minimum(np.searchsorted(gone, own), gone.size - 1)
+            kept = np.ascontiguousarray(taken[gone[at] != own])
+            smaller = _empty(int(_places_for(counts[k : k + 1])[0]) if len(kept) else 2)
+            self._kernels().move(kept, smaller)
+            self._total += (len(smaller) if len(kept) else 0) - len(part)
+            parts[k], addresses[k], bits[k] = smaller, smaller.ctypes.data, len(smaller).bit_length() - 1
+        self.places = Places(tuple(parts), addresses, bits)
+        self._counts, self.count = counts, self.count - keys.size
 
     def insert(self, keys: Keys, slots: Slots) -> None:
         """Add keys, each once and none of them here. Readers find keys that were here before all the while."""

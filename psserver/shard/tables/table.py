@@ -11,6 +11,7 @@ One thread at a time updates (`psserver.shard.tables.updates`), forgets and rest
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +26,11 @@ from psserver.shard.tables.store import Counts, RowStore
 from psserver.shard.tables.undo import Undo
 from psserver.shard.tables.waiting import Waiting
 from pswire.model.table_figures import TableFigures
-from pswire.model.tables import Floats, Keys, TableSpec, bucket, check_keys, initial_rows
+from pswire.model.tables import BUCKETS, Floats, Keys, TableSpec, bucket, check_keys, initial_rows
 from pswire.values import value
 
+# Buckets are looked through in so many groups: every server has as many of each.
+_GROUPS: Final = 64
 Contribution = tuple[Keys, Floats, float]
 """Sorted unique keys, their gradients ([n, dim]), and a factor."""
 
@@ -71,6 +74,7 @@ class Table:
         self.evictions = 0
         # Versions at which rows went, and their keys; None until changes are asked for.
         self._graves: deque[tuple[int, Keys]] | None = None
+        self._grave_bytes = 0
         # Only with admission by count.
         self.waiting = Waiting(lambda: backend.rows) if spec.admit_after > 1 else None
 
@@ -176,8 +180,9 @@ class Table:
         if keys.size:
             self._index.insert(keys, slots)
             self._measure()
-        if self._evicts and version % self.spec.evict_every == 0:
+        if self._evicts:
             self._evict(version, keep)
+        if self._evicts and version % self.spec.evict_every == 0:
             if self.waiting is not None and self.spec.evict_age is not None:
                 self.waiting.forget(version - self.spec.evict_age)
             self._measure()
@@ -191,11 +196,17 @@ class Table:
 
     def _measure(self) -> None:
         waiting = 0 if self.waiting is None else self.waiting.nbytes
-        self.nbytes = self._index.nbytes + self.count * self.row_bytes + waiting
+        self.nbytes = self._index.nbytes + self.count * self.row_bytes + waiting + self._grave_bytes
 
     def _evict(self, version: int, keep: bool) -> None:
-        """Drop rows by the table's rules: pure functions of the rows, so the same on any number of servers."""
-        keys, slots = self._index.sorted()
+        """Drop rows by the table's rules: pure functions of the rows, so the same on any number of servers.
+
+        A version looks through some buckets only: so no update takes long.
+        """
+        buckets = looked_through(self.spec.evict_every, version)
+        if buckets is None:
+            return
+        keys, slots = self._index.sorted(buckets)
         ages = self.store.ages(slots)
         going = evicted(self.spec, keys, self.store.values(slots), ages[:, 0], version)
         if not going.any():
@@ -204,9 +215,10 @@ class Table:
         self.census.gone(keys[going], ages[going, 1])
         if self._graves is not None:
             self._graves.append((version, keys[going]))
+            self._grave_bytes += keys[going].nbytes
         if keep:
             self.publish(Undo.of(version, keys[going], self.store.values(slots[going])))
-        self._index = self._index.without(slots[going])
+        self._index.remove(keys[going])
         self.store.give(slots[going])
 
     def forget(self, oldest: int) -> None:
@@ -236,7 +248,8 @@ class Table:
     def forget_gone(self, version: int) -> None:
         """Forget rows that went at `version` or before: nobody asks for changes since an earlier one."""
         while self._graves and self._graves[0][0] <= version:
-            self._graves.popleft()
+            self._grave_bytes -= self._graves.popleft()[1].nbytes
+        self._measure()
 
     def state(self, since: int | None = None) -> TableState:
         """Return the newest version, or the rows in it that changed after version `since`, in arrays of its own."""
@@ -324,6 +337,13 @@ def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> list[Fl
         # The records may have ended meanwhile, and with them what was torn.
         table.check_readable(version)
     return rows
+
+
+def looked_through(every: int, version: int) -> NDArray[np.bool_] | None:
+    """Return in which buckets rows may go at `version`; None for none. Each bucket is one once in `every` versions."""
+    groups = np.arange(_GROUPS)
+    due = groups[groups * every // _GROUPS == version % every]
+    return np.isin(np.arange(BUCKETS) % _GROUPS, due) if due.size else None
 
 
 def evicted(spec: TableSpec, keys: Keys, rows: Floats, touched: Counts, version: int) -> NDArray[np.bool_]:
