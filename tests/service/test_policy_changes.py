@@ -86,8 +86,8 @@ def test_a_policy_that_cancels_cannot_take_over_from_workers_whose_codec_remembe
     with serving() as cluster, psworker.connect(cluster.hosts, START, wire_dtype="int8") as session:
         step(session)
         with refused(grpc.StatusCode.FAILED_PRECONDITION):
-            change(cluster, "k-sync", "{}")
-        change(cluster, "async", "{}")
+            change(cluster, "k-sync", '{"aggregate": 1}')
+        change(cluster, "k-sync", '{"aggregate": 1, "late": "drop"}')
 
 
 def test_changes_have_the_rate_of_notes() -> None:
