@@ -30,20 +30,31 @@ class Watch:
     primary: int | None = None
     _epoch: int = -1
     _heard: dict[int, float] = field(default_factory=dict)
+    _led: dict[int, float] = field(default_factory=dict)
     _broken: set[int] = field(default_factory=set)
     _attempts: int = 0
     _again: float = 0.0
 
     def alive(self, sender: int, now: float) -> None:
-        """Note a sign of life, such as a part of what a message names."""
+        """Note a sign of life."""
         self._heard[sender] = now
         self._broken.discard(sender)
 
-    def hear(self, sender: int, message: Message, now: float) -> None:
-        """Note a message, which is a sign of life; a heartbeat also says who leads."""
+    def led(self, sender: int, now: float) -> None:
+        """Note a sign that a server leads, such as a part of what a heartbeat will name.
+
+        Other messages are none: a primary that was sealed, or started again, sends them too.
+        """
         self.alive(sender, now)
-        if isinstance(message, Append) and message.config.epoch >= self._epoch:
+        self._led[sender] = now
+
+    def hear(self, sender: int, message: Message, now: float, promised: int = 0) -> None:
+        """Note a message, which is a sign of life; a heartbeat also says who leads, unless this server has `promised` a
+        later epoch: that primary leads no more, or stands again at once."""
+        self.alive(sender, now)
+        if isinstance(message, Append) and message.config.epoch >= max(self._epoch, promised):
             self.primary, self._epoch = sender, message.config.epoch
+            self.led(sender, now)
 
     def broke(self, server: int) -> None:
         """Note that the stream to a server broke: it is silent at once."""
@@ -51,6 +62,10 @@ class Watch:
 
     def silent(self, server: int, now: float) -> bool:
         return server in self._broken or now - self._heard.get(server, self.began) > SILENCE
+
+    def leaderless(self, primary: int, now: float) -> bool:
+        """Whether that server has not shown for a while that it leads."""
+        return primary in self._broken or now - self._led.get(primary, self.began) > SILENCE
 
     def withholds(self, replica: Replica, sender: int, message: Message, now: float) -> bool:
         """Return whether to leave a candidate without an answer, because the primary is there.
@@ -62,7 +77,11 @@ class Watch:
         if replica.leads and not replica.sealed:
             others = [each.member for each in replica.progress if each.member in replica.disk.config.members]
             return any(each.server != sender and not self.silent(each.server, now) for each in others)
-        return self.primary is not None and self.primary != self.server and not self.silent(self.primary, now)
+        return (
+            self.primary is not None
+            and self.primary != self.server
+            and not self.leaderless(self.primary, now)
+        )
 
     def decide(self, replica: Replica, now: float) -> Stand | None:
         """Return an order to stand, if this server should change the configuration. Call it some ten times a second."""
@@ -86,9 +105,9 @@ class Watch:
             # A copy made equal for a configuration that it has not seen may be a member of it: promises will tell.
             return None
         if self.primary in (None, self.server) or replica.sealed:
-            since = self._heard.get(replica.disk.config.primary, self.began)
+            since = self._led.get(replica.disk.config.primary, self.began)
             return () if now - since > SILENCE else None
-        return () if self.silent(self.primary, now) else None
+        return () if self.leaderless(self.primary, now) else None
 
     def _wish_of_primary(self, replica: Replica, now: float) -> tuple[int, ...] | None:
         members = replica.disk.config.members

@@ -315,7 +315,7 @@ class World:
             case _:
                 if seat.watch.withholds(seat.replica, mail.sender, content, self.now):
                     return
-                seat.watch.hear(mail.sender, content, self.now)
+                seat.watch.hear(mail.sender, content, self.now, seat.replica.disk.promised)
                 self.give(server, log, Receive(mail.sender, content))
 
     def tick(self, server: int, log: int) -> None:

@@ -37,6 +37,15 @@ def test_random_histories_end_well() -> None:
         assert counts["lost"] < histories / 2
 
 
+# Histories that a soak found. A primary that was sealed, or had started again, was taken for one that leads.
+FOUND = [249015415752, 316857261629]
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_history_that_was_found_ends_well(seed: int) -> None:
+    assert randomly(seed, 1)
+
+
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda each: each.__name__)
 def test_directed_schedule_ends_well(schedule: Callable[[bool], None], torn: bool) -> None:

@@ -34,6 +34,7 @@ from psserver.replication.messages import (
     Promise,
     Propose,
     Receive,
+    Refuse,
     Send,
     Stand,
 )
@@ -124,6 +125,25 @@ def test_a_voter_that_hears_the_primary_withholds_its_promise() -> None:
     assert not watch.withholds(replica(2), 0, Prepare(3), 5.5)
     assert not watch.withholds(replica(2), 1, Prepare(4), 5.0 + SILENCE + 0.1)
     assert not watch.withholds(replica(2), 1, Append(CONFIG, 0, (), 0), 5.5)
+
+
+def test_a_server_that_only_speaks_does_not_lead() -> None:
+    """A primary that was sealed, or started again, keeps neither promises nor the lead from others."""
+    watch = heard(2, 5.0)
+    for message in (Prepare(3), Refuse(3)):
+        watch.hear(0, message, 5.9)
+    assert watch.withholds(replica(2), 1, Prepare(4), 5.9)
+    assert not watch.withholds(replica(2), 1, Prepare(4), 6.1)
+    follower = heard(1, 5.0)
+    follower.hear(0, Refuse(3), 5.9)
+    assert follower.decide(replica(1), 5.9) is None
+    assert follower.decide(replica(1), 6.1) == Stand(())
+    # Nor does one whose epoch is over by this server's own promise.
+    watch.hear(0, Append(CONFIG, 0, (), 0), 6.1, promised=4)
+    assert not watch.withholds(replica(2), 1, Prepare(4), 6.2)
+    # A long item's parts are of a primary.
+    watch.led(0, 6.1)
+    assert watch.withholds(replica(2), 1, Prepare(4), 7.0)
 
 
 def test_a_primary_leaves_out_a_silent_follower_and_names_a_learner() -> None:

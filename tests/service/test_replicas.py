@@ -23,7 +23,7 @@ from psserver.service.replicas.disk import Promises
 from psserver.service.replicas.inputs import NotedCoordinator
 from psserver.service.replicas.links import Links
 from psserver.service.replicas.log import FollowersLog, fence
-from psserver.service.replicas.shell import Shell
+from psserver.service.replicas.shell import Machine, Shell
 from psserver.settings import Options, SettingsError, resolve
 from pswire import protocol
 from pswire.config.experiment import ExperimentError, load_experiment
@@ -169,6 +169,20 @@ def test_a_heartbeat_says_to_every_server_who_leads() -> None:
             if to == server:
                 watch.hear(0, message, 0.0)
         assert watch.primary == 0
+
+
+def test_a_follower_without_the_jobs_beginning_takes_nobody_for_lost() -> None:
+    """It could not go on; the primary may just be slow to start."""
+    links = mock.create_autospec(Links, instance=True, links={0: None, 2: None}, met={0, 2})
+    config = first_config((0, 1))
+    shell = Shell(begin(1, 3, config), links, lambda disk: None, formed=False)
+    shell.machine = mock.create_autospec(Machine, instance=True)
+    shell.tick()
+    assert not shell.formed
+    shell.hold((0, 1), b"b{}")
+    shell.receive(0, m.Append(config, 0, ((0, 1),), 0))
+    shell.tick()
+    assert shell.formed
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class Replicating:
             self._ends,
             lambda sender, piece: self._copy.arrives(sender, piece),
             lambda sender, digest: self._copy.comparing.theirs(sender, digest),
-            lambda sender: self._shell.watch.alive(sender, time.monotonic()),
+            self._alive,
         )
         self.links = Links(index, continuation.hosts, settings.job_secret, listener)
         promises, first = Promises(out, index), first_config(HOLDERS)
@@ -103,6 +103,10 @@ class Replicating:
         if replica.leads:
             self._copy.begin(RunLog(out, check=fence(out), rescue=settings.rescue))
         self.rpc = Gate(self)
+
+    def _alive(self, sender: int, leads: bool) -> None:
+        watch, now = self._shell.watch, time.monotonic()
+        (watch.led if leads else watch.alive)(sender, now)
 
     @property
     def job(self) -> Job | None:

@@ -34,7 +34,8 @@ PAUSE, FAREWELL = 0.1, 2.0
 
 class Listener(NamedTuple):
     """Who is told what comes in: a message, with the items that came before it; a broken stream; the job's end; a
-    piece of a copy; a follower's digest of a version; and of each part, before it is whole."""
+    piece of a copy; a follower's digest of a version; and each part, before it is whole, with whether only a server
+    that leads sends such."""
 
     receive: Callable[[int, Message], None]
     hold: Callable[[Item, bytes], None]
@@ -42,7 +43,7 @@ class Listener(NamedTuple):
     ends: Callable[[int, ExitCode, str], None]
     copy: Callable[[int, shard_pb2.CopyPiece], None]
     digest: Callable[[int, shard_pb2.VersionDigest], None]
-    alive: Callable[[int], None]
+    alive: Callable[[int, bool], None]
 
 
 def greeting_proof(secret: bytes, sender: int, receiver: int) -> bytes:
@@ -259,8 +260,10 @@ class Links:
         return int(sender)
 
     def _take(self, sender: int, part: shard_pb2.ReplicatePart, arriving: dict[Item, bytearray]) -> None:
-        self._listener.alive(sender)
-        match part.WhichOneof("part"):
+        kind = part.WhichOneof("part")
+        # Only who leads sends items and copies.
+        self._listener.alive(sender, kind in ("piece", "copy"))
+        match kind:
             case "piece":
                 piece = part.piece
                 item = piece.epoch, piece.number

@@ -38,6 +38,8 @@ log = logging.getLogger("ps-server")
 
 #: Seconds between two looks at who is silent.
 LOOK: Final = 0.05
+#: Seconds that a follower waits for the beginning of the log before it takes the primary for lost.
+BEGINNING: Final = 10.0
 #: Bytes of items that the log keeps, unless it is told another number.
 MOST: Final = 1 << 30
 
@@ -61,9 +63,10 @@ class Machine(Protocol):
 class Shell:
     """One server's part in the log, with its links and its disk. The loop's thread owns it.
 
-    `keep`: puts a promise on the disk. `machine` is set before the first input. `formed`: whether all servers were met,
-    so that whoever is silent is lost, and not just late to start. `most`: bytes of items beyond which the log takes no
-    more of them before the copies have executed some. `delay`: seconds between two items that it takes, for a learner.
+    `keep`: puts a promise on the disk. `machine` is set before the first input. `formed`: whether all servers were met
+    and the log has begun, so that whoever is silent is lost, and not just late to start. `most`: bytes of items beyond
+    which the log takes no more of them before the copies have executed some. `delay`: seconds between two items that it
+    takes, for a learner.
     """
 
     machine: Machine
@@ -83,6 +86,7 @@ class Shell:
         self._offers: deque[tuple[Item, bytes]] = deque()
         self._offered = 0
         self._beaten = 0.0
+        self._met_at: float | None = None
         # A learner that falls behind: seconds between two items that are taken, and when the next one may be.
         self._pace, self.delay, self._free_at, self._waits = Pace(), 0.0, 0.0, False
 
@@ -99,7 +103,7 @@ class Shell:
     def receive(self, sender: int, message: Message) -> None:
         now = time.monotonic()
         withheld = self.watch.withholds(self.replica, sender, message, now)
-        self.watch.hear(sender, message, now)
+        self.watch.hear(sender, message, now, self.replica.disk.promised)
         if not withheld:
             self.give(Receive(sender, message))
         if isinstance(message, Append | Sync):
@@ -132,7 +136,7 @@ class Shell:
             self._beaten = now
             self.beat()
         if not self.formed:
-            self.formed = self.links.met.issuperset(self.links.links)
+            self.formed = self._forms(now)
             self.watch = Watch(self.replica.server, now) if not self.formed else self.watch
             return
         for learner in self.watch.silent_learners(self.replica, now):
@@ -141,6 +145,15 @@ class Shell:
         order = self.watch.decide(self.replica, now)
         if order is not None:
             self.give(order)
+
+    def _forms(self, now: float) -> bool:
+        """Return whether all servers were met, and this one has what the log begins with, without which it could not
+        lead, or has waited long for it."""
+        if not self.links.met.issuperset(self.links.links):
+            return False
+        self._met_at = now if self._met_at is None else self._met_at
+        begun = not self.replica.holds or self.replica.log.end > 0
+        return begun or now - self._met_at > BEGINNING
 
     def _slow_down(self, now: float) -> None:
         """Let the log take items no faster than a learner can, if it falls behind."""
