@@ -169,9 +169,18 @@ class _Method:
         self._on: tuple[grpc.Channel, Any] | None = None
 
     def __call__(self, *request: Any, **named: Any) -> Any:
+        return self._newest()(*request, **self._known(named))
+
+    def future(self, *request: Any, **named: Any) -> Any:
+        return self._newest().future(*request, **self._known(named))
+
+    def _newest(self) -> Any:
         channel, on = self._channel.newest(), self._on
         if on is None or on[0] is not channel:
             on = self._on = (channel, self._make(channel))
+        return on[1]
+
+    def _known(self, named: dict[str, Any]) -> dict[str, Any]:
         if self._metadata:
             named["metadata"] = (*(named.get("metadata") or ()), *self._metadata)
-        return on[1](*request, **named)
+        return named

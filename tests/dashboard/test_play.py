@@ -195,11 +195,11 @@ def test_no_change_changes_nothing() -> None:
         ({"cluster.workers": 5}, "cluster.workers cannot change while a job runs; these can: policy"),
         (
             {"policy.name": "median"},
-            "cannot take over from sync while the job runs: its parts that see tensors",
+            "cannot take over from sync while the job runs: it has other parts that see tensors",
         ),
         (
             {"policy.name": "local-sgd", "policy.steps": 2, "policy.learning_rate": 0.1},
-            "its local rule is another one",
+            "it has another local rule",
         ),
         ({"faults.crashes": [{"worker": 0, "at": 1.0}]}, "the moment of the change"),
         ({"policy.name": "snyc"}, "did you mean"),
