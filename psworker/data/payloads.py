@@ -21,9 +21,10 @@ Payload = NDArray[Any] | Callable[[], NDArray[Any]]
 
 
 Copy = Callable[[NDArray[Any], NDArray[Any]], object]
-# Bytes of a payload from which threads copy its parts, and how many threads then do: one does not fill the memory's
-# bandwidth, and two of its cores are busy with computing.
-MANY, COPIERS = 2**25, min(4, (os.cpu_count() or 1) // 4)
+# Bytes of a payload from which threads copy its parts, and how many threads then do, a quarter of the cores that this
+# process may use: one thread does not fill the memory's bandwidth.
+MANY = 2**25
+COPIERS = min(4, (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1) // 4)
 
 
 @contextmanager
