@@ -67,26 +67,29 @@ def prepare(turn: Turn, sender: int, message: Prepare) -> None:
 
 
 def promise(turn: Turn, sender: int, message: Promise) -> None:
-    """Count a promise; with a majority's, the candidate's own among them, go on."""
+    """Count a promise, and go on once a majority's, the candidate's own among them, show that this copy is in sync.
+
+    A later promise may name a newer configuration with this copy in it: the attempt ends only when all have answered.
+    """
     state, standing = turn.state, turn.state.standing
     if standing is None or standing.epoch != message.epoch or state.disk.promised == standing.epoch:
         return
     promises = standing.promises | {(sender, message)}
     turn.set(standing=replace(standing, promises=promises))
     senders = {server for server, _ in promises}
-    if len(senders) + 1 >= majority(state.servers) and senders.issuperset(standing.include):
+    configs = [state.disk.config, *(each.config for _, each in promises)]
+    newest = max(configs, key=lambda config: config.epoch)
+    enough = len(senders) + 1 >= majority(state.servers) and senders.issuperset(standing.include)
+    if enough and state.in_sync(newest):
         _seal(turn)
+    elif len(senders) + 1 == state.servers:
+        turn.set(standing=None)
 
 
 def _seal(turn: Turn) -> None:
-    """Promise one's own epoch, unless this copy is not in sync by the newest configuration."""
-    state, standing = turn.state, turn.state.standing
+    """Promise one's own epoch, and make the copies to be included equal."""
+    standing = turn.state.standing
     assert standing is not None
-    configs = [state.disk.config, *(each.config for _, each in standing.promises)]
-    newest = max(configs, key=lambda config: config.epoch)
-    if standing.epoch <= state.disk.promised or not state.in_sync(newest):
-        turn.set(standing=None)
-        return
     turn.persist(standing.epoch)
     turn.step_down(standing.epoch)
     turn.set(synced=standing.epoch)

@@ -78,7 +78,7 @@ FAULTS: Final = (
     fault(
         "a candidate truncates to what it knows to be stable",
         "turn.set(synced=standing.epoch«»)",
-        ", log=state.log.without_unstable()",
+        ", log=turn.state.log.without_unstable()",
     ),
     fault(
         "a server that was left out keeps what is not stable",

@@ -13,9 +13,9 @@ from tests.replication.explore import Bounds, Explorer
 USUAL = [
     (Bounds(2, 1, 0), 9_112),
     (Bounds(1, 1, 1, servers=2), 3_490),
-    (Bounds(1, 2, 0, forgets=False), 29_639),
+    (Bounds(1, 2, 0, forgets=False), 31_337),
 ]
-SOAK = [(Bounds(2, 1, 1, forgets=False), 87_941)]
+SOAK = [(Bounds(2, 1, 1, forgets=False), 96_995)]
 
 
 @pytest.mark.parametrize(("bounds", "states"), usually(USUAL, SOAK), ids=str)
@@ -37,8 +37,9 @@ def test_random_histories_end_well() -> None:
         assert counts["lost"] < histories / 2
 
 
-# Histories that a soak found. A primary that was sealed, or had started again, was taken for one that leads.
-FOUND = [249015415752, 316857261629]
+# Histories that a soak found. A primary that was sealed, or had started again, was taken for one that leads; a
+# candidate gave up at a majority that did not know of the newest configuration, though one more server did.
+FOUND = [249015415752, 316857261629, 316857000872]
 
 
 @pytest.mark.parametrize("seed", FOUND)
