@@ -22,8 +22,9 @@ MESSAGE_BYTES: Final = 64 * 2**20
 # The largest message that a server accepts: a chunk of 4 MiB and its header. Each open stream can hold an incomplete
 # message of this size in the server's memory, out of sight.
 RECEIVED_BYTES: Final = 4 * 2**20 + 2**16
-# The most that a server buffers of a stream before it is read. At 1 ms of latency this allows 4 GB/s.
-UNREAD_BYTES: Final = 4 * 2**20
+# HTTP/2's window of a stream that nobody reads: about what a stranger can make a server receive for nothing. While a
+# message is being read, gRPC widens the window to the rest of that message.
+UNREAD_BYTES: Final = 2**18
 # Seconds after which a connection without a call is closed; the next call opens it again. When descriptors run out,
 # idle connections must not keep newcomers out.
 IDLE_CONNECTION: Final = 60.0
@@ -89,7 +90,7 @@ def CHANNEL_OPTIONS(worker_timeout: float, *, payloads: bool = False) -> Options
 
     `payloads`: a ping on the channel may wait behind everything in transit.
     """
-    answer = transfer(UNREAD_BYTES, worker_timeout) if payloads else worker_timeout
+    answer = transfer(RECEIVED_BYTES, worker_timeout) if payloads else worker_timeout
     # By default gRPC announces a window of 4 MiB at once. On a slow link the server's pings would wait behind all of it
     # for longer than the server waits for the answer. Without the probe, the window is what the message being read
     # needs.

@@ -13,7 +13,7 @@ import pytest
 from psserver.coordinator import JobTerms
 from pswire.patience import SLOWEST_LINK
 from pswire.transport import channels
-from pswire.transport.channels import CHANNEL_OPTIONS, RECEIVED_BYTES, SERVER_OPTIONS, UNREAD_BYTES
+from pswire.transport.channels import CHANNEL_OPTIONS, RECEIVED_BYTES, SERVER_OPTIONS
 from tests.comparing import same
 from tests.patience import PATIENCE, within
 from tests.relay import relayed
@@ -128,7 +128,7 @@ def test_intervals_follow_the_timeout() -> None:
     """Who decides about the life of workers is quick; everybody else is patient, most of all behind a payload."""
     server, other = dict(SERVER_OPTIONS(10.0)), dict(SERVER_OPTIONS(10.0, liveness=False))
     control, payloads = dict(CHANNEL_OPTIONS(10.0)), dict(CHANNEL_OPTIONS(10.0, payloads=True))
-    answers = ((server, 3000), (other, 10000), (control, 10000), (payloads, 10000 + 32000))
+    answers = ((server, 3000), (other, 10000), (control, 10000), (payloads, 10000 + 32500))
     for options, answer in answers:
         assert options["grpc.keepalive_time_ms"] == 3000
         assert options["grpc.keepalive_timeout_ms"] == options["grpc.http2.ping_timeout_ms"] == answer
@@ -152,7 +152,8 @@ def test_the_times_of_a_loss_add_up_to_the_timeout(timeout: float) -> None:
     assert noticed(CHANNEL_OPTIONS(timeout)) <= 4 / 3 * timeout
     # What may be on its way in front of a ping at 500 kB/s is there before its answer is late.
     payloads = dict(CHANNEL_OPTIONS(timeout, payloads=True))
-    window = 2**16 if payloads["grpc.http2.bdp_probe"] == 0 else UNREAD_BYTES
+    assert payloads["grpc.http2.bdp_probe"] == 0
+    window = 2**16
     answer = int(dict(SERVER_OPTIONS(timeout))["grpc.keepalive_timeout_ms"]) / 1000
     assert (window + int(payloads["grpc.http2.max_frame_size"])) / 500e3 < answer / 2
 

@@ -12,8 +12,10 @@ import pytest
 
 from psserver.service.net import pushes
 from pswire.transport import frames, segments
+from pswire.transport.channels import UNREAD_BYTES
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
+from tests.attack.memory.http2 import Connection, grpc_message
 from tests.service.peer import Peer, messages, piece
 from tests.service.serving import PATIENCE, Cluster, refused, serving, wait_until
 
@@ -117,6 +119,19 @@ def test_of_a_strangers_payload_the_header_is_read_and_no_more(monkeypatch: pyte
         with refused(INVALID, "header first"):
             cluster.shards[0].Push(iter(chunks), timeout=PATIENCE)
     assert [type(each) for each in read] == [shard_pb2.PushHeader, frames.ChunkView]
+
+
+def test_of_a_strangers_payload_little_more_than_the_header_is_received() -> None:
+    """HTTP/2's window is small until somebody reads."""
+    with serving() as cluster, Peer(cluster, "w0") as peer:
+        header = peer.header(peer.ready(), 0, membership_token=bytes(16))
+        first = grpc_message(shard_pb2.PushRequest(header=header).SerializeToString())
+        chunks = grpc_message(piece(0, bytes(2**22 - 64)).SerializeToString())
+        connection = Connection(cluster.hosts)
+        sent = connection.say(connection.open("/pswire.v1.Shard/Push"), first + chunks, seconds=2.0)
+        connection.close()
+    # gRPC may give the window a second time when it gives the header on.
+    assert len(first) < sent <= len(first) + 3 * UNREAD_BYTES
 
 
 @pytest.mark.parametrize("server", [0, 1])

@@ -17,7 +17,7 @@ from psserver.service.guard.limits import (
     UnprovenPeers,
     address_of,
 )
-from psserver.service.guard.rates import BURST_SECONDS, Turns
+from psserver.service.guard.rates import Turns
 from psserver.service.net import registration
 from psserver.service.net import sockets as served
 from pswire.transport import framed_socket
@@ -136,10 +136,10 @@ def test_strangers_have_one_turn_in_each_turn_of_the_loop() -> None:
 
 def test_turns_that_cost_much_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a turn costs is what is done in it, before its task waits for anything again."""
-    now, pauses = [0.0], list[float]()
+    now, pauses, burst = [0.0], list[float](), 0.5
 
     async def play() -> None:
-        loop, turns = asyncio.get_running_loop(), Turns(0.25, lambda: now[0])
+        loop, turns = asyncio.get_running_loop(), Turns(0.25, lambda: now[0], burst)
 
         def later(delay: float, function: Callable[[], object]) -> None:
             pauses.append(delay)
@@ -148,14 +148,14 @@ def test_turns_that_cost_much_leave_the_loop_to_others(monkeypatch: pytest.Monke
 
         async def work() -> None:
             await turns.wait("a")
-            now[0] += BURST_SECONDS / 2
+            now[0] += burst / 2
             await asyncio.sleep(0)
 
         monkeypatch.setattr(loop, "call_later", later)
         await asyncio.gather(*(work() for _ in range(6)))
 
     asyncio.run(play())
-    assert pauses == [0.5 * BURST_SECONDS, 1.5 * BURST_SECONDS, 1.5 * BURST_SECONDS]
+    assert pauses == [0.5 * burst, 1.5 * burst, 1.5 * burst]
 
 
 def test_a_request_waits_for_its_turn_among_the_silent_and_a_members_calls_do_not(

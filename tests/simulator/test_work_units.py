@@ -113,6 +113,11 @@ def test_the_same_seed_gives_the_same_log() -> None:
             {"simulation": {"units": 5, "problem": "job"}, "job": {"module": "a:B"}},
             "declares its own work units",
         ),
+        (
+            "async",
+            {"simulation": {"units": 400_000_000, "problem": "logistic"}},
+            "no more units than samples",
+        ),
     ],
 )
 def test_what_cannot_be_dealt(policy: str, sections: dict[str, Any], message: str) -> None:

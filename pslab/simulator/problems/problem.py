@@ -90,7 +90,14 @@ class NumpyTrainer:
     narrow = False
 
     def __init__(self, problem: Problem, units: int = 0) -> None:
-        """`units`: if above 0, the data is dealt as that many work units, unit i being the part of worker i."""
+        """`units`: if above 0, the data is dealt as that many work units, unit i being the part of worker i.
+
+        Raises ProblemError if there is no data for so many.
+        """
+        if units and next(problem.batches(units - 1, units, 0, 0), None) is None:
+            raise ProblemError(
+                f"simulation.units: the last of {units} units has no batch; expected no more units than samples"
+            )
         self.problem = problem
         self._initial = dict(problem.initial())
         self._plan: Plan | None = None

@@ -116,18 +116,25 @@ class Arrivals:
             self._new.spend()
 
 
-# Seconds of the loop that may be spent at once: some thousand workers join at the same moment.
-BURST_SECONDS: Final = 1.0
+# Seconds of the loop that may be spent at once.
+BURST_SECONDS: Final = 0.1
+# The same of joins: some thousand workers join at the same moment.
+JOIN_BURST_SECONDS: Final = 1.0
 
 
 class Turns:
-    """Fair turns on the loop's time: at most `share` of it beyond `BURST_SECONDS`, addresses in rotation.
+    """Fair turns on the loop's time: at most `share` of it beyond `burst` seconds, addresses in rotation.
 
     The cost of a turn is what its task does until it next waits. The loop's thread owns it.
     """
 
-    def __init__(self, share: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._share, self._clock = share, clock
+    def __init__(
+        self,
+        share: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        burst: float = BURST_SECONDS,
+    ) -> None:
+        self._share, self._clock, self._burst = share, clock, burst
         # Waiting tasks by address, in the order of their next turn.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         # Whether a turn is running or scheduled.
@@ -147,7 +154,7 @@ class Turns:
     def _soon(self) -> None:
         """Schedule the next turn as soon as the share allows."""
         loop = asyncio.get_running_loop()
-        ahead = self._paid - self._clock() - BURST_SECONDS / self._share
+        ahead = self._paid - self._clock() - self._burst / self._share
         if ahead > 0:
             loop.call_later(ahead, self._next)
         else:

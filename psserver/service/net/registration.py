@@ -17,7 +17,13 @@ from psserver.service.errors import Refused, invalid
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import LARGE_MESSAGE, Caller, ConcurrentCalls, Watch
 from psserver.service.guard.limits import ANSWERS, address_of
-from psserver.service.guard.rates import REFUSAL_BURST, REFUSALS_PER_SECOND, Buckets, Turns
+from psserver.service.guard.rates import (
+    JOIN_BURST_SECONDS,
+    REFUSAL_BURST,
+    REFUSALS_PER_SECOND,
+    Buckets,
+    Turns,
+)
 from pswire.bounds import BoundError, check
 from pswire.security.identity import fingerprint_of_pem
 from pswire.transport.framed_socket import Parts
@@ -31,6 +37,7 @@ MESSAGE_LIMIT = 2000
 # Share of the loop's time for methods that take one request. A status costs a millisecond, a report of an epoch
 # five.
 SHARE = 0.2
+JOIN = "/pswire.v1.Coordinator/Join"
 # Refusals of what no working client sends.
 STRANGE = (
     grpc.StatusCode.PERMISSION_DENIED,
@@ -205,8 +212,9 @@ class Registration:
         self._patience = patience
         self._authorizer = authorizer or Authorizer()
         logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
-        # Turns of all methods that take one request.
+        # Turns of all methods that take one request, and apart from them those of joins, which come together.
         self._turns = Turns(SHARE)
+        self._joins = Turns(SHARE, burst=JOIN_BURST_SECONDS)
         # Refused calls by address. Beyond this rate an address is throttled: its calls take turns with those of all
         # methods that take one request, so a flood of refused calls takes no more of the loop's time than these.
         self._refusals = Buckets(REFUSALS_PER_SECOND, REFUSAL_BURST)
@@ -266,8 +274,10 @@ class Registration:
     ) -> "Method":
         """Make the handler of a method with one message each way. `first` checks the request before its bounds."""
 
+        turns = self._joins if path == JOIN else self._turns
+
         async def serve(call: Call) -> None:
-            reply = await function(await call.only(request, first, self._turns), call)
+            reply = await function(await call.only(request, first, turns), call)
             with self._answers.count(call.caller):
                 await call.reply(reply)
 
