@@ -112,10 +112,14 @@ class Watch:
     def _wish_of_primary(self, replica: Replica, now: float) -> tuple[int, ...] | None:
         members = replica.disk.config.members
         others = [each for each in replica.progress if each.member in members]
+        # A server that has started again speaks, but its former self never will.
+        newest = {each.member.server: each.member for each in replica.progress}
         here = tuple(
             each.member.server
             for each in others
-            if not self.silent(each.member.server, now) and each.member not in replica.expelled
+            if each.member == newest[each.member.server]
+            and not self.silent(each.member.server, now)
+            and each.member not in replica.expelled
         )
         if len(here) < len(others) or replica.sealed or replica.heard > replica.disk.promised:
             return here

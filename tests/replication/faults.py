@@ -116,6 +116,11 @@ FAULTS: Final = (
         "False",
     ),
     fault(
+        "a follower that has started again is waited for",
+        "if «each.member == newest[each.member.server]» and not",
+        "True",
+    ),
+    fault(
         "a learner is never named",
         "if each.member «not in» members and caught_up",
         "in",

@@ -60,6 +60,8 @@ class Seat:
     comparison: Comparison = field(default_factory=Comparison)
     # How far it may execute.
     upto: int = 0
+    # Who is to be given a copy.
+    wanted: int | None = None
 
     @property
     def log(self) -> list[Any]:
@@ -100,7 +102,9 @@ class PowerLoss(Exception):
 
 
 class World:
-    def __init__(self, seed: int, servers: int = 3, tickets: int = 12, flip: bool = False) -> None:
+    def __init__(
+        self, seed: int, servers: int = 3, tickets: int = 12, *, flip: bool = False, waits: bool = False
+    ) -> None:
         self.random = random.Random(seed)
         self.servers, self.tickets = servers, tickets
         self.now = 0.0
@@ -126,6 +130,8 @@ class World:
         self.counts: dict[str, int] = {}
         # A seat whose arithmetic goes wrong once.
         self.flip = flip
+        # Whether a copy is given only when all that the log has is stable, as servers do.
+        self.waits = waits
         self.flipped: tuple[int, int] | None = None
 
     def count(self, what: str) -> None:
@@ -162,11 +168,25 @@ class World:
                 seat.upto = upto
             case Activate(config):
                 self.activates(server, log, config)
-            case GiveCopy(to, at):
-                self.post(Mail(server, to, log, Copy(at, seat.job.copy())))
+            case GiveCopy(to):
+                seat.wanted = to
+                self.copies_out(server, log)
             case Reset():
                 self.count("reset")
                 self.renew(server, log)
+
+    def copies_out(self, server: int, log: int) -> None:
+        """Send the copy that is wanted."""
+        seat = self.seats[server, log]
+        ready = len(seat.job.done) == seat.replica.log.end or not self.waits
+        if seat.wanted is not None and seat.replica.leads and ready:
+            self.post(Mail(server, seat.wanted, log, Copy(len(seat.job.done), seat.job.copy())))
+            seat.wanted = None
+
+    def broke(self, server: int, log: int, learner: int) -> None:
+        seat = self.seats[server, log]
+        seat.wanted = None if seat.wanted == learner else seat.wanted
+        self.give(server, log, Broke(learner))
 
     def post(self, mail: Mail) -> None:
         if self.chaos and ((mail.sender, mail.to) in self.cut or self.random.random() < 0.03):
@@ -306,8 +326,8 @@ class World:
                     seat.job, seat.upto = job.copy(), at
                     self.count("copy")
                 self.give(server, log, Installed(at))
-            case Broke():
-                self.give(server, log, content)
+            case Broke(learner):
+                self.broke(server, log, learner)
             case Digest(incarnation, at, digest):
                 if seat.replica.leads:
                     found = seat.comparison.theirs(Member(mail.sender, incarnation), at, digest)
@@ -324,7 +344,8 @@ class World:
         if log != COORDINATOR and server in self.copies[log]:
             self.report(server, log)
         for learner in seat.watch.silent_learners(self.seats[server, log].replica, self.now):
-            self.give(server, log, Broke(learner))
+            self.broke(server, log, learner)
+        self.copies_out(server, log)
         order = seat.watch.decide(self.seats[server, log].replica, self.now)
         if order is not None:
             self.give(server, log, order)
@@ -493,9 +514,9 @@ class World:
                 raise Violation(f"log {log}: the copies differ")
 
 
-def play(seed: int, steps: int, servers: int = 3, flip: bool = False) -> World:
+def play(seed: int, steps: int, servers: int = 3, *, flip: bool = False, waits: bool = False) -> World:
     """One history: trouble for so many steps, then a quiet end."""
-    world = World(seed, servers, flip=flip)
+    world = World(seed, servers, flip=flip, waits=waits)
     world.run(steps)
     if world.heal():
         world.count("lost")

@@ -158,6 +158,16 @@ def test_a_primary_leaves_out_a_silent_follower_and_names_a_learner() -> None:
     assert watch.decide(led, 9.0) == Stand((1,))
 
 
+def test_a_primary_leaves_out_a_follower_that_has_started_again() -> None:
+    """It speaks, so it is not silent; but what waits for its former self would wait for ever."""
+    watch, state = Watch(0, 0.0), replica(0)
+    state, _ = take(state, Offer("never acknowledged"))
+    watch.hear(1, Prepare(0), 5.0)
+    assert watch.decide(state, 5.0) is None
+    state, _ = take(state, Receive(1, Held(0, 1, 0, 0)))
+    assert watch.decide(state, 5.0) == Stand(())
+
+
 def _primary_and_learner(items: int) -> tuple[Replica, Member]:
     """A primary that leads alone, has forgotten its first items, and hears of a server without a copy."""
     alone = Config(0, 0, (Member(0, 0),))
