@@ -101,12 +101,15 @@ class ExitTracker:
         return [name for name in self._workers if self._exits.get(name) == 0]
 
     @property
+    def concluded(self) -> bool:
+        """With replicas, whether a server has ended with exit code 0: the job has succeeded, whatever others say."""
+        return self._replicas and any(self.ended_well(name) for name in self._servers)
+
+    @property
     def verdict(self) -> Verdict | None:
         first = self._exits.get(self._servers[0])
-        if self._replicas:
-            ended = [self._exits[name] for name in self._servers if name in self._exits]
-            if 0 in ended:
-                return Verdict(ExitCode.OK, "the job succeeded") if len(ended) == len(self._servers) else None
+        if self.concluded:
+            return Verdict(ExitCode.OK, "the job succeeded") if all(map(self.ended, self._servers)) else None
         if first == 0 or (first is None and self._only_first_counts):
             # Server 0 has the weights or reports that it has not; the loss of another server changes nothing.
             awaited = [*self._servers, *(self._workers if self._scripts else [])]

@@ -122,8 +122,7 @@ class RestartRules:
     def _server_needed(self, name: str, code: int) -> bool:
         first = self._servers[0]
         if self._copies:
-            over = any(self._exits.ended_well(other) for other in self._servers)
-            return not over and code != ExitCode.UNREACHABLE
+            return not self._exits.concluded and code != ExitCode.UNREACHABLE
         # Once the workers have ended, only server 0 is needed: it reports what became of the job.
         late = self._exits.workers_over and name != first
         return self._saves and not late and not self._exits.ended(first)
@@ -143,9 +142,12 @@ class RestartRules:
         return self._recall(ended)
 
     def uninformed_servers(self) -> list[str]:
-        """Return the servers that restarted while the job ended: no coordinator will tell them that it is over."""
-        asked = self._servers if self._copies else self._servers[1:]
-        return [name for name in asked if name in self.restarted and not self._exits.ended(name)]
+        """Return the servers that restarted while the job ended: no coordinator will tell them that it is over.
+
+        With replicas also those that stood still then.
+        """
+        asked = self._servers if self._copies else [n for n in self._servers[1:] if n in self.restarted]
+        return [name for name in asked if not self._exits.ended(name)]
 
     def _recall(self, ended: list[str]) -> list[str]:
         for name in ended:

@@ -41,6 +41,8 @@ from pswire.own_files import write_file
 # Default restarts of each process: on this machine where the job takes checkpoints or has replicas, and on nodes, which
 # may be off for a minute.
 RESTARTS, RESTARTS_ON_NODES = 3, 6
+# Seconds in which servers with replicas tell each other that the job is over, before the run tells them.
+TELLING = 5.0
 
 
 class RealRun:
@@ -93,6 +95,8 @@ class RealRun:
         self._queue = RestartQueue()
         # Consecutive status answers by which the job can never start.
         self._too_few = 0
+        # When servers that still run are told that the job is over, on the monotonic clock.
+        self._tell_at = float("inf")
         self._poller: StatusPoller | None = None
 
     def run(self) -> RunResult:
@@ -207,6 +211,9 @@ class RealRun:
                 deadline = time.monotonic() + self._servers_allowed
             verdict = self._step(deadline)
             if verdict is None and time.monotonic() >= deadline:
+                if self._exits.concluded:
+                    # One that stands still holds nothing that another one has not.
+                    return Verdict(ExitCode.OK, "the job succeeded")
                 reason = "every worker has ended, but the servers go on; they were stopped"
                 return Verdict(ExitCode.ABANDONED, reason, self._servers[0])
         self._settle(verdict)
@@ -235,7 +242,9 @@ class RealRun:
         now = time.monotonic()
         for name in self._queue.take_due(now):
             self._restart(name)
-        self._take_one(min(deadline, self._queue.next_due(deadline), now + 1.0))
+        if now >= self._tell_at:
+            self._tell_uninformed()
+        self._take_one(min(deadline, self._queue.next_due(deadline), self._tell_at, now + 1.0))
         if self._signals:
             number = self._signals[0]
             return Verdict(128 + number, f"stopped by {signal.Signals(number).name}")
@@ -291,10 +300,15 @@ class RealRun:
 
     def _record_exit(self, name: str, code: int) -> None:
         self._warn(name, self._exits.exited(name, code))
-        last = self._servers if self._experiment.cluster.replicas > 1 else self._servers[:1]
-        if name in last and code == ExitCode.OK:
-            for server in self._rules.uninformed_servers():
-                self._processes[server].send(signal.SIGTERM)
+        if code == ExitCode.OK and name in self._servers and self._experiment.cluster.replicas > 1:
+            self._tell_at = time.monotonic() + TELLING
+        elif code == ExitCode.OK and name == self._servers[0]:
+            self._tell_uninformed()
+
+    def _tell_uninformed(self) -> None:
+        """Tell servers that may not know it that the job is over."""
+        self._tell_at = float("inf")
+        self._send(signal.SIGTERM, [self._processes[name] for name in self._rules.uninformed_servers()])
 
     def _warn(self, name: str, warning: str | None) -> None:
         verdict = self._exits.verdict

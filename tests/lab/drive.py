@@ -17,10 +17,16 @@ from tests.patience import PATIENCE
 FAKE = str(Path(__file__).with_name("fake_daemon.py"))
 
 
-def experiment(servers: int = 2, workers: int = 3, every: str = "") -> Experiment:
+def experiment(workers: int = 3, every: str = "", replicas: int = 1) -> Experiment:
     document = {
         "run": {"checkpoint_every": every},
-        "cluster": {"servers": servers, "workers": workers, "worker_timeout": 0.5},
+        "cluster": {
+            "servers": 3 if replicas == 2 else 2,
+            "replicas": replicas,
+            "workers": workers,
+            "worker_timeout": 0.5,
+        },
+        "optimizer": {"name": "sgd"},
         "job": {"module": "fake:job"},
     }
     return parse_experiment(document, "test")
@@ -32,6 +38,7 @@ def run_fakes(
     worker: str = "ok",
     display: Display | None = None,
     every: str = "",
+    replicas: int = 1,
     **times: float,
 ) -> FinishedRun:
     """Short times, but for what ends by itself: fakes need none of the patience that TensorFlow does."""
@@ -41,7 +48,8 @@ def run_fakes(
         worker=(sys.executable, FAKE, "worker", worker),
         **{**defaults, **times},
     )
-    return run_local(experiment(every=every), display or JsonLines(), out=folder, daemons=daemons)
+    chosen = experiment(every=every, replicas=replicas)
+    return run_local(chosen, display or JsonLines(), out=folder, daemons=daemons)
 
 
 if __name__ == "__main__":

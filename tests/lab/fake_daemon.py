@@ -53,6 +53,8 @@ def serve(behaviour: str) -> int:
             return 8
         for _ in range(workers):
             visit(listener)
+        if behaviour == "still":
+            os.kill(os.getpid(), signal.SIGSTOP)
     say("stopped", reason="all workers are done")
     return 0
 

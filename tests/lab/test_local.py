@@ -165,6 +165,17 @@ def test_servers_that_go_on_without_workers_are_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize(("server", "farewell"), [("stay@1", PATIENCE), ("still@0", 0.5)])
+def test_a_copy_that_does_not_know_of_the_end_is_stopped_and_the_job_has_succeeded(
+    tmp_path: Path, server: str, farewell: float
+) -> None:
+    """One goes on until it is told, the other stands still."""
+    notes = Notes()
+    finished = run_fakes(tmp_path / "run", server=server, display=notes, replicas=2, farewell=farewell)
+    assert finished.result.ok, finished.result.verdict
+    assert_gone(notes.pids())
+
+
 def test_what_a_worker_started_ends_with_it(tmp_path: Path) -> None:
     notes = Notes()
     finished = run_fakes(tmp_path / "run", worker="fertile", display=notes)
