@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Kind = Literal["kill", "stop", "cut"]
-Role = Literal["worker", "shard", "coordinator"]
+Role = Literal["worker", "shard", "coordinator", "leader", "follower", "voter"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Percentage of disturbances that strike while the job recovers from the previous one.
 OVERLAPPING = 15
@@ -21,7 +21,8 @@ class Disturbance:
 
     "kill" is SIGKILL. "stop" is SIGSTOP, and SIGCONT after `pause` times the worker timeout. "cut" closes the
     connections of a worker to all servers, or of all workers to a server. `gap`: versions since the recovery from the
-    previous disturbance; `at_once`: strike before that recovery.
+    previous disturbance; `at_once`: strike before that recovery. `acts_as`: the role that a server of a job with
+    replicas has when it is struck.
     """
 
     kind: Kind
@@ -29,10 +30,13 @@ class Disturbance:
     gap: int
     at_once: bool = False
     pause: float = 0.0
+    acts_as: Role | None = None
 
     @property
     def role(self) -> Role:
         """The role of the process."""
+        if self.acts_as is not None:
+            return self.acts_as
         return "worker" if self.name.startswith("worker") else "shard" if self.index else "coordinator"
 
     @property
@@ -62,11 +66,12 @@ def disturbances(
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A coordinator's answer. `job`: its name, which a recovery changes."""
+    """A coordinator's answer. `job`: its name, which a recovery changes; `servers`: the state of each."""
 
     job: str
     version: int
     phase: str
+    servers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

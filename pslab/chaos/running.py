@@ -1,6 +1,7 @@
 """A local run whose processes are killed, stopped and cut off.
 
-Workers connect to servers through relays, whose connections can be cut.
+Workers connect to servers through relays, whose connections can be cut; with replicas they connect to whichever server
+leads, and no relay is between.
 """
 
 import contextlib
@@ -11,7 +12,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from pslab.chaos.campaign import Campaign, Disturbance, Progress
+from pslab.chaos.campaign import Campaign, Disturbance, Outcome, Progress
+from pslab.chaos.copies import CopiesCampaign
 from pslab.display.progress import Display
 from pslab.launch.engines.launcher import Task
 from pslab.launch.engines.local import LocalLauncher
@@ -83,6 +85,8 @@ class Relay:
 
 
 LOOK_EVERY = 0.02
+# Seconds that an answer may take; with replicas another server may lead by then.
+ANSWER, COPYS_ANSWER = 0.5, 0.25
 
 
 class DisturbedRun(RealRun):
@@ -98,12 +102,13 @@ class DisturbedRun(RealRun):
         folder: Path,
         display: Display,
         daemons: Daemons,
-        campaign: Campaign,
+        campaign: Campaign | CopiesCampaign,
         until: float,
         limit: int,
     ) -> None:
         super().__init__(experiment, folder, display, LocalLauncher(), daemons)
         self.campaign, self._until, self._limit = campaign, until, limit
+        self._copies = experiment.cluster.replicas > 1
         self._relays: dict[tuple[str, str], Relay] = {}
         self._over = threading.Event()
         self._resumes: list[threading.Timer] = []
@@ -123,7 +128,7 @@ class DisturbedRun(RealRun):
                 relay.close()
 
     def _start_task(self, task: Task) -> None:
-        if task.name in self._workers:
+        if task.name in self._workers and not self._copies:
             hosts, relayed = self._tasks.hosts(self._addresses), self._relayed_hosts(task.name)
             command = [relayed if word == hosts else word for word in task.command]
             variables = {key: relayed if value == hosts else value for key, value in task.environment.items()}
@@ -140,27 +145,46 @@ class DisturbedRun(RealRun):
     # In the disturbing thread
 
     def _disturb(self) -> None:
-        first = self._servers[0]
-        while first not in self._addresses or len(self._relays) < len(self._workers) * len(self._servers):
+        while not self._ready:
             if self._over.wait(LOOK_EVERY):
                 return
-        client = StatusClient(self._addresses[first], timeout=0.5)
+        asked = self._servers if self._copies else self._servers[:1]
+        hosts = ",".join(self._addresses[name] for name in asked)
+        client = StatusClient(hosts, timeout=COPYS_ANSWER if self._copies else ANSWER)
+        told: list[Outcome] = []
         try:
             while not self._over.wait(LOOK_EVERY):
-                now = time.monotonic()
+                seen, now = _ask(client), time.monotonic()
                 more = now < self._until and len(self.campaign.outcomes) < self._limit
-                due = self.campaign.see(now, _ask(client), more)
+                due = self.campaign.see(now, seen, more)
                 if due is not None and self._do(due):
                     self.campaign.done(time.monotonic(), due)
+                self._tell(told)
         finally:
             client.close()
+
+    @property
+    def _ready(self) -> bool:
+        if self._copies:
+            return self._poller is not None
+        relays = len(self._workers) * len(self._servers)
+        return self._servers[0] in self._addresses and len(self._relays) == relays
+
+    def _tell(self, told: list[Outcome]) -> None:
+        """Say of each disturbance how long the next version took; `told`: of which it was said."""
+        for each in self.campaign.outcomes:
+            if each.seconds is not None and each not in told:
+                told.append(each)
+                struck = each.disturbance
+                text = f"chaos: {struck.name} ({struck.role}, {struck.kind}): next version after {each.seconds:.2f} s"
+                self._display.warning(text, "")
 
     def _do(self, due: Disturbance) -> bool:
         """Carry out a disturbance; return False if the process is not running."""
         process = self._processes.get(due.name)
         if process is None or not process.running:
             return False
-        self._display.warning(f"chaos: {due.kind} {due.name}", "")
+        self._display.warning(f"chaos: {due.kind} {due.name} ({due.role})", "")
         if due.kind == "cut":
             for ends, relay in self._relays.items():
                 if due.name in ends:
@@ -182,4 +206,5 @@ def _ask(client: StatusClient) -> Progress | None:
         reply = client.ask()
     except StatusError:
         return None
-    return Progress(reply.job, reply.version, reply.phase)
+    states = tuple(server.state for server in reply.servers)
+    return Progress(reply.job, reply.version, reply.phase, states)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pslab.chaos import one_history
 from pslab.chaos.campaign import Outcome
 from pslab.check.checker import check_run
 from pslab.launch.exits import RunResult
@@ -41,12 +42,15 @@ def judge(
     seed: int,
     result: RunResult,
     outcomes: list[Outcome],
-    wanted: float | None,
+    alone: Run | None,
     tolerance: float,
+    *,
+    copies: bool = False,
 ) -> Round:
     """Check a run: it succeeds, its log passes the check, its checkpoints are whole, and no batch counts twice.
 
-    Its accuracy must be at least `wanted` minus `tolerance`; with `wanted` None, it is not checked.
+    `alone`: an undisturbed run, or None. The accuracy must be at least its minus `tolerance`, if it measures one.
+    `copies`: the job has replicas, so it keeps what `one_history` says.
     """
     found = Round(folder, seed, outcomes)
     if not result.ok:
@@ -57,14 +61,21 @@ def judge(
         found.metrics = {name: v for name, v in run.summary.metrics.items() if v is not None}
         found.problems += [f"check: {violation}" for violation in check_run(run).violations]
         found.problems += _counted_twice(run)
-        found.undone = undone(folder)
+        found.undone = one_history.voided(folder) if copies else undone(folder)
+        if copies and result.ok:
+            found.problems += one_history.problems(run, alone)
     except RunError as error:
         found.problems.append(str(error))
     found.problems += _damaged(folder)
-    accuracy = found.metrics.get(ACCURACY, math.nan)
+    wanted, accuracy = accuracy_of(alone), found.metrics.get(ACCURACY, math.nan)
     if result.ok and wanted is not None and not accuracy >= wanted - tolerance:
         found.problems.append(f"accuracy {accuracy:.4g}, expected {wanted:.4g}, that of the undisturbed run")
     return found
+
+
+def accuracy_of(alone: Run | None) -> float | None:
+    """Return the accuracy of an undisturbed run; None if there was none, or it measures none."""
+    return None if alone is None else alone.summary.metrics.get(ACCURACY)
 
 
 def _counted_twice(run: Run) -> Iterable[str]:
@@ -145,7 +156,16 @@ def text(rounds: Sequence[Round], wanted: float | None) -> str:
     lines = [f"{'':19}{'times':>6}{'to the next version, s':>26}{'versions rolled back':>24}"]
     lines.append(f"{'':19}{'':>6}{'median':>14}{'longest':>12}{'mean':>12}{'most':>12}")
     groups = sorted({(o.disturbance.role, o.disturbance.kind) for o in outcomes})
-    lines += [_row(role, kind, outcomes) for role, kind in groups]
+    lines += [
+        _row(
+            f"{role} {kind}",
+            [o for o in outcomes if (o.disturbance.role, o.disturbance.kind) == (role, kind)],
+        )
+        for role, kind in groups
+    ]
+    servers = [outcome for outcome in outcomes if outcome.disturbance.role != "worker"]
+    if servers:
+        lines.append(_row("all servers", servers))
     last = sum(outcome.seconds is None for outcome in outcomes)
     if last:
         lines.append(f"{last} of them had no next version, for the job ended before one")
@@ -165,12 +185,11 @@ def text(rounds: Sequence[Round], wanted: float | None) -> str:
     return "\n".join(lines)
 
 
-def _row(role: str, kind: str, outcomes: Sequence[Outcome]) -> str:
-    of = [o for o in outcomes if (o.disturbance.role, o.disturbance.kind) == (role, kind)]
+def _row(name: str, of: Sequence[Outcome]) -> str:
     seconds = [o.seconds for o in of if o.seconds is not None]
     back = [o.rolled_back or 0 for o in of]
     middle = f"{statistics.median(seconds):14.2f}{max(seconds):12.2f}" if seconds else f"{'-':>14}{'-':>12}"
-    return f"{role + ' ' + kind:19}{len(of):6}{middle}{statistics.mean(back):12.1f}{max(back):12}"
+    return f"{name:19}{len(of):6}{middle}{statistics.mean(back):12.1f}{max(back):12}"
 
 
 def _accuracy(of: Round, wanted: float | None) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from pslab.chaos.campaign import KINDS, Campaign, Kind, disturbances
+from pslab.chaos import copies
+from pslab.chaos.campaign import KINDS, Campaign, Kind, Role, disturbances
 from pslab.chaos.running import DisturbedRun
-from pslab.chaos.verdict import ACCURACY, Round, as_json, judge, text
+from pslab.chaos.verdict import Round, accuracy_of, as_json, judge, text
 from pslab.commands.failure import EPILOG, failures
 from pslab.display.progress import choose, print_json
 from pslab.launch.experiments import load, run_local
@@ -37,7 +38,14 @@ from pswire.exits import ExitCode
     multiple=True,
     type=click.Choice(KINDS),
     help="Kind of disturbance. Repeatable. kill: SIGKILL. stop: SIGSTOP, and SIGCONT after up to 1.5 worker timeouts. "
-    "cut: close all connections of a worker, or to a server.  [default: all]",
+    "cut: close all connections of a worker, or to a server; not with replicas.  [default: all]",
+)
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    type=click.Choice(copies.ROLES),
+    help="With replicas: what is disturbed. Repeatable.  [default: all]",
 )
 @overrides_option("Override a key. Repeatable.")
 @number_option("--tolerance", 0, 0.05, "Permitted loss of accuracy against the undisturbed run.")
@@ -65,6 +73,7 @@ def chaos(
     seed: int,
     every: int,
     kinds: Sequence[Kind],
+    roles: Sequence[Role],
     overrides: tuple[str, ...],
     tolerance: float,
     reference: bool,
@@ -82,6 +91,10 @@ def chaos(
     no other is started, and the exit code is 9. The report says how often each role was disturbed, how long
     the next version took, and what was computed again.
 
+    With replicas (cluster.replicas = 2) any server is disturbed, whatever it does then: it leads, follows or
+    votes. The next one comes when all are back, because two at once stop the job. Nothing may be rolled back, no
+    batch lost; with the policy sync the weights must be those of the undisturbed run, unless a worker was lost.
+
     \b
       ps-lab chaos examples/digits-sync.toml --set run.checkpoint_every=10v --minutes 30 --out runs/chaos
     """
@@ -91,25 +104,27 @@ def chaos(
             raise ExperimentError(
                 f"run.engine: expected local, got {loaded.run.engine}: chaos disturbs processes of this machine"
             )
+        replicas = loaded.cluster.replicas > 1
+        _check_chosen(kinds, roles, replicas)
         _check_new(out)
-        if not loaded.run.checkpoint_every:
+        if not loaded.run.checkpoint_every and not replicas:
             click.echo(
                 "note: only workers are disturbed, because without run.checkpoint_every no server may be lost",
                 err=True,
             )
         until = time.monotonic() + 60 * minutes
-        wanted = _reference(loaded, out / "reference") if reference else None
+        alone = _reference(loaded, out / "reference") if reference else None
         rounds: list[Round] = []
         for number in itertools.count(1):
             if number > 1 and (time.monotonic() >= until or (runs and number > runs)):
                 break
             folder = out / f"run-{number}"
-            found = _round(
-                loaded, folder, seed + number - 1, until, kills, every, kinds or KINDS, wanted, tolerance
-            )
+            campaign = _campaign(loaded, seed + number - 1, every, kinds, roles)
+            found = _round(loaded, folder, seed + number - 1, until, kills, campaign, alone, tolerance)
             rounds.append(found)
             if found.problems:
                 break
+    wanted = accuracy_of(alone)
     if report_json:
         print_json(as_json(rounds, wanted))
     else:
@@ -123,12 +138,36 @@ def _check_new(folder: Path) -> None:
         raise RunError(f"{folder}: expected a new or empty folder: choose another with --out")
 
 
-def _reference(experiment: Experiment, folder: Path) -> float | None:
-    """Return the accuracy of an undisturbed run; None if the job measures none. Raises RunError."""
+def _check_chosen(kinds: Sequence[Kind], roles: Sequence[Role], replicas: bool) -> None:
+    """Raise RunError for what such a job has not."""
+    if roles and not replicas:
+        raise RunError(
+            f"--role {roles[0]}: expected a job with replicas (cluster.replicas = 2), got one without"
+        )
+    if replicas and "cut" in kinds:
+        raise RunError(
+            "--kind cut: expected kill or stop, because workers of a job with replicas connect to whichever server "
+            "leads, past what could be cut"
+        )
+
+
+def _reference(experiment: Experiment, folder: Path) -> Run:
+    """Make an undisturbed run. Raises RunError."""
     finished = run_local(experiment, choose(as_json=False, quiet=True), out=folder)
     if not finished.result.ok:
         raise RunError(f"{folder}: the undisturbed run failed: {finished.result.verdict.reason}")
-    return Run(folder).summary.metrics.get(ACCURACY)
+    return Run(folder)
+
+
+def _campaign(
+    experiment: Experiment, seed: int, every: int, kinds: Sequence[Kind], roles: Sequence[Role]
+) -> Campaign | copies.CopiesCampaign:
+    cluster = experiment.cluster
+    if cluster.replicas > 1:
+        plan = copies.disturbances(seed, cluster.workers, every, kinds or copies.KINDS, roles or copies.ROLES)
+        return copies.CopiesCampaign(plan, cluster.worker_timeout)
+    servers = cluster.servers if experiment.run.checkpoint_every else 0
+    return Campaign(disturbances(seed, servers, cluster.workers, every, kinds or KINDS))
 
 
 def _round(
@@ -137,16 +176,13 @@ def _round(
     seed: int,
     until: float,
     kills: int | None,
-    every: int,
-    kinds: Sequence[Kind],
-    wanted: float | None,
+    campaign: Campaign | copies.CopiesCampaign,
+    alone: Run | None,
     tolerance: float,
 ) -> Round:
-    cluster = experiment.cluster
-    servers = cluster.servers if experiment.run.checkpoint_every else 0
-    campaign = Campaign(disturbances(seed, servers, cluster.workers, every, kinds))
     display, daemons = choose(as_json=False, quiet=True), Daemons(restarts=NO_LIMIT)
     run = DisturbedRun(experiment, make_folder(folder), display, daemons, campaign, until, kills or NO_LIMIT)
     with display:
         result = run.run()
-    return judge(folder.resolve(), seed, result, campaign.outcomes, wanted, tolerance)
+    with_copies = experiment.cluster.replicas > 1
+    return judge(folder.resolve(), seed, result, campaign.outcomes, alone, tolerance, copies=with_copies)

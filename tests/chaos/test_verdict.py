@@ -23,12 +23,13 @@ def made(*problems: str, accuracy: float | None = 0.9) -> Round:
 
 def test_each_kind_has_its_row_and_each_run_its_line() -> None:
     lines = text([made()], 0.95).splitlines()
-    assert [line.split() for line in lines[2:5]] == [
+    assert [line.split() for line in lines[2:6]] == [
         ["coordinator", "cut", "1", "-", "-", "0.0", "0"],
         ["shard", "kill", "1", "1.50", "1.50", "2.0", "2"],
         ["worker", "stop", "2", "0.50", "0.75", "0.0", "0"],
+        ["all", "servers", "2", "1.50", "1.50", "1.0", "2"],
     ]
-    assert lines[5:] == [
+    assert lines[6:] == [
         "1 of them had no next version, for the job ended before one",
         "4 disturbances in 1 runs; 2 versions were undone, and 4 batches computed again",
         "(a rollback after several disturbances stands in the row of each)",

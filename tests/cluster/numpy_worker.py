@@ -238,7 +238,8 @@ def main() -> int:
         say("failed", error=type(error).__name__, message=str(error))
         return CODES.get(type(error), 1)
     assert outcome.stop is not None
-    say("finished", steps=outcome.steps, reason=outcome.stop.reason, fates=outcome.fates)
+    reason, fates = outcome.stop.reason, outcome.fates
+    say("finished", steps=outcome.steps, computed=trainer.steps, reason=reason, fates=fates)
     return 0 if outcome.stop.success else 3
 
 

@@ -108,7 +108,7 @@ def committed_once(cluster: Cluster, batches: int = BATCHES) -> None:
     assert sorted(commits) == [(f"w{rank}", batch) for rank in range(2) for batch in range(batches)]
     assert not entries_of(run, "restore")
     for worker in cluster.workers:
-        assert worker.wait_event("finished")["steps"] == batches
+        assert worker.wait_event("finished")["computed"] == batches
 
 
 def undisturbed(folder: Path, elements: int, batches: int) -> str:
