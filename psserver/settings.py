@@ -12,7 +12,6 @@ from pydantic import Field, SkipValidation
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
-from psserver.policies import Policy
 from psserver.policies import build as build_policy
 from psserver.policy_plan import adapt_of, plan_of
 from psserver.service.job.agreement import FROM_JOB
@@ -137,7 +136,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     credentials = _credentials(options, experiment, index, len(hosts))
     exposed = _exposure(bind, credentials)
     if cluster.replicas > 1:
-        _check_replicas(options, hosts, policy, credentials)
+        _check_replicas(options, hosts)
     return ServerSettings(
         hosts=hosts,
         task_index=index,
@@ -187,9 +186,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     )
 
 
-def _check_replicas(
-    options: Options, hosts: tuple[Address, ...], policy: Policy, credentials: Credentials
-) -> None:
+def _check_replicas(options: Options, hosts: tuple[Address, ...]) -> None:
     """Raise SettingsError for what servers with replicas do not do."""
     away = [str(each) for each in hosts if each.host != "localhost" and not _is_loopback(each.host)]
     for wrong, what in (
@@ -198,9 +195,6 @@ def _check_replicas(
         (away, f"servers of this machine only, which share a clock and a disk, got {', '.join(away)}"),
         (options.stay, "no --stay"),
         (options.metrics_port is not None, "no --metrics-port"),
-        (credentials.encrypted, "no TLS"),
-        (not policy.local_rule.plain, f"a policy of plain gradients, got {policy.name}"),
-        (policy.tensors.compensator, f"a policy without a compensator, got {policy.name}"),
     ):
         if wrong:
             raise SettingsError(f"--replicas 2: expected {what}")

@@ -48,7 +48,8 @@ class UsageError(ValueError):
 
 def find_place(ps_hosts: str | None, task_index: int | None, tf_config: str | None) -> Place:
     """Return the servers and this worker's part, from options and TF_CONFIG. Raises UsageError, AddressError."""
-    place = find_servers(ps_hosts, {"TF_CONFIG": tf_config or ""})
+    environment = {"TF_CONFIG": tf_config or "", "PS_REPLICAS": os.environ.get("PS_REPLICAS", "1")}
+    place = find_servers(ps_hosts, environment)
     if place is None:
         raise UsageError("expected --ps-hosts host:port,... (or TF_CONFIG in the environment), got neither")
     return place if task_index is None else replace(place, task_index=task_index)

@@ -57,7 +57,7 @@ class Remote:
         server_timeout: float = 60.0,
     ) -> None:
         place = find_servers(hosts, os.environ, policy=policy, seed=seed, out=out)
-        self.config = optimizer(1 if place is None else len(place.hosts))
+        self.config = optimizer(1 if place is None else place.parts)
         server = None
         if place is None:
             server = EmbeddedServer(

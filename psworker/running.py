@@ -199,7 +199,7 @@ def _train(
             "--save-best: the rows of the model's tables go on with other workers while worker 0 evaluates: expected "
             "--save, for the last version, or ps-lab export --version"
         )
-    optimizer = requested_optimizer(trainer, len(place.hosts))
+    optimizer = requested_optimizer(trainer, place.parts)
     with connect(
         place.hosts,
         trainer.specs,

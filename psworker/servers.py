@@ -40,6 +40,11 @@ class Place:
     transport: str = ""
     replicas: bool = False
 
+    @property
+    def parts(self) -> int:
+        """Parts into which the model is cut."""
+        return 1 if self.replicas else len(self.hosts)
+
 
 def find_servers(
     hosts: str | Sequence[str | Address] | None, environment: Mapping[str, str], **own: object
@@ -75,7 +80,7 @@ def _named(hosts: str | Sequence[str | Address] | None, environment: Mapping[str
             f"TF_CONFIG: task.type: expected worker or chief, got {cluster.task_type}: a server is started with the "
             "ps-server command"
         )
-    return Place(cluster.ps, cluster.task_index)
+    return Place(cluster.ps, cluster.task_index, replicas=_replicas(environment))
 
 
 def _replicas(environment: Mapping[str, str]) -> bool:

@@ -159,9 +159,6 @@ class Experiment(Section):
             (bool(run.checkpoint_every), "run.checkpoint_every", "none", run.checkpoint_every),
             (run.engine != "local", "run.engine", "local: the servers share a clock and a disk", run.engine),
             (cluster.metrics, "cluster.metrics", "false", "true"),
-            (self.optimizer.name == FROM_JOB, "optimizer.name", "the optimizer's name", FROM_JOB),
-            (bool(self.policy.then), "policy.then", "one policy", "a change of it"),
-            (self.policy.adapt is not None, "policy.adapt", "one policy", "a controller, which changes it"),
         ):
             if said:
                 context = {"key": key, "expected": expected, "got": got}

@@ -106,5 +106,6 @@ def test_two_servers_are_killed_one_after_the_other_and_the_weights_are_those_of
     assert launcher.returncode == 0, said
     for name in ("server-0", "server-1"):
         assert f"{name} was killed by SIGKILL; started again" in said, said
+    assert "SIGTERM" not in said, said
     assert sha256(killed) == sha256(alone)
     assert len(list(out.glob("decisions.before-epoch-*.jsonl"))) == 2

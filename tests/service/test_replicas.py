@@ -10,7 +10,7 @@ import pytest
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused
 from psserver.coordinator.outputs import Record
 from psserver.coordinator.work.units import WorkTerms
-from psserver.policies import build
+from psserver.policies import PolicyError, build
 from psserver.replication import Config, Disk, Member, begin, first_config
 from psserver.replication import messages as m
 from psserver.replication.watch import Watch
@@ -115,6 +115,25 @@ def test_a_follower_decides_what_the_primary_decided() -> None:
     assert primary.taken() == []
 
 
+def test_a_follower_changes_the_policy_as_the_primary_did() -> None:
+    primary, follower = _coordinator(NotedCoordinator), _coordinator(NotedCoordinator)
+    assert isinstance(primary, NotedCoordinator)
+    primary.notes = []
+    primary.opening()
+    member, _ = primary.join("w0", "secret", None, 11.0)
+    primary.connect("w0", member.incarnation, "secret", 11.0)
+    ready, commit = protocol.Ready(), protocol.Commit(1, samples=3, loss=0.1, receipts=(b"r",))
+    for request in (ready, commit, ready):
+        primary.handle("w0", member.incarnation, request, 11.0, ordinary=True, norm=0.3)
+    primary.change_policy(build("ssp", {"slack": 3}, 1, 1), 11.8, by="admin", why="a try", rate=0.5)
+    primary.measured(1, 2.5)
+    with pytest.raises(PolicyError):
+        primary.change_policy(build("dc-asgd", {}, 1, 1), 11.9, by="admin")
+    inputs.take(follower, inputs.decode(inputs.encode(primary.taken())))
+    assert primary.policy.name == follower.policy.name == "ssp" and follower.policy.knobs["slack"] == 3
+    assert follower.state() == primary.state()
+
+
 def _note(number: int) -> Record:
     return Record(number, float(number), Note(f"number {number}"))
 
@@ -191,9 +210,6 @@ def test_a_follower_without_the_jobs_beginning_takes_nobody_for_lost() -> None:
         (["cluster.servers=2"], "cluster.servers"),
         (["run.checkpoint_every=5v"], "run.checkpoint_every"),
         (["cluster.metrics=true"], "cluster.metrics"),
-        (['optimizer.name="from-job"'], "optimizer.name"),
-        (['policy.then=[{name="async", after="3 versions"}]'], "policy.then"),
-        (['policy.name="k-sync"', 'policy.adapt={name="adasync"}'], "policy.adapt"),
     ],
 )
 def test_an_experiment_that_replicas_do_not_do_is_refused(
@@ -221,8 +237,6 @@ def resolved(tmp_path: Path, **more: object) -> None:
         {"resume": "latest"},
         {"stay": True},
         {"metrics_port": 0},
-        {"policy": "local-sgd"},
-        {"policy": "dc-asgd"},
         {
             "ps_hosts": "10.0.0.1:7070,10.0.0.2:7070,10.0.0.3:7070",
             "bind": "0.0.0.0",

@@ -113,6 +113,10 @@ class Replicating:
         """The job, if this server leads it."""
         return self._copy.job if self._copy.leads else None
 
+    async def stable(self) -> None:
+        """Wait until all copies hold what this server has taken so far."""
+        await self._copy.stable()
+
     async def run(self) -> ExitCode:
         """Run until the job is over, another server has taken this one's place, or a signal comes."""
         settings = self._settings
@@ -385,13 +389,14 @@ class Gate:
         return self._role.found()
 
     async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
-        return await self._rpc.note(request, call)
+        reply = await self._rpc.note(request, call)
+        await self._role.stable()
+        return reply
 
     async def change_policy(self, request: pb.ChangePolicyRequest, call: Call) -> pb.ChangePolicyReply:
-        raise Refused(
-            grpc.StatusCode.FAILED_PRECONDITION,
-            "a job with replicas keeps its policy: expected no change while it runs",
-        )
+        reply = await self._rpc.change_policy(request, call)
+        await self._role.stable()
+        return reply
 
     async def status(self, request: pb.StatusRequest, call: Call) -> pb.StatusReply:
         return await self._rpc.status(request, call)

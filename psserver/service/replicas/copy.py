@@ -165,7 +165,8 @@ class Copy:
         self._giving.stop(server)
 
     def _attempt(self) -> None:
-        if self.leads and self.job is not None and not self._held:
+        # An entry that is deferred is nowhere but here.
+        if self.leads and self.job is not None and not (self._held or self.job.decider.defers):
             self._giving.attempt(self.job, self._executed, self.epoch)
 
     def reset(self) -> None:

@@ -139,6 +139,10 @@ class ReplicatedDecider(Decider):
         if self.leads:
             super().tried(server, trial, finite, largest)
 
+    def measured(self, server: int, version: int, square: float) -> None:
+        if self.leads:
+            super().measured(server, version, square)
+
     # Following
 
     def take_up(self, coordinator: Coordinator) -> None:
@@ -152,6 +156,8 @@ class ReplicatedDecider(Decider):
             if call.name == "configure":
                 self.model = shard_pb2.Configure.FromString(base64.b64decode(call.given[0]))
                 configure(self.model)
+            elif call.name == "agree" and self._deferred:
+                self.correct_optimizer(call.given[0])
         rest = [call for call in calls if call.name != "configure"]
         self.opened = self.opened or any(call.name == "opening" for call in rest)
         super().step(lambda: inputs.take(self.coordinator, rest))

@@ -9,13 +9,17 @@ from typing import Any, Final, NamedTuple
 from psserver.coordinator import Coordinator, JoinDeferred, JoinRefused, Output
 from psserver.coordinator.progress import Extent
 from psserver.coordinator.work.units import WorkError, WorkTerms
+from psserver.policies import Policy, PolicyError
+from psserver.policies.succession import successor
 from pswire import protocol
 from pswire.messages import REQUESTS
+from pswire.records import to_plain
 from pswire.v1 import coordinator_pb2 as pb
 
 #: The methods of a coordinator that change it.
 INPUTS: Final = (
     *("agree", "planned", "opening", "set_extent", "declare_work"),
+    *("change_policy", "measured"),
     *(
         "join",
         "connect",
@@ -74,12 +78,27 @@ def take(coordinator: Coordinator, calls: Sequence[Call]) -> list[Output]:
     outputs: list[Output] = []
     for call in calls:
         try:
-            found = getattr(coordinator, call.name)(*call.given, **call.named)
-        except (JoinRefused, JoinDeferred, WorkError):
+            given = [_built(coordinator, each) for each in call.given]
+            found = getattr(coordinator, call.name)(*given, **call.named)
+        except (JoinRefused, JoinDeferred, PolicyError, WorkError):
             # The other one was refused too.
             continue
         outputs += found[1] if call.name == "join" else found or ()
     return outputs
+
+
+class _Named(NamedTuple):
+    """A policy that takes over."""
+
+    name: str
+    knobs: Mapping[str, Any]
+
+
+def _built(coordinator: Coordinator, value: Any) -> Any:
+    if isinstance(value, _Named):
+        terms = coordinator.terms
+        return successor(coordinator.policy, value.name, value.knobs, terms.workers, terms.servers)
+    return value
 
 
 def encode(calls: Sequence[Call]) -> bytes:
@@ -94,6 +113,8 @@ def _plain(value: Any) -> Any:
     match value:
         case Extent() | WorkTerms():
             return {"record": type(value).__name__, **{n: getattr(value, n) for n in value.__match_args__}}
+        case Policy():
+            return {"policy": value.name, "knobs": to_plain(value.knobs)}
         case None | bool() | int() | float() | str():
             return value
         case list() | tuple():
@@ -112,6 +133,8 @@ def _value(plain: Any) -> Any:
         return plain
     if "object" in plain:
         return {name: _value(each) for name, each in plain["object"].items()}
+    if "policy" in plain:
+        return _Named(plain["policy"], plain["knobs"])
     if "record" in plain:
         return _RECORDS[plain.pop("record")](**plain)
     return REQUESTS.from_wire(pb.SessionRequest.FromString(base64.b64decode(plain["request"])))

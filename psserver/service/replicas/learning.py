@@ -64,9 +64,8 @@ async def take_up(
     Raises StateError, Refused, CopyError, and what a damaged copy leads to: ValueError, KeyError, TypeError.
     """
     about, decider, host = whole.about, job.decider, job.host
-    assert isinstance(decider, ReplicatedDecider) and job.agreement.optimizer is not None
+    assert isinstance(decider, ReplicatedDecider)
     coordinator = decider.coordinator
-    coordinator.agree(job.agreement.optimizer.config)
     if about["model"]:
         decider.model = shard_pb2.Configure.FromString(base64.b64decode(about["model"]))
         configure(decider.model)
@@ -75,6 +74,8 @@ async def take_up(
         coordinator.planned(transfer(plan.shards[0].nbytes, 0.0))
         # Nobody else has this shard yet.
         await host.heavy.on_pool(lambda: _restore(shard, whole))
+    if job.agreement.optimizer is not None:
+        coordinator.agree(job.agreement.optimizer.config)
     coordinator.restore(state)
     decider.assurance.restore({str(name): float(bound) for name, bound in about["bounds"].items()})
     began = about["first_grant"]

@@ -48,6 +48,11 @@ class Membership:
         assert self.place is not None, "the server of its own has ended"
         return self.place.hosts
 
+    @property
+    def parts(self) -> int:
+        """Parts into which the model is cut."""
+        return 1 if self.place is None else self.place.parts
+
     def open(
         self,
         variables: KerasVariables,

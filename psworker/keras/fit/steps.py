@@ -157,7 +157,7 @@ class Steps:
 
     def _translated(self, trained: Sequence[tuple[Any, str]]) -> dict[str, Any]:
         # Nobody but the worker has the norm of a gradient that is rows in part.
-        servers = 2 if tables_of(self.model._flatten_layers()) else len(self.membership.hosts)
+        servers = 2 if tables_of(self.model._flatten_layers()) else self.membership.parts
         return translate(self.model.optimizer, trained, servers=servers)
 
     def _traced(self, variables: KerasVariables, session: Session) -> GradientStep:

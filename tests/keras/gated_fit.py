@@ -1,0 +1,36 @@
+"""A script of `model.fit` that stands still before its third epoch until there is a file.
+
+ps-lab run --script tests/keras/gated_fit.py -- FOLDER
+"""
+
+import sys
+import threading
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import psworker.keras
+
+# For the gate, in seconds.
+LOOK_EVERY = 0.02
+GATED = 2
+FOLDER = Path(sys.argv[1])
+
+
+class Gate(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        (FOLDER / f"epoch-{epoch}").touch()
+        while epoch == GATED and not (FOLDER / "gate").exists():
+            threading.Event().wait(LOOK_EVERY)
+
+
+keras.utils.set_random_seed(1)
+x = np.random.default_rng(0).normal(size=(480, 8)).astype(np.float32)
+y = (x.sum(axis=1, keepdims=True) > 0).astype(np.float32)
+model = keras.Sequential(
+    [keras.layers.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1, "sigmoid")]
+)
+model.compile(optimizer=keras.optimizers.Adam(0.01, global_clipnorm=1.0), loss="binary_crossentropy")
+psworker.keras.distribute(model)
+model.fit(x, y, epochs=4, batch_size=16, verbose=0, callbacks=[Gate()])
