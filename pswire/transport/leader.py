@@ -1,7 +1,8 @@
 """The server that leads a job with replicas: a channel to it, which moves when another one leads."""
 
+import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -48,13 +49,29 @@ class Leader(grpc.Channel):
         """Ask all servers who leads, and move to that one."""
         with self._one:
             asked, before = dict(self._channels), self.address
-        calls = {address: _asked(channel) for address, channel in asked.items()}
-        heard = {address: reply for address, call in calls.items() if (reply := _answer(call)) is not None}
+        heard = self._heard({address: _asked(channel) for address, channel in asked.items()})
         found = [reply for reply in heard.values() if reply.address]
         newest = max(found, key=lambda reply: reply.epoch, default=None)
         moved = newest is not None and self._move(newest)
         present = before in heard and heard[before].address == str(before)
         return Sought(moved, present and not moved, bool(heard))
+
+    def _heard(self, calls: Mapping[Address, Any]) -> dict[Address, pb.FindCoordinatorReply]:
+        """Return what servers answered: all of them, or up to one that leads in a later epoch, for the one that led
+        before may stand still."""
+        ended: queue.SimpleQueue[Address] = queue.SimpleQueue()
+        under_way = {address: call for address, call in calls.items() if call is not None}
+        for address, call in under_way.items():
+            call.add_done_callback(lambda _, address=address: ended.put(address))
+        heard = {}
+        for _ in under_way:
+            address = ended.get()
+            reply = _answer(under_way[address])
+            if reply is not None:
+                heard[address] = reply
+                if reply.address == str(address) != str(self.address) and reply.epoch > self._epoch:
+                    break
+        return heard
 
     def add(self, hosts: Iterable[Address]) -> None:
         """Ask these servers too."""
@@ -140,8 +157,6 @@ def _asked(channel: grpc.Channel) -> Any:
 
 
 def _answer(call: Any) -> pb.FindCoordinatorReply | None:
-    if call is None:
-        return None
     try:
         reply: pb.FindCoordinatorReply = call.result()
         check(reply)

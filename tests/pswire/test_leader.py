@@ -1,0 +1,69 @@
+"""A client moves to the server that leads, also while the one that led before stands still."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import grpc
+import pytest
+
+from pswire.addresses import Address, parse_address
+from pswire.transport.leader import Leader
+from pswire.v1 import coordinator_pb2 as pb
+from tests.patience import PATIENCE
+
+
+class Server:
+    """Says who leads, once it goes on."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.says = pb.FindCoordinatorReply()
+
+    def find(self, request: bytes, context: Any) -> bytes:
+        self.goes_on.wait()
+        return self.says.SerializeToString()
+
+
+@contextmanager
+def listening() -> Iterator[tuple[Server, Address]]:
+    served, server = Server(), grpc.server(ThreadPoolExecutor(4))
+    methods = {"FindCoordinator": grpc.unary_unary_rpc_method_handler(served.find)}
+    server.add_registered_method_handlers("pswire.v1.Coordinator", methods)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield served, parse_address(f"127.0.0.1:{port}")
+    finally:
+        served.goes_on.set()
+        server.stop(0).wait()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Server, Server, Leader]]:
+    """Two servers, and a client that takes the first one for the leader. It would wait for ever for an answer."""
+    with listening() as (first, led), listening() as (second, leads):
+        second.says = pb.FindCoordinatorReply(address=str(leads), epoch=4)
+        first.says = pb.FindCoordinatorReply(address=str(led), epoch=0)
+        leader = Leader([led, leads], lambda each: grpc.insecure_channel(str(each)))
+        with mock.patch("pswire.transport.leader.ANSWER", PATIENCE), leader:
+            yield first, second, leader
+
+
+def test_it_moves_while_the_former_leader_stands_still(pair: tuple[Server, Server, Leader]) -> None:
+    first, second, leader = pair
+    first.goes_on.clear()
+    sought = leader.seek()
+    assert sought.moved and not sought.present and str(leader.address) == second.says.address
+    assert not first.goes_on.is_set()
+
+
+def test_it_does_not_go_back_to_a_leader_that_wakes_up(pair: tuple[Server, Server, Leader]) -> None:
+    first, second, leader = pair
+    assert leader.seek().moved
+    sought = leader.seek()
+    assert not sought.moved and sought.present and str(leader.address) == second.says.address
