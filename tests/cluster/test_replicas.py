@@ -1,6 +1,7 @@
 """A job with replicas goes on without going back, whichever server dies or stands still."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 
@@ -28,12 +29,13 @@ def start(
     replicas: int = 2,
     batches: int = BATCHES,
     elements: int = 1000,
+    timeout: float = 60.0,
 ) -> None:
     """Two workers, which stand still before their step number `GATE` until there is the file `gate`, and before number
     `LATER` until there is `later`."""
     cluster.start_servers(
         3 if replicas == 2 else 1,
-        timeout=60.0,
+        timeout=timeout,
         every=(*options(cluster, policy, *knobs), "--replicas", str(replicas)),
     )
     gates = (
@@ -154,6 +156,7 @@ def test_a_copy_that_stood_still_is_made_anew_and_leads(
         wait_for_the_gate(cluster, GATE)
         cluster.servers[1].send(SIGSTOP)
         cluster.wait_for(lambda status: "one copy is left" in status.note, "the loss in the status")
+        assert cluster.status().servers[1].state == "lost"
         open_gates(cluster, "gate")
         wait_for_the_gate(cluster, LATER)
         cluster.servers[1].send(SIGCONT)
@@ -176,6 +179,43 @@ def test_the_other_copy_is_killed_and_training_goes_on(
         cluster.servers[1].kill()
         cluster.wait_for(lambda status: "one copy is left" in status.note, "the loss in the status")
         end(cluster, lost=1)
+        committed_once(cluster)
+
+
+def test_a_server_without_a_copy_that_stands_still_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "async")
+        wait_for_the_gate(cluster, 2 * GATE)
+        cluster.servers[2].send(SIGSTOP)
+        wait_state(cluster, 0, 2, "lost")
+        assert "one more loss would stop the job" in cluster.status().note
+        cluster.servers[2].send(SIGCONT)
+        wait_state(cluster, 0, 2, "votes")
+        end(cluster)
+        committed_once(cluster)
+
+
+def test_workers_have_as_long_to_come_to_another_server_as_to_notice_a_silent_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken connection has a third of that. Workers that were dismissed would compute their batches again."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync", timeout=15.0)
+        wait_for_the_gate(cluster, GATE)
+        for worker in cluster.workers:
+            worker.send(SIGSTOP)
+        cluster.servers[0].kill()
+        wait_state(cluster, 1, 0, "lost")
+        with closing(StatusClient(cluster.addresses[1])) as client:
+            began = client.ask().seconds
+            wait_until(lambda: client.ask().seconds > began + 7.0, "more than the usual time to come back")
+        for worker in cluster.workers:
+            worker.send(SIGCONT)
+        end(cluster, lost=0)
         committed_once(cluster)
 
 

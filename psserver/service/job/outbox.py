@@ -83,6 +83,9 @@ class Outboxes:
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], Outbox] = {}
 
+    def __contains__(self, who: tuple[str, int]) -> bool:
+        return who in self._open
+
     def all(self) -> list[Outbox]:
         return list(self._open.values())
 

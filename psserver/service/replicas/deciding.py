@@ -67,17 +67,27 @@ class ReplicatedDecider(Decider):
         return await super().settled()
 
     def lead(self) -> None:
-        """Decide from now on. Whoever had a session has none here yet."""
+        """Decide from now on. Whoever had a session with another server has none here yet."""
         self.leads, self.coordinator.notes = True, []
         if self._heard is not None:
             nobody = time.monotonic() - self._heard
             self.step(lambda: self.coordinator.interrupted(nobody))
-        for member in list(self.coordinator.roster.present.values()):
-            self.input(partial(_lost, member.worker, member.incarnation))
+        # Each has `worker_timeout` to come here. A worker that does not hear that the former primary stands still needs
+        # two thirds of that to notice, as for any silent connection.
+        present, terms = self.coordinator.roster.present.values(), self.agreement.terms
+        if present:
+            missing = partial(self._missing, [(member.worker, member.incarnation) for member in present])
+            self.host.owner.loop.call_later(terms.worker_timeout - terms.grace, missing)
         if self._answer is not None and self.coordinator.trying:
             self.tried(0, *self._answer)
         if self.coordinator.over:
             self._end()
+
+    def _missing(self, members: Sequence[tuple[str, int]]) -> None:
+        """Note that those of the members are lost which have not come here."""
+        for worker, incarnation in members:
+            if (worker, incarnation) not in self.routes.outboxes:
+                self.input(partial(_lost, worker, incarnation))
 
     # Leading
 
