@@ -18,6 +18,7 @@ from psserver.service.errors import Refused
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
 from psserver.service.life.replicating import Gate
+from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.disk import Promises
 from psserver.service.replicas.inputs import NotedCoordinator
@@ -26,6 +27,7 @@ from psserver.service.replicas.log import FollowersLog, fence
 from psserver.service.replicas.shell import Machine, Shell
 from psserver.settings import Options, SettingsError, resolve
 from pswire import protocol
+from pswire.addresses import parse_address
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.decisions.entries import Note
 from pswire.security.settings import SecurityOptions
@@ -258,3 +260,22 @@ def test_a_model_with_tables_is_refused_before_anything_is_decided() -> None:
     with pytest.raises(Refused) as refused:
         asyncio.run(gate.join(pb.JoinRequest(tables="[{}]"), mock.Mock()))
     assert refused.value.code.name == "FAILED_PRECONDITION"
+
+
+def test_a_remark_is_confirmed_once_all_copies_hold_it() -> None:
+    async def run() -> None:
+        held = asyncio.get_running_loop().create_future()
+        job = mock.Mock()
+        job.terms.workers = 1
+        job.stopped.return_value = None
+        job.decider.settled = lambda: held
+        rpc = CoordinatorRpc(job, (parse_address("127.0.0.1:1"),), mock.Mock())
+        call = mock.Mock()
+        call.caller.address = "127.0.0.1"
+        asked = asyncio.ensure_future(rpc.note(pb.NoteRequest(text="so it is"), call))
+        await asyncio.sleep(0)
+        assert job.decider.input.called and not asked.done()
+        held.set_result(True)
+        assert await asked == pb.NoteReply()
+
+    asyncio.run(run())

@@ -170,8 +170,7 @@ class CoordinatorRpc:
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
-        if not await self._job.decider.settled():
-            raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
+        await self._settled()
         self._joins.record(member.worker)
         self._names.claim(call.caller.peer, member.worker)
         log.info(
@@ -303,6 +302,7 @@ class CoordinatorRpc:
             raise precondition("expected a job that goes on: it has not begun yet, or has stopped")
         self._spend(address)
         job.decider.input(lambda coordinator, now: coordinator.note(request.text, now))
+        await self._settled()
         return pb.NoteReply()
 
     async def change_policy(self, request: pb.ChangePolicyRequest, call: Call) -> pb.ChangePolicyReply:
@@ -323,9 +323,14 @@ class CoordinatorRpc:
                 policy, now, by=by, why=request.why, rate=request.rate or None
             )
         )
-        return pb.ChangePolicyReply(
-            effect=job.coordinator.change or f"policy {policy.name} decides from now on"
-        )
+        effect = job.coordinator.change or f"policy {policy.name} decides from now on"
+        await self._settled()
+        return pb.ChangePolicyReply(effect=effect)
+
+    async def _settled(self) -> None:
+        """Wait until what was decided may be told. Raises Refused if it cannot be written."""
+        if not await self._job.decider.settled():
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
 
     def _spend(self, address: str) -> None:
         """Count one remark or change of an operator. Raises Refused beyond the rate of an address."""
