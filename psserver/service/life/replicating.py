@@ -312,10 +312,7 @@ class Replicating:
             own = server == replica.server
             if own:
                 state = "leads"
-            elif not self.links.links[server].up or (
-                # One that votes has nothing to say.
-                server in members and self._shell.watch.silent(server, now)
-            ):
+            elif not self.links.links[server].up or self._shell.watch.silent(server, now):
                 state = "lost"
             elif server in HOLDERS:
                 state = "in sync" if server in members else "learns"

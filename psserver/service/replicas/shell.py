@@ -24,6 +24,7 @@ from psserver.replication.messages import (
     Output,
     Persist,
     Receive,
+    Refuse,
     Reset,
     Send,
     StepDown,
@@ -167,6 +168,10 @@ class Shell:
     def beat(self) -> None:
         """Send the heartbeat; a primary's says to every server who leads."""
         self.give(Beat())
+        primary = self.watch.primary
+        if not self.replica.holds and primary is not None:
+            # A sign of life of one that has nothing to say: it refuses what it has promised to refuse.
+            self.links.send(primary, Refuse(self.replica.disk.promised), ())
 
     def _run(self) -> None:
         if self._busy:
