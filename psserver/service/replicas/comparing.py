@@ -1,10 +1,13 @@
-"""Divergence of the two copies of the weights, noticed: digests of each so many versions are compared."""
+"""Divergence of the two copies, noticed: digests of each so many versions, and of what decided them, are compared."""
 
+import hashlib
+import json
 import logging
 from typing import Final
 
 import numpy as np
 
+from psserver.coordinator import Coordinator
 from psserver.replication import Config, Member
 from psserver.replication.digests import Comparison, Difference
 from psserver.replication.messages import Differs
@@ -14,12 +17,16 @@ from psserver.service.store.executor import Question
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from pswire.logs.events import event
+from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
 #: One version in so many is compared: a pass over the weights takes a few of an update's.
 EVERY: Final = 100
+# Bytes of the digest of a coordinator, which comes before that of the weights.
+DECIDED: Final = 16
+COORDINATOR: Final = "what the coordinator knows"
 
 
 class Comparing:
@@ -31,19 +38,28 @@ class Comparing:
     def __init__(self, host: ShardHost, shell: Shell, every: int = EVERY) -> None:
         self._host, self._shell, self._every = host, shell, every
         self._comparison = Comparison()
-        # The newest version met.
-        self._version = 0
+        # The newest version decided, and made.
+        self._decided = self._version = 0
+        # Digests of the coordinator behind the inputs that made versions.
+        self._coordinator: dict[int, bytes] = {}
 
     def begin(self, version: int) -> None:
         """Go on behind that version."""
-        self._version = version
+        self._decided = self._version = version
+
+    def decided(self, coordinator: Coordinator) -> None:
+        """Compute a digest of the whole coordinator, behind the input that made its newest version, if one is due."""
+        before, self._decided = self._decided, coordinator.version
+        if self._decided // self._every > before // self._every:
+            self._coordinator[self._decided] = _digest_of_state(coordinator)
 
     def made(self, version: int, entries: int) -> None:
         """Compute a digest of the newest version, behind the first `entries` entries, if one is due."""
         before, self._version = self._version, version
         if version // self._every > before // self._every:
+            decided = self._coordinator.pop(version)
             ask = Question(
-                lambda shard: shard.layout.nbytes, _digest, lambda found: self._own(version, found)
+                lambda shard: shard.layout.nbytes, _digest, lambda found: self._own(version, decided + found)
             )
             self._host.orders.submit([(entries, ask)])
 
@@ -73,7 +89,10 @@ class Comparing:
     def _differ(self, found: Difference) -> None:
         shard, server = self._host.state.shard, found.member.server
         assert shard is not None
-        variable = first_difference(shard, found.own, found.theirs)
+        if found.own[:DECIDED] != found.theirs[:DECIDED]:
+            variable = COORDINATOR
+        else:
+            variable = first_difference(shard, found.own[DECIDED:], found.theirs[DECIDED:])
         fields = event("copies_differ", server=server, version=found.at, variable=variable)
         log.error(
             "server %d's version %d is not this server's: it differs in %s first; that copy counts no more, and is "
@@ -82,6 +101,15 @@ class Comparing:
             extra=fields,
         )
         self._shell.give(Differs(found.member))
+
+
+def _digest_of_state(coordinator: Coordinator) -> bytes:
+    try:
+        state = json.dumps(coordinator.state().to_json(), sort_keys=True)
+    except StateError:
+        # Of a policy that cannot be saved.
+        state = f"{coordinator.entries} entries"
+    return hashlib.blake2b(state.encode(), digest_size=DECIDED).digest()
 
 
 def _digest(shard: Shard) -> bytes:

@@ -316,7 +316,7 @@ class Copy:
         )
         assert isinstance(job.decider, ReplicatedDecider)
         self._decider = job.decider
-        self._decider.made = self.comparing.made
+        self._decider.decided, self._decider.made = self.comparing.decided, self.comparing.made
         self._host.open(settings.terms.job, secret)
         return job
 

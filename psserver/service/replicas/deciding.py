@@ -44,7 +44,8 @@ class ReplicatedDecider(Decider):
         self._answer: tuple[int, bool, float] | None = None
         # The model, once a worker has named it.
         self.model: shard_pb2.Configure | None = None
-        # Called with the newest version and the number of entries sent, behind each input.
+        # Called behind each input; and with the newest version and the number of entries sent, when they may be told.
+        self.decided: Callable[[Coordinator], object] = lambda coordinator: None
         self.made: Callable[[int, int], object] = lambda version, entries: None
         super().__init__(*given)
 
@@ -101,6 +102,7 @@ class ReplicatedDecider(Decider):
 
     def _decided(self, outputs: list[Output]) -> None:
         version, stopped, over = self.coordinator.version, self.coordinator.stopped, self.coordinator.over
+        self.decided(self.coordinator)
         release = partial(self._release, outputs, version, stopped, over)
         if self.leads:
             self._hold(inputs.encode(self.coordinator.taken()), release)
