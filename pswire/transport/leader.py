@@ -19,7 +19,7 @@ EVERY: Final = 0.5
 
 class Sought(NamedTuple):
     """What the servers said about who leads. `moved`: another one than before; `present`: the one before, as it says
-    itself; `heard`: whether any of them answered."""
+    itself; `heard`: whether any of them answered, or may be slow, of several."""
 
     moved: bool
     present: bool
@@ -49,29 +49,31 @@ class Leader(grpc.Channel):
         """Ask all servers who leads, and move to that one."""
         with self._one:
             asked, before = dict(self._channels), self.address
-        heard = self._heard({address: _asked(channel) for address, channel in asked.items()})
+        heard, slow = self._heard({address: _asked(channel) for address, channel in asked.items()})
         found = [reply for reply in heard.values() if reply.address]
         newest = max(found, key=lambda reply: reply.epoch, default=None)
         moved = newest is not None and self._move(newest)
         present = before in heard and heard[before].address == str(before)
-        return Sought(moved, present and not moved, bool(heard))
+        return Sought(moved, present and not moved, bool(heard) or (slow and self.several))
 
-    def _heard(self, calls: Mapping[Address, Any]) -> dict[Address, pb.FindCoordinatorReply]:
+    def _heard(self, calls: Mapping[Address, Any]) -> tuple[dict[Address, pb.FindCoordinatorReply], bool]:
         """Return what servers answered: all of them, or up to one that leads in a later epoch, for the one that led
-        before may stand still."""
+        before may stand still. And whether one was too slow to answer."""
         ended: queue.SimpleQueue[Address] = queue.SimpleQueue()
         under_way = {address: call for address, call in calls.items() if call is not None}
         for address, call in under_way.items():
             call.add_done_callback(lambda _, address=address: ended.put(address))
-        heard = {}
+        heard, slow = {}, False
         for _ in under_way:
             address = ended.get()
             reply = _answer(under_way[address])
-            if reply is not None:
+            if reply is None:
+                slow = slow or under_way[address].code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            else:
                 heard[address] = reply
                 if reply.address == str(address) != str(self.address) and reply.epoch > self._epoch:
                     break
-        return heard
+        return heard, slow
 
     def add(self, hosts: Iterable[Address]) -> None:
         """Ask these servers too."""

@@ -62,6 +62,18 @@ def test_it_moves_while_the_former_leader_stands_still(pair: tuple[Server, Serve
     assert not first.goes_on.is_set()
 
 
+def test_servers_that_are_slow_are_there(pair: tuple[Server, Server, Leader]) -> None:
+    """They may be busy; whoever refuses a connection is not there."""
+    first, second, leader = pair
+    first.goes_on.clear()
+    second.goes_on.clear()
+    with mock.patch("pswire.transport.leader.ANSWER", 0.05):
+        assert leader.seek() == (False, False, True)
+    alone = Leader([leader.address], lambda each: grpc.insecure_channel(str(each)))
+    with mock.patch("pswire.transport.leader.ANSWER", 0.05), alone:
+        assert alone.seek() == (False, False, False)
+
+
 def test_it_does_not_go_back_to_a_leader_that_wakes_up(pair: tuple[Server, Server, Leader]) -> None:
     first, second, leader = pair
     assert leader.seek().moved
