@@ -85,8 +85,8 @@ class Relay:
 
 
 LOOK_EVERY = 0.02
-# Seconds that an answer may take; with replicas another server may lead by then.
-ANSWER, COPYS_ANSWER = 0.5, 0.25
+# Seconds that an answer may take. With replicas as long as a server may be silent before another one leads.
+ANSWER, COPYS_ANSWER = 0.5, 1.0
 
 
 class DisturbedRun(RealRun):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from psserver.replication import begin, first_config
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
 from psserver.service.life.replicating import SERVERS
-from psserver.service.replicas import copy
+from psserver.service.replicas import copy, inputs
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.learning import Arrival
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError, Whole
 from psserver.service.replicas.wire import PIECE
 from psserver.settings import Options
+from pswire import protocol
 from pswire.v1 import shard_pb2
 from tests.service.serving import VARIABLES, Cluster, Served, serving, wait_until
 
@@ -195,6 +197,19 @@ def begun_again(cluster: Cluster, tmp_path: Path, number: int) -> Served:
     return served
 
 
+def made_anew(cluster: Cluster, tmp_path: Path, number: int) -> None:
+    """Begin server `number` again until it is in sync with server 0. One that was silent for a second on a busy machine
+    begins again, too."""
+
+    def equal() -> bool:
+        if cluster.servers[number].code is not None:
+            begun_again(cluster, tmp_path, number)
+        in_sync = state_of(cluster, number) == "in sync"
+        return in_sync and newest(cluster.servers[0]) == newest(cluster.servers[number])
+
+    wait_until(equal, "a copy anew")
+
+
 def test_a_copy_that_differs_counts_no_more_and_is_made_anew_while_training_goes_on(
     three: tuple[Cluster, psworker.Session], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,11 +233,32 @@ def test_a_copy_that_differs_counts_no_more_and_is_made_anew_while_training_goes
     assert "differs in dense/bias first" in told.message and "server 1's version" in told.message
     assert "one copy is left" in cluster.status().note
     train(session, 4)
-    third = begun_again(cluster, tmp_path, 1)
-    wait_until(lambda: state_of(cluster, 1) == "in sync", "a copy anew")
+    made_anew(cluster, tmp_path, 1)
     train(session, 3)
-    wait_until(lambda: newest(first) == newest(third), "both copies at one version")
-    assert state_of(cluster, 1) == "in sync"
+    wait_until(lambda: newest(first)[0] >= 15, "the last version")
+    made_anew(cluster, tmp_path, 1)
+
+
+def test_a_copy_that_has_decided_otherwise_counts_no_more(
+    three: tuple[Cluster, psworker.Session], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the weights are the same: the follower has understood another loss."""
+    cluster, session = three
+    first, second, _ = cluster.servers
+    wait_until(lambda: newest(first) == newest(second), "both copies at one version")
+    decode = inputs.decode
+
+    def otherwise(data: bytes) -> list[inputs.Call]:
+        return [call._replace(given=[_otherwise(given) for given in call.given]) for call in decode(data)]
+
+    def _otherwise(given: Any) -> Any:
+        return replace(given, loss=9.0) if isinstance(given, protocol.Commit) else given
+
+    monkeypatch.setattr(inputs, "decode", otherwise)
+    train(session, 4)
+    assert second.ended() is not None
+    (told,) = [each for each in caplog.records if "copy counts no more" in each.message]
+    assert "it differs in what the coordinator knows first" in told.message
 
 
 def test_a_server_that_ended_gets_the_state_of_the_one_that_leads(
@@ -234,10 +270,8 @@ def test_a_server_that_ended_gets_the_state_of_the_one_that_leads(
     second.ended()
     wait_until(lambda: state_of(cluster, 1) == "lost", "the loss")
     train(session, 3)
-    third = begun_again(cluster, tmp_path, 1)
-    wait_until(lambda: state_of(cluster, 1) == "in sync", "a copy")
-    wait_until(lambda: newest(first) == newest(third), "both copies at one version")
-    assert newest(third)[0] >= 7
-    for served in (third, first):
+    made_anew(cluster, tmp_path, 1)
+    assert newest(cluster.servers[1])[0] >= 7
+    for served in cluster.servers[:2]:
         # Nothing is kept of the copy.
         assert not any("copy" in kind for kind in served.server.host.memory.ledger.of(""))

@@ -306,7 +306,7 @@ class Replicating:
     def copies(self) -> tuple[list[pb.ServerStatus], str]:
         """Return each server with its role, and a sentence about what one more loss would mean."""
         replica, now = self._shell.replica, time.monotonic()
-        members = {each.server for each in replica.disk.config.members}
+        members = {each.server for each in self._shell.active.members}
         found = []
         for server, address in enumerate(self.links.hosts):
             own = server == replica.server

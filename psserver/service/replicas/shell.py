@@ -76,6 +76,8 @@ class Shell:
         self, replica: Replica, links: Links, keep: Callable[[Disk], None], *, formed: bool, most: int = MOST
     ) -> None:
         self.replica, self.links, self.formed = replica, links, formed
+        # What this server leads, or led: one that it proposes may yet fail.
+        self.active = replica.disk.config
         self.watch = Watch(replica.server, time.monotonic())
         # What items of the log consist of, and their bytes.
         self.bodies: dict[Item, bytes] = {}
@@ -227,6 +229,7 @@ class Shell:
             case Execute(upto):
                 self.machine.execute(upto)
             case Activate(config):
+                self.active = config
                 servers = ", ".join(str(each.server) for each in config.members)
                 fields = event("replica_leads", epoch=config.epoch, members=servers)
                 log.warning("leads in epoch %d; copies on servers %s", config.epoch, servers, extra=fields)
