@@ -9,7 +9,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 # Read when TensorFlow and Keras are first imported, here or in a child process.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -21,7 +23,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.forking.popen import server_pids
+from tests.forking.popen import forking, server_pids
 from tests.patience import at_most
 from tests.repetitions import EFFORT, SOAK, repetitions
 from tests.sentences import NAME, Recorder, read, write
@@ -44,6 +46,12 @@ KNOWN: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
 # A file that is not in the table is taken for one of so many seconds.
 UNKNOWN = 5.0
 ROOT = Path(__file__).parents[1]
+# Areas and files whose tests start commands as forks of a process that has loaded their modules.
+FORKED = {
+    *("chaos", "cluster", "dashboard", "exchange", "export", "keras", "lessons", "replay", "shm"),
+    *("docs/test_data_page.py", "worker_tf/test_determinism.py"),
+    *(f"security/test_{name}.py" for name in ("exit_codes", "secrets", "strangers", "training")),
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -134,6 +142,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
     parts += [f"{other} for the reasons above"] if other else []
     if parts:
         terminalreporter.write_line(f"test: skipped {reasons.total()} tests: {'; '.join(parts)}")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a module's fixtures and tests start, and what is started by that, where `FORKED` says so."""
+    file = request.path.relative_to(Path(__file__).parent)
+    with forking() if {file.parts[0], file.as_posix()} & FORKED else nullcontext():
+        yield
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Any]:
+    """Real servers and workers that keep what they write below the test's folder."""
+    from tests.cluster.cluster import Cluster
+
+    with Cluster(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,20 +1,24 @@
-"""A port that forwards connections to another port, records what passes, cuts a connection or goes dead."""
+"""A port that forwards connections to another port, records what passes, paces it, cuts a connection or goes
+dead."""
 
-import selectors
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import wait
 
 PIECE = 1 << 18
 # A reset, instead of an end: what is under way is lost.
 RESET = struct.pack("ii", 1, 0)
+# On a slow link what is behind a large payload waits for it as in a router's queue, not in one leap.
+SLOW_PIECE = 1 << 14
 
 
 class Relay:
     """`up`: bytes towards the target after which a connection is cut, `down`: bytes back; `reset`: without a farewell.
-    `record`: keep all that passes in `seen`."""
+    `record`: keep all that passes in `seen`. `rate`: bytes per second each way, of all connections together."""
 
     def __init__(
         self,
@@ -24,9 +28,13 @@ class Relay:
         down: int | None = None,
         reset: bool = False,
         record: bool = False,
+        rate: float = 0.0,
     ) -> None:
         self._target, self._limits, self._reset = target, (up, down), reset
         self._record, self.seen = record, bytearray()
+        # Bytes that have passed each way; when a link of that rate is free again.
+        self.passed, self._free_at = [0, 0], [0.0, 0.0]
+        self._rate, self._guard = rate, threading.Lock()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self._threads: list[threading.Thread] = []
@@ -50,20 +58,23 @@ class Relay:
         with ExitStack() as stack:
             stack.enter_context(near)
             far = stack.enter_context(socket.create_connection(self._target))
-            ends = stack.enter_context(selectors.DefaultSelector())
             self._open |= {near, far}
+            if self._rate:
+                # A kernel that buffers megabytes would hide how slow the link is.
+                for end in (near, far):
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * SLOW_PIECE)
             left: list[int | None] = list(self._limits)
-            ends.register(near, selectors.EVENT_READ, (far, 0))
-            ends.register(far, selectors.EVENT_READ, (near, 1))
-            ends.register(self._woken, selectors.EVENT_READ)
+            ways = ((near, far, 0), (far, near, 1))
             with suppress(OSError):
                 while all(each is None or each > 0 for each in left):
-                    ready = ends.select()
+                    held = [at - time.monotonic() for at in self._free_at]
+                    free = [source for source, _, way in ways if held[way] <= 0]
+                    ready = wait([*free, self._woken], min((each for each in held if each > 0), default=None))
                     if self._frozen:
                         self._thawed.wait()
                         return
-                    for key, _ in ready:
-                        if not self._pass_on(key.fileobj, *key.data, left):  # type: ignore[arg-type]
+                    for source, sink, way in ways:
+                        if source in ready and not self._pass_on(source, sink, way, left):
                             return
             if self._reset:
                 for end in (near, far):
@@ -71,11 +82,16 @@ class Relay:
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, way: int, left: list[int | None]) -> bool:
         limit = left[way]
-        data = source.recv(PIECE if limit is None else max(1, min(PIECE, limit)))
+        piece = SLOW_PIECE if self._rate else PIECE
+        data = source.recv(piece if limit is None else max(1, min(piece, limit)))
         if not data:
             return False
         if self._record:
             self.seen += data
+        with self._guard:
+            self.passed[way] += len(data)
+            if self._rate:
+                self._free_at[way] = max(time.monotonic(), self._free_at[way]) + len(data) / self._rate
         sink.sendall(data)
         left[way] = None if limit is None else limit - len(data)
         return True

@@ -2,7 +2,7 @@
 
 A kind is declared here and nowhere else: its fields, the sentence that people read, and the order it gives to shards.
 JSON, strict reading and the table in the documents derive from it (`pswire.decisions.records`). A new kind takes three
-places: a class here, in `Entry`; the part of the coordinator that records it; and a rule in `pslab/check/checks`.
+places: a class here, in `Entry`; the part of the coordinator that records it; and a rule in `pslab/check`.
 """
 
 import math

@@ -3,7 +3,6 @@ written. Chosen calls of the disk, not chance, say when."""
 
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,12 +78,6 @@ def test_killed_at_a_rename_and_again_while_it_restores(tmp_path: Path) -> None:
         assert len(commits) == len(set(commits)) == 2 * BATCHES
         ended.append(found.summary.weights_sha256)
     assert len(set(ended)) == 1 and ended[0] is not None
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as started:
-        yield started
 
 
 def serve(cluster: Cluster, point: str, *flags: str) -> Process:

@@ -13,9 +13,7 @@ import pytest
 from pslab.runs.folder import Run
 from pswire.decisions import entries
 from tests.cluster.cluster import PATIENCE, ROOT, wait_until
-from tests.forking.fixtures import forks
 
-__all__ = ["forks"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 # How long a barrier waits for a worker whose connection breaks does not depend on how busy the machine is.

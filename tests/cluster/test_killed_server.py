@@ -1,6 +1,5 @@
 """`kill -9` of server 0: what it leaves behind is read by the commands, up to the last whole line."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,6 @@ from tests.cluster.cluster import Cluster
 from tests.replay.command import ps_lab
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as started:
-        yield started
 
 
 @pytest.mark.parametrize("servers", [1, 2])

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +20,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BATCHES = 40
 SYNC = ("--workers", "2", "--policy", "sync", "--optimizer", "adam", "--learning-rate", "0.05")
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as started:
-        yield started
 
 
 SECRET = {"PS_JOB_SECRET": "known to the servers"}

@@ -19,12 +19,6 @@ BATCHES = 40
 SYNC = ("--workers", "2", "--policy", "sync", "--optimizer", "adam", "--learning-rate", "0.05")
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as started:
-        yield started
-
-
 def start(
     cluster: Cluster, servers: int, *flags: str, batches: int = BATCHES, workers: tuple[str, ...] = ()
 ) -> None:

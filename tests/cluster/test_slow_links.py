@@ -16,8 +16,8 @@ from pswire.model.plan import VariableSpec
 from pswire.patience import ping_interval
 from tests.cluster.cluster import Cluster
 from tests.patience import PATIENCE
+from tests.relay import relayed
 from tests.repetitions import SOAK
-from tests.service.relay import slowly
 from tests.service.serving import serving
 
 MODEL = VariableSpec("w", (1024 if SOAK else 512, 1024))  # 4 MB, or 2
@@ -60,8 +60,8 @@ def test_a_large_model_trains_over_500_kb_per_second(timeout: float, monkeypatch
     overrides = [f"cluster.worker_timeout={timeout}"]
     with (
         serving(overrides=overrides, patience=30.0, lease=5.0) as cluster,
-        slowly(cluster.hosts, RATE) as relay,
-        psworker.connect(relay.address, initial, transport="grpc") as session,
+        relayed(("127.0.0.1", int(cluster.hosts.rpartition(":")[2])), rate=RATE) as relay,
+        psworker.connect(f"127.0.0.1:{relay.port}", initial, transport="grpc") as session,
     ):
         for step in range(steps):
             grant = session.ready()
@@ -73,8 +73,9 @@ def test_a_large_model_trains_over_500_kb_per_second(timeout: float, monkeypatch
         assert session.done().version == steps
         assert session.incarnation == 0
         # Nothing travelled twice: one initial push, then a pull and a push of each step.
-        assert relay.up.passed < 1.05 * nbytes * (1 + steps) + 1e6
-        assert relay.down.passed < 1.05 * nbytes * steps + 1e6
+        up, down = relay.passed
+        assert up < 1.05 * nbytes * (1 + steps) + 1e6
+        assert down < 1.05 * nbytes * steps + 1e6
     assert 2 * max(pieces) / RATE < ping_interval(paces[0].worker_timeout)
 
 

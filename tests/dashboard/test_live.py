@@ -14,12 +14,6 @@ from tests.patience import within
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Any:
-    with Cluster(tmp_path) as made:
-        yield made
-
-
 def next_status(viewer: Viewer, fits: Any, patience: float = PATIENCE) -> dict[str, Any]:
     deadline = time.monotonic() + patience
     for kind, message in viewer.messages():

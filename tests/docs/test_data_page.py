@@ -10,9 +10,7 @@ from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from tests.docs.markdown import named
 from tests.docs.test_by_hand import ADDRESS, finished, serving, started
-from tests.forking.fixtures import forks
 
-__all__ = ["forks"]
 PAGE = "docs/guides/data.md"
 SERVER = f"ps-server --ps-hosts {ADDRESS} --workers 2 --learning-rate 0.05 --out run --policy async"
 

@@ -31,7 +31,7 @@ from psworker.control.stream import SessionStream
 from psworker.data.shard_client import Settings, ShardClient
 from tests.replay.simulated import edit_log, simulate
 from tests.sentences import Recorder
-from tests.service.serving import serving
+from tests.service.serving import granted, serving
 
 VARIABLES = (
     VariableSpec("kernel", (50, 40)),
@@ -69,8 +69,7 @@ def test_gradients_arrive_rounded_and_weights_and_initial_values_as_they_are(
         weights = [np.ones(shard.elements, np.float32) for shard in shards]
         encoders = [codec_named(name).encoder(shard) for shard in shards]
         for _ in range(3):
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             for got, held in zip(session.pull_flat(grant), weights, strict=True):
                 np.testing.assert_array_equal(got, held)
             gradients = [random.normal(size=flat.size).astype(np.float32) for flat in weights]
@@ -90,8 +89,7 @@ def test_weights_beside_them_as_bfloat16() -> None:
         psworker.connect(cluster.hosts, ones(), wire_dtype="int8/bfloat16") as session,
     ):
         for _ in range(2):
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             flat = session.pull_flat(grant)[0]
             values = np.frombuffer(flat.tobytes(), np.uint32)
             assert flat.dtype == np.float32 and not (values & 0xFFFF).any()
@@ -186,8 +184,7 @@ def test_a_gradient_that_is_not_finite_is_refused_by_the_worker_and_changes_noth
         serving() as cluster,
         psworker.connect(cluster.hosts, ones(), wire_dtype="int8", transport="grpc") as session,
     ):
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         session.pull(grant)
         before = cluster.picture()
         flats = [np.full(shard.elements, np.nan, np.float32) for shard in session.plan.shards]
@@ -212,8 +209,7 @@ def test_a_number_that_is_not_finite_behind_pieces_that_are_sent_changes_nothing
             psworker.connect(cluster.hosts, ones(), wire_dtype=name, transport=transport) as session,
         ):
             for seed in range(3):
-                grant = session.ready()
-                assert grant is not None
+                grant = granted(session)
                 flats = [
                     np.random.default_rng(seed).normal(size=shard.elements).astype(np.float32)
                     for shard in session.plan.shards
@@ -250,8 +246,7 @@ def test_a_payload_that_is_sent_again_has_the_same_bytes(
     ):
         tickets = []
         for _ in range(3):
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             flats = [np.linspace(0, 1, shard.elements, dtype=np.float32) for shard in session.plan.shards]
             session.push_flat(grant, flats)
             if tickets:

@@ -34,7 +34,7 @@ from psworker.data.changes import KnownVersion
 from psworker.errors import SessionError
 from tests.replay.simulated import simulate
 from tests.sentences import Recorder
-from tests.service.serving import serving, wait_until
+from tests.service.serving import granted, serving, wait_until
 
 VARIABLES = (
     VariableSpec("kernel", (50, 1100)),
@@ -220,8 +220,7 @@ def test_a_worker_reads_what_its_server_publishes(
         exact = [np.ones(shard.elements, np.float32) for shard in shards]
         shown = [flat.copy() for flat in exact]
         for step in range(5):
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             for got, expected in zip(session.pull_flat(grant), shown, strict=True):
                 assert got.tobytes() == expected.tobytes()
             gradients = [drawn(10 * step + n, flat.size) for n, flat in enumerate(exact)]
@@ -240,8 +239,7 @@ def test_a_worker_reads_what_its_server_publishes(
 
 def trained(session: psworker.Session, seed: int) -> tuple[int, bytes]:
     """Work on one ticket. Return the version that it began with, and its bits."""
-    grant = session.ready()
-    assert grant is not None
+    grant = granted(session)
     (got,) = session.pull_flat(grant)
     bits = got.tobytes()
     session.contribute(grant, [drawn(seed, LAYOUT.elements)], samples=1)
@@ -363,8 +361,7 @@ def stepped(out: Path, seeds: range, *, servers: int, resume: str | None = None)
             cluster.hosts, ones(), wire_dtype="float32/int4", transport="socket"
         ) as session:
             for seed in seeds:
-                grant = session.ready()
-                assert grant is not None
+                grant = granted(session)
                 session.pull_flat(grant)
                 gradient = [
                     drawn(seed * 9 + n, spec.size).reshape(spec.shape) for n, spec in enumerate(VARIABLES)

@@ -21,6 +21,7 @@ from psworker.engine import Commit
 from tests.comparing import same
 from tests.probes import SessionProbe
 from tests.sentences import Recorder
+from tests.service.serving import granted
 from tests.shm.sessions import proof
 
 pytestmark = pytest.mark.cluster
@@ -75,8 +76,7 @@ def trained(address: str, *, together: bool, steps: int = 5) -> tuple[np.ndarray
     told: list[psworker.Disposition] = []
     with connected(address) as session:
         for step in range(steps):
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.pull_flat(grant)
             flats = session.plan.scatter(list(gradients(step).values()))
             more = step < steps - 1
@@ -142,8 +142,7 @@ def test_a_broken_exchange_before_the_commit_is_tried_again(
 
 def test_nan_is_refused_by_name_and_the_session_goes_on(server: str, sentences: Recorder) -> None:
     with connected(server) as session:
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         flats = session.plan.scatter(list(gradients(0).values()))
         bad = [flats[0].copy()]
         bad[0][8] = np.nan
@@ -165,8 +164,7 @@ class Foreign:
 
 def test_generated_code_speaks_exchange(server: str) -> None:
     with connected(server) as session:
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         size = session.plan.shards[0].elements
         header = shard_pb2.PushHeader(
             job=session.job,
@@ -234,8 +232,7 @@ def test_bad_requests_are_named(server: str, request_bytes: bytes, expected: str
 
 def test_a_commit_without_its_session_is_refused(server: str, sentences: Recorder) -> None:
     with connected(server) as session:
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         flats = session.plan.scatter(list(gradients(0).values()))
         unknown = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
         commit = Commit(grant.ticket, samples=1)
@@ -256,8 +253,7 @@ def test_a_session_that_breaks_while_the_exchange_waits_is_made_up_for() -> None
     def work(index: int, session: psworker.Session) -> None:
         flats = session.plan.scatter(list(gradients(index).values()))
         for step in range(3):
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             if index == 1:
                 ready.wait()
                 if step == 1:

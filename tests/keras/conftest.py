@@ -4,10 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.forking.fixtures import forks
 from tests.probes import distributed_models
-
-__all__ = ["forks"]
 
 
 @pytest.fixture

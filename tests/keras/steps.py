@@ -1,10 +1,24 @@
-"""Training steps of one's own, as users of each of Keras' backends write them."""
+"""Models to compile and compare; training steps of one's own, as users of each of Keras' backends write them."""
 
 from typing import Any
 
 import keras
+import numpy as np
 
 BACKEND = keras.backend.backend()
+
+
+def compiled(model: Any, optimizer: Any = "adam", **more: Any) -> Any:
+    """A classifier by logits."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizer, **{"loss": loss, "metrics": ["accuracy"], **more})
+    return model
+
+
+def assert_same(one: Any, other: Any, atol: float = 0.0) -> None:
+    """Two models have the same weights."""
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol)
 
 
 class OwnStep(keras.Model):  # type: ignore[misc]

@@ -32,18 +32,12 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 from psworker.keras.fit.metrics import EpochMetrics, MetricSums  # noqa: E402
-from tests.keras.steps import teacher  # noqa: E402
+from tests.keras.steps import assert_same, compiled, teacher  # noqa: E402
 
 BATCH = 16
 X = np.random.default_rng(0).normal(size=(96, 8)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 4, 96)
 FIT: dict[str, Any] = {"x": X, "y": Y, "batch_size": BATCH, "verbose": 0}
-
-
-def compiled(model: Any, optimizer: Any = "adam", **more: Any) -> Any:
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=optimizer, **{"loss": loss, "metrics": ["accuracy"], **more})
-    return model
 
 
 def build(optimizer: Any = "adam", *layers: Any, **more: Any) -> Any:
@@ -67,11 +61,6 @@ def both(make: Callable[[], Any], script: Callable[[Any], Any], count: int = 1) 
         got = script(ours)
         assert job.version > 0
     return plain, expected, ours, got
-
-
-def assert_same(one: Any, other: Any, atol: float = 0.0) -> None:
-    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("knob", ["clipnorm", "global_clipnorm", "clipvalue"])

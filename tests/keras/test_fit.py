@@ -24,6 +24,8 @@ pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
+from tests.keras.steps import assert_same, compiled  # noqa: E402
+
 BATCH = 16
 X = np.random.default_rng(0).normal(size=(160, 8)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 4, 160)
@@ -41,9 +43,7 @@ def build(optimizer: Any = "adam", *layers: Any, **more: Any) -> Any:
     model = keras.Sequential(
         [keras.Input((8,)), keras.layers.Dense(16, activation="relu"), *layers, keras.layers.Dense(4)]
     )
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"], **more)
-    return model
+    return compiled(model, optimizer, **more)
 
 
 Script = Callable[[Any], Any]
@@ -63,11 +63,6 @@ def both(make: Callable[[], Any], script: Script) -> tuple[tuple[Any, Any], tupl
             assert job.fates.get("applied", 0) > 0
             job.close()
     return results[0], results[1]
-
-
-def assert_same_weights(one: Any, other: Any, atol: float = 0.0) -> None:
-    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=atol)
 
 
 def fits(model: Any) -> Any:
@@ -116,7 +111,7 @@ def trains(model: Any) -> Any:
 )
 def test_fit_equals_plain_fit_to_the_bit(make: Callable[[], Any], script: Script) -> None:
     (plain, expected), (ours, got) = both(make, fits if SOAK else script)
-    assert_same_weights(plain, ours)
+    assert_same(plain, ours)
     assert got == expected
 
 
@@ -135,7 +130,7 @@ def test_learning_rates_that_are_set_reach_the_servers(tmp_path: Path) -> None:
 
     for optimizer in usually([keras.optimizers.Adam], soak=[keras.optimizers.SGD]):
         (plain, expected), (ours, got) = both(lambda made=optimizer: build(made(0.1)), script)
-        assert_same_weights(plain, ours)
+        assert_same(plain, ours)
         assert got == expected
     model = build("adam")
     with pk.distribute(model, out=tmp_path / "run"):
@@ -173,13 +168,13 @@ def test_fit_equals_plain_fit_within_rounding(name: str) -> None:
         model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0)
 
     (plain, _), (ours, _) = both(ROUNDED[name], script)
-    assert_same_weights(plain, ours, atol=1e-5)
+    assert_same(plain, ours, atol=1e-5)
 
 
 def test_averages_of_the_weights_are_kept_by_the_worker() -> None:
     make = lambda: build(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9))  # noqa: E731
     (plain, _), (ours, _) = both(make, lambda model: model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0))
-    assert_same_weights(plain, ours, atol=1e-6)
+    assert_same(plain, ours, atol=1e-6)
 
 
 def test_excluded_variables_do_not_decay() -> None:
@@ -189,7 +184,7 @@ def test_excluded_variables_do_not_decay() -> None:
         return model
 
     (plain, _), (ours, _) = both(make, lambda model: model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0))
-    assert_same_weights(plain, ours, atol=1e-5)
+    assert_same(plain, ours, atol=1e-5)
 
 
 # An infinite dataset has a test of its own below.
@@ -218,7 +213,7 @@ def test_data_may_be_anything_that_keras_takes(source: str) -> None:
 
     (plain, expected), (ours, got) = both(build, script)
     assert got == expected
-    assert_same_weights(plain, ours)
+    assert_same(plain, ours)
 
 
 def test_callbacks_stop_save_and_see_the_weights(tmp_path: Path) -> None:
@@ -322,7 +317,7 @@ def test_a_train_step_of_ones_own() -> None:
     """A subclassed model, unbuilt until its first batch, whose step applies the gradients once."""
     make = lambda: custom(lambda model, grads, variables: model.optimizer.apply(grads, variables))  # noqa: E731
     (plain, _), (ours, _) = both(make, lambda model: model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0))
-    assert_same_weights(plain, ours)
+    assert_same(plain, ours)
 
 
 def test_rates_by_layer_are_gradients_scaled_in_train_step() -> None:
@@ -336,7 +331,7 @@ def test_rates_by_layer_are_gradients_scaled_in_train_step() -> None:
 
     script = lambda model: model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0)  # noqa: E731
     (plain, _), (ours, _) = both(lambda: custom(slower), script)
-    assert_same_weights(plain, ours)
+    assert_same(plain, ours)
     (same, _), _ = both(lambda: custom(lambda model, *given: model.optimizer.apply(*given)), script)
     assert not np.allclose(plain.get_weights()[1], same.get_weights()[1])
 
@@ -386,7 +381,7 @@ def test_rounded_payloads_train(wire_dtype: str) -> None:
 def test_compiled_by_xla() -> None:
     make = lambda: build(keras.optimizers.SGD(0.1), jit_compile=True)  # noqa: E731
     (plain, _), (ours, _) = both(make, lambda model: model.fit(X, Y, batch_size=BATCH, verbose=0))
-    assert_same_weights(plain, ours, atol=1e-5)
+    assert_same(plain, ours, atol=1e-5)
 
 
 def test_an_infinite_dataset_ends_with_its_steps() -> None:
@@ -396,7 +391,7 @@ def test_an_infinite_dataset_ends_with_its_steps() -> None:
 
     (plain, expected), (ours, got) = both(build, script)
     assert got == expected and len(got["loss"]) == 3
-    assert_same_weights(plain, ours)
+    assert_same(plain, ours)
 
 
 def test_a_nan_stops_the_job() -> None:

@@ -24,15 +24,11 @@ pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
+from tests.keras.steps import compiled  # noqa: E402
+
 X = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 4, 64)
 FIT: dict[str, Any] = {"x": X, "y": Y, "batch_size": 16, "verbose": 0}
-
-
-def compiled(model: Any, optimizer: Any, **more: Any) -> Any:
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=optimizer, **{"loss": loss, "metrics": ["accuracy"], **more})
-    return model
 
 
 def build(optimizer: Any = "adam") -> Any:

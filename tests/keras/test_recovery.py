@@ -2,8 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +19,6 @@ FROM_JOB = ("--workers", "2", "--policy", "sync", "--optimizer", "from-job", "--
 BATCHES, EPOCHS = 12, 4
 # The versions at which servers are killed. They are an epoch later than the checkpoints before them, 5 and 10.
 KILLS = {"first": 8, "second": 13}
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as started:
-        yield started
 
 
 def train(cluster: Cluster, sharding: str) -> tuple[Run, list[dict[str, Any]]]:

@@ -18,7 +18,7 @@ from psserver.checkpoint import FolderLock, Store
 from tests.checkpoint.written import write
 from tests.lab.logs import async_log, bounded_log, sync_log, write_run
 from tests.sentences import Recorder
-from tests.service.serving import serving
+from tests.service.serving import granted, serving
 
 
 def test_a_run_is_read_back(tmp_path: Path) -> None:
@@ -234,8 +234,7 @@ def test_a_run_that_goes_on_is_asked_by_its_folder(tmp_path: Path) -> None:
         assert asked.exit_code == 0, asked.output
         assert json.loads(asked.output)["servers"][0]["address"] == cluster.hosts
         with psworker.connect(cluster.hosts, {"w": np.zeros(2, np.float32)}) as session:
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.push(grant, {"w": np.ones(2)})
             session.commit(grant, samples=1)
             session.done()

@@ -26,7 +26,7 @@ import psworker
 from pswire.model.plan import VariableSpec
 from pswire.v1 import coordinator_pb2, shard_pb2
 from tests.oracles.frozen import Value
-from tests.service.serving import Cluster, serving
+from tests.service.serving import Cluster, granted, serving
 
 # Fewer bytes than a server sends at once, however slow the machine: the next piece's size depends on the link.
 VARIABLES = (
@@ -89,8 +89,7 @@ def _train(cluster: Cluster, transport: str, dtype: str) -> None:
     with joined as worker:
         worker.tell_extent(1, 4)
         for number in range(4):
-            grant = worker.ready()
-            assert grant is not None
+            grant = granted(worker)
             # Exact in 16 bits, and so are the sums of its squares.
             payload = [(values + np.float32(number)) / 8 for values in worker.pull_flat(grant)]
             if number % 2:

@@ -25,7 +25,7 @@ from tests.patience import within
 from tests.security.authorities import worker
 from tests.security.identities import Identities
 from tests.security.test_line import WORKER, line_to, listening
-from tests.service.serving import PATIENCE, serving, wait_until
+from tests.service.serving import PATIENCE, granted, serving, wait_until
 
 STRANGERS = 200
 # Half handshakes, per second and in all.
@@ -177,8 +177,7 @@ def test_a_training_goes_on_among_strangers_at_both_ports(identities: Identities
 
 
 def step(session: psworker.Session) -> None:
-    grant = session.ready()
-    assert grant is not None
+    grant = granted(session)
     session.contribute(grant, session.pull_flat(grant), samples=1)
 
 

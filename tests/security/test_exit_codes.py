@@ -1,7 +1,6 @@
 """What a supervisor sees: ps-worker, a training script and ps-server end with 10."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,22 +8,14 @@ import pytest
 from pswire.exits import ExitCode
 from pswire.security.names import Role
 from tests.cluster.cluster import Cluster
-from tests.forking import fixtures
 from tests.security.identities import ENDED, Identities
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow]
-forks = fixtures.forks
 
 SCRIPT = """
 import numpy as np, psworker
 psworker.connect(variables={"w": np.ones(3, np.float32)}, server_timeout=30.0)
 """
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as cluster:
-        yield cluster
 
 
 def test_every_command_ends_with_10(cluster: Cluster, identities: Identities, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from pswire.transport.connecting import open_channel, stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from tests.security.identities import Identities, options_of, overwrite
 from tests.sentences import Recorder
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving, wait_until
 
 ONES = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
 # A worker that is kept from running is not lost.
@@ -50,8 +50,7 @@ def shown(cluster: Cluster, identities: Identities) -> bytes:
 
 
 def step(session: psworker.Session) -> None:
-    grant = session.ready()
-    assert grant is not None
+    grant = granted(session)
     session.pull(grant)
     session.push(grant, {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES})
     session.commit(grant, samples=1, loss=0.5)

@@ -20,12 +20,10 @@ from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.names import Role
 from pswire.security.tokens import parse_tokens
 from tests.cluster.cluster import Process
-from tests.forking import fixtures
 from tests.security.identities import Identities
 from tests.security.processes import ProtectedCluster
 
 pytestmark = pytest.mark.cluster
-forks = fixtures.forks
 
 
 def secrets_of(key: bytes) -> list[str]:

@@ -8,13 +8,11 @@ import pytest
 
 from pswire.addresses import parse_address
 from pswire.security.names import Role
-from tests.forking import fixtures
 from tests.security.identities import Identities
 from tests.security.processes import ProtectedCluster
 from tests.service.serving import PATIENCE
 
 pytestmark = pytest.mark.cluster
-forks = fixtures.forks
 
 STRANGERS = 100
 

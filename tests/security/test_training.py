@@ -9,12 +9,10 @@ import pytest
 
 from pslab.runs.folder import Run
 from tests.cluster.cluster import Cluster, entries_of, wait_until
-from tests.forking import fixtures
 from tests.security.identities import Identities
 from tests.security.processes import ProtectedCluster
 
 pytestmark = pytest.mark.cluster
-forks = fixtures.forks
 
 WORKERS, BATCHES = 3, 3
 

@@ -8,7 +8,7 @@ import pytest
 
 import psworker
 from tests.service.peer import Peer
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving, wait_until
 
 
 class Steady:
@@ -21,8 +21,7 @@ class Steady:
 
     def step(self) -> None:
         """Version v to v + 1: every weight falls by 1/8, which is exact in float32."""
-        grant = self.session.ready()
-        assert grant is not None
+        grant = granted(self.session)
         for name, values in self.session.pull(grant).items():
             assert (values == self.expected).all(), name
         gradients = {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES if spec.kind == "trainable"}

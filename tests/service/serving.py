@@ -202,10 +202,16 @@ def refused(code: grpc.StatusCode, *words: str) -> "Iterator[pytest.ExceptionInf
         assert word in error.details(), error.details()
 
 
-def step(session: psworker.Session) -> None:
-    """Compute ones for "w" under one ticket, from grant to commit."""
+def granted(session: psworker.Session) -> psworker.Grant:
+    """The next grant, of a job that goes on."""
     grant = session.ready()
     assert grant is not None
+    return grant
+
+
+def step(session: psworker.Session) -> None:
+    """Compute ones for "w" under one ticket, from grant to commit."""
+    grant = granted(session)
     session.pull(grant)
     session.push(grant, {"w": np.ones(4, np.float32)})
     session.commit(grant, samples=1, loss=1.0)

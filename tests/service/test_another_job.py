@@ -12,7 +12,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from psworker.errors import Refused
 from tests.sentences import Recorder
 from tests.service.peer import Peer, Stream, join_request
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, refused, serving, wait_until
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, granted, refused, serving, wait_until
 
 OTHER = (VariableSpec("other", (3,)),)
 FOR_EVER = 3600.0
@@ -41,8 +41,7 @@ def test_workers_of_a_job_that_is_gone_end_with_a_sentence(
     values = [(spec, np.zeros(spec.shape, np.float32)) for spec in model]
     with serving(workers=1) as cluster:
         session = psworker.connect(cluster.hosts, values, server_timeout=FOR_EVER)
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         port = cluster.servers[0].address
         # As a kill would: the streams break, and nobody is told of an end.
         cluster.servers[0].probe.stop_listening()

@@ -22,7 +22,7 @@ import psworker
 from pswire.exits import ExitCode
 from tests.cluster.cluster import ROOT, Cluster, Process
 from tests.sentences import Recorder
-from tests.service.serving import PATIENCE, wait_until
+from tests.service.serving import PATIENCE, granted, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -313,8 +313,7 @@ def test_signals_end_both_servers(cluster: Cluster, number: signal.Signals, code
     """The coordinator tells the others why; in the middle of training, with a worker connected."""
     hosts = cluster.start_servers(2, "--policy", "async")
     with psworker.connect(hosts, {"w": np.zeros(4)}) as session:
-        grant = session.ready()
-        assert grant is not None
+        granted(session)
         cluster.servers[0].send(number)
         wait_until(lambda: session.stop, "the worker to hear of the stop")
         assert session.stop is not None
@@ -397,8 +396,7 @@ def test_a_server_that_has_trained_never_loaded_what_it_does_not_need(cluster: C
     server = start("server", "-c", MODULES, *ALONE, "--optimizer", "adam", "--out", str(cluster.out))
     with psworker.connect(server.wait_event("ready")["address"], {"w": np.zeros(4)}) as session:
         for _ in range(3):
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.pull(grant)
             session.push(grant, {"w": np.ones(4)})
             session.commit(grant, samples=1, loss=1.0)

@@ -10,7 +10,7 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.policies.evidence import WINDOW
 from pswire.exits import ExitCode
-from tests.service.serving import serving
+from tests.service.serving import granted, serving
 
 SIZE = 500
 START = {"a": np.zeros(SIZE // 2, np.float32), "b": np.zeros(SIZE // 2, np.float32)}
@@ -33,8 +33,7 @@ def test_the_noise_scale_of_a_real_job_is_that_of_its_gradients(tmp_path: Path) 
         for _ in range(2 * WINDOW + 45):
             gradient = (1 + 2 * random.standard_normal(SIZE)).astype(np.float32)
             contributions.append(gradient)
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.pull(grant)
             session.push(grant, {"a": gradient[: SIZE // 2], "b": gradient[SIZE // 2 :]})
             session.commit(grant, samples=8, loss=0.5)

@@ -31,7 +31,7 @@ from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from tests.repetitions import repetitions
 from tests.service.peer import Peer, join_request
-from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
+from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, granted, serving, wait_until
 
 # Each name comes as often as one may without a pause.
 NAMES, THREADS = repetitions(15, soak=500, fast=5), 4
@@ -225,8 +225,7 @@ def test_without_descriptors_nobody_is_lost_and_one_line_says_so(tmp_path: Path)
         worker = psworker.connect(address, {"w": np.zeros(8, np.float32)}, name="w", transport="socket")
 
         def step() -> None:
-            grant = worker.ready()
-            assert grant is not None
+            grant = granted(worker)
             worker.contribute(grant, worker.pull_flat(grant), samples=1)
 
         with worker:

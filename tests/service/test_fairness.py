@@ -23,7 +23,7 @@ from pswire.v1 import shard_pb2
 from tests.probes import on_callbacks
 from tests.repetitions import SOAK
 from tests.service.peer import Peer, messages
-from tests.service.serving import PATIENCE, serving
+from tests.service.serving import PATIENCE, granted, serving
 
 # What is large is cut the same, however large it is.
 BIG = VariableSpec("big", ((67 if SOAK else 20) * 10**6 // 4,))
@@ -92,8 +92,7 @@ def test_no_callback_handles_more_than_a_slice(monkeypatch: pytest.MonkeyPatch, 
         turns.thread = cluster.servers[0].server.owner.ask(threading.get_ident)
         with psworker.connect(cluster.hosts, [(BIG, ones)], transport=transport) as session:
             for _ in range(2):
-                grant = session.ready()
-                assert grant is not None
+                grant = granted(session)
                 session.contribute(grant, session.pull_flat(grant), samples=1)
             assert session.transport == (transport,)
     assert turns.beside > ones.nbytes, "nothing was large"
@@ -164,11 +163,9 @@ def test_an_update_of_many_small_contributions_runs_beside_the_loop(monkeypatch:
 
     def step(hosts: str) -> int:
         with psworker.connect(hosts, variables) as session:
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.contribute(grant, session.pull_flat(grant), samples=1)
-            after = session.ready()
-            assert after is not None
+            after = granted(session)
             session.abandon(after, "it is enough")
             return after.version
 

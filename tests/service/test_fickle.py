@@ -6,7 +6,7 @@ import pytest
 import psworker
 from psworker.errors import Voided
 from tests.service.fickle import EVERY, Fickle
-from tests.service.serving import serving
+from tests.service.serving import granted, serving
 
 STEPS = 24
 
@@ -18,8 +18,7 @@ def test_the_worker_asks_again(servers: int) -> None:
         with psworker.connect(cluster.hosts, {"w": np.ones(4, np.float32)}) as session:
             done, void = 0, 0
             while done < STEPS:
-                grant = session.ready()
-                assert grant is not None
+                grant = granted(session)
                 try:
                     weights = session.pull_flat(grant)
                     session.contribute(grant, [np.zeros_like(w) for w in weights], samples=1, ready=True)

@@ -14,7 +14,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from psworker import Refused
 from tests.sentences import Recorder
 from tests.service.peer import join_request
-from tests.service.serving import PATIENCE, refused, serving
+from tests.service.serving import PATIENCE, granted, refused, serving
 
 START = {"w": np.zeros(3, np.float32)}
 ADAM = {"name": "adam", "learning_rate": 0.25}
@@ -41,8 +41,7 @@ def test_a_server_takes_the_first_workers_optimizer(tmp_path: Path, sentences: R
             assert grant is not None
             session.push(grant, {"w": np.ones(3)})
             session.commit(grant, samples=1, ready=True)
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             np.testing.assert_allclose(session.pull(grant)["w"], -0.25, rtol=1e-5)
             session.abandon(grant, "enough")
             assert session.done().success
@@ -60,8 +59,7 @@ def test_a_later_worker_is_told_the_rate_that_was_set_and_may_have_any() -> None
     with serving(overrides=["optimizer={name='from-job'}", "cluster.workers=1"]) as cluster:
         with psworker.connect(cluster.hosts, START, optimizer=ADAM) as session:
             assert session.learning_rate == 0.25
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.push(grant, {"w": np.ones(3)})
             session.commit(grant, samples=1, ready=True, learning_rate=0.125)
             assert session.learning_rate == 0.125
@@ -118,8 +116,7 @@ def test_a_stray_join_does_not_choose_the_optimizer(tmp_path: Path) -> None:
         cluster.coordinator.Join(join_request(plan, worker="w0", **stray), timeout=PATIENCE)
         assert entries(tmp_path / "run") == []
         with psworker.connect(cluster.hosts, START, optimizer=ADAM, name="w0") as session:
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             # The stray's membership is over, though it has the same name.
             job = cluster.status().job
             hello = pb.Hello(job=job, worker="w0", incarnation=0, session="stray")
@@ -127,8 +124,7 @@ def test_a_stray_join_does_not_choose_the_optimizer(tmp_path: Path) -> None:
                 list(cluster.coordinator.Session(iter([pb.SessionRequest(hello=hello)]), timeout=PATIENCE))
             session.push(grant, {"w": np.ones(3)})
             session.commit(grant, samples=1, ready=True)
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             np.testing.assert_allclose(session.pull(grant)["w"], -0.25, rtol=1e-5)
             session.abandon(grant, "enough")
             assert session.done().success

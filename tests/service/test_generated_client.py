@@ -13,7 +13,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16
 from tests.service.peer import Peer, messages
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving, wait_until
 
 NARROW = {
     "float16": (WIRE_DTYPE_FLOAT16, np.dtype("<f2")),
@@ -47,8 +47,7 @@ def test_generated_and_hand_framed_clients_share_a_job(cluster: Cluster) -> None
     """What one pushes the other pulls, bit for bit."""
     values = [np.random.default_rng(7).standard_normal(s.shape).astype(np.float32) for s in VARIABLES]
     with psworker.connect(cluster.hosts, list(zip(VARIABLES, values, strict=True)), name="ours") as ours:
-        grant = ours.ready()
-        assert grant is not None
+        grant = granted(ours)
         with Peer(cluster, "theirs") as theirs:
             for mine, their in zip(ours.pull(grant).values(), theirs.pull(theirs.ready()), strict=True):
                 assert mine.tobytes() == their.tobytes()
@@ -56,8 +55,7 @@ def test_generated_and_hand_framed_clients_share_a_job(cluster: Cluster) -> None
             ours.push(grant, {"dense/bias": np.ones(4)})
             ours.commit(grant, samples=1)
             wait_until(lambda: cluster.status().version == 2, "both contributions")
-            grant = ours.ready()
-            assert grant is not None
+            grant = granted(ours)
             for mine, their in zip(ours.pull(grant).values(), theirs.pull(theirs.ready()), strict=True):
                 assert mine.tobytes() == their.tobytes()
             assert (ours.pull(grant)["dense/bias"] == values[1] - np.float32(0.5) - np.float32(1)).all()
@@ -128,13 +126,11 @@ def test_a_session_with_a_narrow_wire_dtype(name: str) -> None:
         serving() as cluster,
         psworker.connect(cluster.hosts, {"w": start}, wire_dtype=name, transport="grpc") as session,
     ):
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         held = start.astype(dtype).astype(np.float32)
         assert (session.pull(grant)["w"] == held).all()
         session.push(grant, {"w": np.full(spec.shape, 2.0**-12)})
         session.commit(grant, samples=1)
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         moved = (held - np.float32(2.0**-12)).astype(dtype).astype(np.float32)
         assert (session.pull(grant)["w"] == moved).all()

@@ -24,7 +24,7 @@ from psserver.service.replicas.wire import PIECE
 from psserver.settings import Options
 from pswire import protocol
 from pswire.v1 import shard_pb2
-from tests.service.serving import VARIABLES, Cluster, Served, serving, wait_until
+from tests.service.serving import VARIABLES, Cluster, Served, granted, serving, wait_until
 
 ARRAYS = {
     "version/3": np.arange(PIECE // 2, dtype=np.float32),
@@ -153,8 +153,7 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Clu
 
 def train(session: psworker.Session, steps: int) -> None:
     for _ in range(steps):
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         session.pull(grant)
         gradients = {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES if spec.kind == "trainable"}
         moved = {spec.name: np.zeros(spec.shape) for spec in VARIABLES if spec.kind == "state"}

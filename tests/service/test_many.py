@@ -17,7 +17,7 @@ import psworker
 from psserver.service.guard import limits
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
-from tests.service.serving import PATIENCE, refused, serving, wait_until
+from tests.service.serving import PATIENCE, granted, refused, serving, wait_until
 
 STRANGERS = 1000
 # One thread for each would show.
@@ -40,8 +40,7 @@ def test_a_thousand_connections_that_never_speak_keep_nobody_out() -> None:
         with psworker.connect(
             cluster.hosts, [(spec, np.ones(spec.shape, np.float32)) for spec in worker.plan.variables]
         ) as late:
-            grant = late.ready()
-            assert grant is not None
+            grant = granted(late)
             late.pull_flat(grant)
             assert late.transport == ("shared-memory",)
         assert worker.step().version == 3
@@ -105,8 +104,7 @@ def test_workers_cost_no_threads(tmp_path: Path) -> None:
                 address, {"w": np.zeros(1000, np.float32)}, name=name, transport=transport
             )
             stack.callback(session.close)
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.contribute(grant, session.pull_flat(grant), samples=1)
 
         for number, transport in enumerate(("grpc", "socket", "shared-memory")):

@@ -10,7 +10,7 @@ import psworker
 from psworker.session import Session
 from tests.comparing import same
 from tests.sentences import Recorder
-from tests.service.serving import PATIENCE, serving
+from tests.service.serving import PATIENCE, granted, serving
 
 NARROW = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 START = np.random.default_rng(3).standard_normal((3000, 500)).astype(np.float32)
@@ -18,12 +18,6 @@ START = np.random.default_rng(3).standard_normal((3000, 500)).astype(np.float32)
 
 def connect(hosts: str, dtype: str, transport: str = "grpc") -> Session:
     return psworker.connect(hosts, {"w": START}, wire_dtype=dtype, transport=transport)
-
-
-def granted(session: Session) -> psworker.Grant:
-    grant = session.ready()
-    assert grant is not None
-    return grant
 
 
 @pytest.mark.parametrize("servers", [1, 2])

@@ -15,7 +15,7 @@ from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.lab.test_cli import ps_lab
 from tests.sentences import Recorder
-from tests.service.serving import PATIENCE, Cluster, refused, serving
+from tests.service.serving import PATIENCE, Cluster, granted, refused, serving
 
 START = {"w": np.ones(4, np.float32)}
 
@@ -29,8 +29,7 @@ def test_a_note_stands_in_the_log(
 ) -> None:
     with serving(servers=2, out=tmp_path / "run") as cluster:
         with psworker.connect(cluster.hosts, START) as session:
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.pull(grant)
             write(cluster, "the rate looks too large")
             assert ps_lab(monkeypatch, "note", cluster.hosts.split(",")[0], "said twice") == 0

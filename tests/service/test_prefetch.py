@@ -18,7 +18,7 @@ from psworker import loop
 from psworker.session import Session
 from tests.comparing import same
 from tests.probes import SessionProbe
-from tests.service.serving import PATIENCE, Cluster, serving, wait_until
+from tests.service.serving import PATIENCE, Cluster, granted, serving, wait_until
 
 START = {"w": np.ones((300, 7), np.float32), "b": np.zeros(7, np.float32)}
 TRANSPORTS = ["grpc", "socket", "shared-memory"]
@@ -26,12 +26,6 @@ TRANSPORTS = ["grpc", "socket", "shared-memory"]
 
 def connect(cluster: Cluster, transport: str, *, prefetch: bool = True, name: str | None = None) -> Session:
     return psworker.connect(cluster.hosts, START, transport=transport, prefetch=prefetch, name=name)
-
-
-def granted(session: Session) -> psworker.Grant:
-    grant = session.ready()
-    assert grant is not None
-    return grant
 
 
 @dataclass

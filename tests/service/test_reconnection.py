@@ -9,7 +9,7 @@ import pytest
 import psworker
 from psworker.engine import Stop
 from psworker.errors import IllegalInput
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving, wait_until
 
 BATCHES = 25
 
@@ -32,8 +32,7 @@ def work(cluster: Cluster, name: str, abandon_every: int) -> Stop:
         for step in range(10 * BATCHES):
             if batch == BATCHES:
                 break
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             if step % abandon_every == 0:
                 session.abandon(grant, "test")
                 continue
@@ -102,8 +101,7 @@ def test_a_line_that_breaks_at_the_barrier() -> None:
 def test_asking_while_a_ticket_is_open_is_the_programs_mistake() -> None:
     zeros = [(spec, np.zeros(spec.shape, np.float32)) for spec in VARIABLES]
     with serving() as cluster, psworker.connect(cluster.hosts, zeros) as session:
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         expected = f"ready while working on ticket {grant.ticket}: expected commit or abandon"
         with pytest.raises(IllegalInput, match=expected):
             session.ready()

@@ -9,7 +9,7 @@ import psworker
 from psworker.engine import ClientEngine, Request
 from psworker.errors import PayloadRefused, Refused, SessionError
 from tests.sentences import Recorder
-from tests.service.serving import PATIENCE, serving, wait_until
+from tests.service.serving import PATIENCE, granted, serving, wait_until
 
 
 def test_a_session_that_closes_at_once_sends_leave() -> None:
@@ -62,8 +62,7 @@ def test_what_a_session_refuses_to_send(sentences: Recorder) -> None:
         serving() as cluster,
         psworker.connect(cluster.hosts, {"w": np.zeros(3), "b": np.zeros(1)}) as session,
     ):
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         before = cluster.picture()
         with pytest.raises(ValueError) as refused:
             session.push(grant, {"v": np.ones(3)})
@@ -114,8 +113,7 @@ def test_who_waits_in_a_session_that_is_closed_is_told(wait: str, state: str) ->
 def test_a_closed_session_says_so(transport: str, servers: int, sentences: Recorder) -> None:
     with serving(servers=servers) as cluster:
         session = psworker.connect(cluster.hosts, {"w": np.zeros(3)}, transport=transport)
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         session.pull(grant)
         session.close()
         for call in (

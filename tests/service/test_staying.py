@@ -29,7 +29,7 @@ from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.joining import Phase
 from tests.sentences import Recorder
-from tests.service.serving import PATIENCE, wait_until
+from tests.service.serving import PATIENCE, granted, wait_until
 
 MODEL = {"x": np.zeros(3, np.float32), "y": np.zeros(2, np.float32)}
 OTHER = {"z": np.zeros(4, np.float32)}
@@ -104,8 +104,7 @@ def train(cluster: Cluster, variables: dict[str, np.ndarray], until: int, **opti
     with psworker.connect(cluster.hosts, variables, **options) as session:
         pushed = 0
         for batch in range(session.next_batch, until):
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.push(grant, {name: np.ones_like(value) for name, value in variables.items()})
             session.commit(grant, samples=1, batch=batch)
             pushed += 1
@@ -196,8 +195,7 @@ def test_a_worker_that_comes_during_the_end_is_one_of_the_next_job() -> None:
     """While the last version is measured, and without any folder."""
     with staying(None) as cluster:
         with psworker.connect(cluster.hosts, MODEL) as session:
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.push(grant, {})
             session.commit(grant, samples=1)
             assert session.done().success
@@ -292,8 +290,7 @@ def test_the_same_model_joins_the_same_job_after_a_first_try_that_failed(tmp_pat
 def test_what_was_trained_makes_room_for_nobody(tmp_path: Path, sentences: Recorder) -> None:
     with staying(tmp_path / "run", 1, "cluster.worker_timeout=60", stays=False) as cluster:
         with psworker.connect(cluster.hosts, MODEL) as session:
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.push(grant, {})
             session.commit(grant, samples=1)
             with pytest.raises(psworker.Refused) as refused:
@@ -336,8 +333,7 @@ def test_a_script_that_is_started_again_does_not_join_a_later_job_with_its_first
         return psworker.connect(cluster.hosts, MODEL, phase=phase, name="w0" if phase.stays else "w1")
 
     def trained(session: psworker.Session) -> None:
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         session.push(grant, {name: np.ones_like(value) for name, value in MODEL.items()})
         session.commit(grant, samples=1)
 

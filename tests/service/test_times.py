@@ -15,7 +15,7 @@ from pswire.decisions.entries import Commit
 from pswire.v1 import coordinator_pb2 as pb
 from psworker import loop
 from tests.service.peer import Peer
-from tests.service.serving import Cluster, serving, wait_until
+from tests.service.serving import Cluster, granted, serving, wait_until
 
 START = {"w": np.ones((300, 7), np.float32)}
 STEP, DELAY = 0.01, 0.015
@@ -88,8 +88,7 @@ def test_so_does_a_loop_of_ones_own_in_four_calls(servers: int) -> None:
         psworker.connect(cluster.hosts, START) as session,
     ):
         for _ in range(3):
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             session.pull(grant)
             pause()
             session.push(grant, {})

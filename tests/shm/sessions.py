@@ -14,7 +14,7 @@ import psworker
 from pswire.model.plan import VariableSpec
 from psworker.data.payloads import Pieces
 from tests.probes import SessionProbe
-from tests.service.serving import PATIENCE
+from tests.service.serving import PATIENCE, granted
 
 VARIABLES = (
     VariableSpec("kernel", (50, 8)),
@@ -47,12 +47,6 @@ def proof(session: psworker.Session) -> dict[str, Any]:
     """Of its membership, for a message made by hand."""
     member = SessionProbe(session).shard().joined
     return {"incarnation": member.incarnation, "membership_token": member.membership_token}
-
-
-def granted(session: psworker.Session) -> psworker.Grant:
-    grant = session.ready()
-    assert grant is not None
-    return grant
 
 
 def begun(*sessions: psworker.Session) -> list[psworker.Grant]:

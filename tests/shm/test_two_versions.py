@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.service.serving import Cluster, serving, wait_until
+from tests.service.serving import Cluster, granted, serving, wait_until
 from tests.shm.sessions import begun, connect, together
 
 TRANSPORTS = [("grpc", "grpc"), ("shared-memory", "shared-memory"), ("socket", "shared-memory")]
@@ -59,8 +59,7 @@ def test_an_update_waits_for_a_version_that_is_granted_and_not_yet_read() -> Non
             flats = a.pull_flat(one)
             a.contribute(one, flats, samples=1, ready=False)
             # Version 1 lies in the second buffer; version 0 is b's to read.
-            again = a.ready()
-            assert again is not None
+            again = granted(a)
             flats = a.pull_flat(again)
             # The worker does not wait for it.
             a.contribute(again, flats, samples=1)

@@ -15,7 +15,7 @@ from pswire.transport.codecs import FLOAT32
 from pswire.transport.rows import RowFormat
 from pswire.v1 import shard_pb2
 from psworker.errors import PayloadRefused, SessionError
-from tests.service.serving import Cluster, serving, wait_until
+from tests.service.serving import Cluster, granted, serving, wait_until
 
 SPEC = TableSpec("items", 3)
 VARIABLES = [(VariableSpec("bias", (2,)), np.zeros(2, np.float32))]
@@ -74,8 +74,7 @@ def test_keys_and_rows_that_make_no_sense_are_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, transport: str, bent: Bent
 ) -> None:
     with connected(cluster, transport) as session:
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         before = cluster.picture()
         with monkeypatch.context() as patched:
             bend(patched, bent)
@@ -93,8 +92,7 @@ def test_keys_to_read_that_make_no_sense_are_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with connected(cluster, "grpc") as session:
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         for bent in (_swapped, _twice, _anothers):
             with monkeypatch.context() as patched:
                 bend(patched, bent)
@@ -115,8 +113,7 @@ def test_numbers_of_rows_that_do_not_fit_are_refused(
     keys = KEYS[split(KEYS, 2)[0]][:3]
     monkeypatch.setattr("psserver.service.net.rows.CHUNK_SECONDS", 1)
     with connected(cluster, "grpc") as session:
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         with monkeypatch.context() as patched:
             patched.setattr("psworker.data.shard_client.counts_of", lambda keys: counts)
             with pytest.raises(SessionError):
@@ -135,8 +132,7 @@ def test_new_rows_count_towards_the_limit_of_memory() -> None:
         made = 0
         with pytest.raises(SessionError, match="memory"):
             while made < 1_000_000:
-                grant = session.ready()
-                assert grant is not None
+                grant = granted(session)
                 ids = np.arange(made, made + 1_000)
                 session.push(grant, {}, rows={"wide": (ids, np.ones((ids.size, 256)))})
                 session.commit(grant, samples=1)
@@ -162,8 +158,7 @@ def test_few_keys_that_ask_for_large_rows_are_held_to_the_readers_memory() -> No
         serving(memory_limit=24 << 20) as served,
         psworker.connect(served.hosts, VARIABLES, tables=[wide], server_timeout=5) as session,
     ):
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         for read in (
             lambda count: session.lookup("wide", np.arange(count))[0],
             lambda count: session.pull(grant, rows={"wide": np.arange(count)})[1]["wide"],

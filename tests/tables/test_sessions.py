@@ -21,7 +21,7 @@ from pswire.model.tables import Keys, TableSpec, initial_rows, mix, unique
 from psworker import loop
 from psworker.errors import PayloadRefused, Refused, Voided
 from tests.probes import SessionProbe
-from tests.service.serving import Cluster, serving, wait_until
+from tests.service.serving import Cluster, granted, serving, wait_until
 
 IDS, DIM = 40, 3
 ITEMS = TableSpec("items", DIM, "uniform", (-1.0, 1.0), 7)
@@ -120,8 +120,7 @@ def test_rows_travel_with_the_step_in_one_round_trip(
         serving(overrides=["run.versions=5", "optimizer.learning_rate=0.5"]) as cluster,
         connect(cluster, "a", transport, wire_dtype=dtype) as session,
     ):
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         keys, _ = unique([3, 3, -1, 2**63 - 1, -(2**63)])
         session.want_rows({"items": keys})
         with session.view_flat(grant):
@@ -130,8 +129,7 @@ def test_rows_travel_with_the_step_in_one_round_trip(
         flats = [np.zeros(layout.elements, np.float32) for layout in session.plan.shards]
         asked.clear()
         session.contribute(grant, flats, samples=1, ready=True, rows=rows, ahead={"items": keys})
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         with session.view_flat(grant):
             after = session.pull_rows(grant, {"items": keys})["items"]
         assert len(asked) == 1
@@ -156,8 +154,7 @@ def test_rows_are_fetched_with_their_version_during_the_computation(
     keys, more = unique([1, 2, 3])[0], unique([3, 4])[0]
     settings = ["optimizer.learning_rate=0.5"]
     with serving(servers, overrides=settings) as cluster, connect(cluster, prefetch=True) as session:
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         session.pull(grant)
         session.prefetch(grant, {"items": more})
         wait_until(lambda: SessionProbe(session).fetched, "the next version")
@@ -174,8 +171,7 @@ def test_rows_are_fetched_with_their_version_during_the_computation(
 
 def test_reading_makes_no_rows(tmp_path: Path) -> None:
     with serving(out=tmp_path) as cluster, connect(cluster) as session:
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         for start in range(0, 1000, 100):
             session.lookup("items", np.arange(start, start + 100))
         session.pull(grant, rows={"items": np.arange(5000)})
@@ -209,8 +205,7 @@ def test_workers_of_one_job_have_the_same_tables() -> None:
 
 def test_gradients_that_are_not_finite_or_fit_no_key_are_refused_and_change_nothing() -> None:
     with serving(servers=2) as cluster, connect(cluster) as session, ExitStack() as after:
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         bad = np.ones((2, DIM), np.float32)
         bad[1, 2] = np.nan
         for rows, error in (

@@ -1,7 +1,6 @@
 """A table on a shard: exact versions, rows only by updates, saved state, growth, bounded memory."""
 
 import hashlib
-import threading
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from psserver.shard.tables import Table, TableState, commit, compute
 from pswire.model.tables import TableSpec, initial_rows, mix, split
 from tests.repetitions import repetitions
-from tests.tables.twin import SGD, Twin, gradient, table, update
+from tests.tables.twin import SGD, Twin, gradient, read_meanwhile, table, update
 
 IDS = [0, 1, -1, -(2**63), 2**63 - 1, 12, 13, 14]
 ALL = mix(IDS)
@@ -74,26 +73,9 @@ def test_readers_in_threads_see_no_mixture() -> None:
     """Claim 6: every number of a row is that of its version while updates run."""
     ours, keys = table(spec=TableSpec("t", 3, "zeros", ())), np.sort(mix(np.arange(2000)))
     ones = np.ones((keys.size, 3), np.float32)
-    faults: list[str] = []
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            version = ours.version
-            rows = ours.read(keys, version)
-            if not (rows == np.float32(-0.25) * version).all():
-                faults.append(f"version {version}: {np.unique(rows)}")
-                return
-
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for _ in range(repetitions(300, soak=3000)):
-        update(ours, (keys, ones, 1.0), keep=True)
-    done.set()
-    for reader in readers:
-        reader.join()
-    assert not faults
+    with read_meanwhile(ours, keys):
+        for _ in range(repetitions(300, soak=3000)):
+            update(ours, (keys, ones, 1.0), keep=True)
 
 
 def test_undo_is_bounded_by_what_may_be_read() -> None:

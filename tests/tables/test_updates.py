@@ -1,7 +1,5 @@
 """Updates of rows where they lie: the bits of those computed beside them, taken back whole, never read torn."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from psserver.optimizers.rows import rows_optimizer
 from psserver.shard.tables import Advance, Table, TableState
 from pswire.model.tables import TableSpec, mix
 from tests.repetitions import repetitions
-from tests.tables.twin import SGD, SPEC, gradient, update
+from tests.tables.twin import SGD, SPEC, gradient, read_meanwhile, update
 
 IN_PLACE: list[dict[str, object]] = [
     *({"name": name} for name in ("sgd", "adagrad", "momentum", "rmsprop", "adam", "ftrl")),
@@ -91,26 +89,11 @@ def test_an_update_that_is_not_finite_is_taken_back() -> None:
 def test_readers_see_no_mixture_of_rows_written_in_place() -> None:
     spec, rule = TableSpec("t", 16, "zeros", ()), rows_optimizer(SGD, build(SGD))
     keys = np.sort(mix(np.arange(1000)))
-    ones, faults, done = np.ones((keys.size, 16), np.float32), list[str](), threading.Event()
+    ones = np.ones((keys.size, 16), np.float32)
     with FastBackend() as backend:
         backend.prepare(rule.variants, rows=True, passes=[rule.one_pass])
         assert backend.wait_ready(), backend.reason
         ours = Table(spec, rule, backend)
-
-        def read() -> None:
-            while not done.is_set():
-                version = ours.version
-                rows = ours.read(keys, version)
-                if not (rows == np.float32(-0.25) * version).all():
-                    faults.append(f"version {version}: {np.unique(rows)}")
-                    return
-
-        readers = [threading.Thread(target=read) for _ in range(2)]
-        for reader in readers:
-            reader.start()
-        for _ in range(repetitions(1000, soak=20_000)):
-            update(ours, (keys, ones, 1.0), keep=True)
-        done.set()
-        for reader in readers:
-            reader.join()
-    assert not faults
+        with read_meanwhile(ours, keys):
+            for _ in range(repetitions(1000, soak=20_000)):
+                update(ours, (keys, ones, 1.0), keep=True)

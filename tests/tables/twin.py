@@ -1,6 +1,8 @@
 """A table's dumb twin: dictionaries of rows, every version kept; and what tests of tables share."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -37,6 +39,31 @@ def advance(
     keep: bool = False,
 ) -> None:
     Advance([(table, contributions)], scale, lr_scale, keep=keep).finish()
+
+
+@contextmanager
+def read_meanwhile(ours: Table, keys: np.ndarray, readers: int = 3) -> Iterator[None]:
+    """Read in threads until the block ends. Each update takes 0.25 off all rows; none has numbers of two versions."""
+    faults, done = list[str](), threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            version = ours.version
+            rows = ours.read(keys, version)
+            if not (rows == np.float32(-0.25) * version).all():
+                faults.append(f"version {version}: {np.unique(rows)}")
+                return
+
+    threads = [threading.Thread(target=read) for _ in range(readers)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not faults
 
 
 class Twin:

@@ -8,6 +8,7 @@ import pytest
 import psworker
 from psworker import servers as found
 from tests.keras.in_process import servers
+from tests.service.serving import granted
 
 pytestmark = pytest.mark.cluster
 
@@ -33,8 +34,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def train(session: psworker.Session, steps: int) -> None:
     for number in range(steps):
-        grant = session.ready()
-        assert grant is not None
+        grant = granted(session)
         error = X @ session.pull(grant)["w"] - Y
         session.push(grant, {"w": 2 * X.T @ error / len(X)})
         session.commit(grant, samples=len(X), loss=float(error @ error / len(X)), batch=number)

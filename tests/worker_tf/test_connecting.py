@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import psworker
 from psworker.tensorflow import named_variables
-from tests.service.serving import serving
+from tests.service.serving import granted, serving
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -33,8 +33,7 @@ def test_a_models_state_is_no_weight() -> None:
     variables = named_variables(made)
     with serving(overrides=ADAM) as cluster, psworker.connect(cluster.hosts, made) as session:
         for _ in range(12):
-            grant = session.ready()
-            assert grant is not None
+            grant = granted(session)
             before = session.pull(grant)
             for name, variable in variables.items():
                 variable.assign(before[name])

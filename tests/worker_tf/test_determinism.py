@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.forking.fixtures import forks
-
-__all__ = ["forks"]
 pytestmark = pytest.mark.tensorflow
 
 ROOT = Path(__file__).parents[2]
