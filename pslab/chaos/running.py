@@ -19,6 +19,7 @@ from pslab.launch.engines.launcher import Task
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.exits import RunResult
 from pslab.launch.run import RealRun
+from pslab.launch.security import Protection
 from pslab.launch.status_client import StatusClient, StatusError
 from pslab.launch.tasks import Daemons
 from pswire.config.experiment import Experiment
@@ -105,8 +106,9 @@ class DisturbedRun(RealRun):
         campaign: Campaign | CopiesCampaign,
         until: float,
         limit: int,
+        security: Protection | None = None,
     ) -> None:
-        super().__init__(experiment, folder, display, LocalLauncher(), daemons)
+        super().__init__(experiment, folder, display, LocalLauncher(), daemons, security=security)
         self.campaign, self._until, self._limit = campaign, until, limit
         self._copies = experiment.cluster.replicas > 1
         self._relays: dict[tuple[str, str], Relay] = {}
@@ -150,7 +152,7 @@ class DisturbedRun(RealRun):
                 return
         asked = self._servers if self._copies else self._servers[:1]
         hosts = ",".join(self._addresses[name] for name in asked)
-        client = StatusClient(hosts, timeout=COPYS_ANSWER if self._copies else ANSWER)
+        client = StatusClient(hosts, COPYS_ANSWER if self._copies else ANSWER, self._credentials)
         told: list[Outcome] = []
         try:
             while not self._over.wait(LOOK_EVERY):

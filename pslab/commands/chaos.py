@@ -13,8 +13,10 @@ from pslab.chaos.running import DisturbedRun
 from pslab.chaos.verdict import Round, accuracy_of, as_json, judge, text
 from pslab.commands.failure import EPILOG, failures
 from pslab.display.progress import choose, print_json
+from pslab.launch.engines.launcher import EngineError
 from pslab.launch.experiments import load, run_local
 from pslab.launch.restarts import NO_LIMIT
+from pslab.launch.security import observable, security_of
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run, RunError
 from pslab.runs.making import make_folder
@@ -98,7 +100,7 @@ def chaos(
     \b
       ps-lab chaos examples/digits-sync.toml --set run.checkpoint_every=10v --minutes 30 --out runs/chaos
     """
-    with failures(ExperimentError, RunError):
+    with failures(ExperimentError, RunError, EngineError):
         loaded = load(experiment, overrides)
         if loaded.run.engine != "local":
             raise ExperimentError(
@@ -181,8 +183,9 @@ def _round(
     tolerance: float,
 ) -> Round:
     display, daemons = choose(as_json=False, quiet=True), Daemons(restarts=NO_LIMIT)
-    run = DisturbedRun(experiment, make_folder(folder), display, daemons, campaign, until, kills or NO_LIMIT)
-    with display:
+    security, made = security_of(experiment, remote=False), make_folder(folder)
+    run = DisturbedRun(experiment, made, display, daemons, campaign, until, kills or NO_LIMIT, security)
+    with display, observable(made, security):
         result = run.run()
     with_copies = experiment.cluster.replicas > 1
     return judge(folder.resolve(), seed, result, campaign.outcomes, alone, tolerance, copies=with_copies)

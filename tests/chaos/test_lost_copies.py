@@ -11,6 +11,7 @@ from pslab.chaos.campaign import Disturbance, Kind, Progress
 from pslab.chaos.copies import CopiesCampaign
 from pslab.runs.folder import Run
 from tests.cluster.cluster import ROOT, entries_of
+from tests.engines.test_own_files import certified
 from tests.forking import popen
 from tests.repetitions import FIRST_SEED, SOAK, usually
 from tests.replay.command import ps_lab
@@ -65,8 +66,10 @@ def disturbed(folder: Path, seed: int, strikes: int, *options: str) -> list[dict
     return list(told["disturbances"])
 
 
-@pytest.mark.parametrize("kind", ["kill", "stop"])
-def test_a_process_of_each_role_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
+@pytest.mark.parametrize(("kind", "tls"), [("kill", False), ("stop", False), ("kill", True)])
+def test_a_process_of_each_role_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, tls: bool
+) -> None:
     end_of_data, see = tmp_path / "end-of-data", CopiesCampaign.see
 
     def watched(
@@ -79,8 +82,13 @@ def test_a_process_of_each_role_is_lost(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(CopiesCampaign, "see", watched)
     arguments = json.dumps(["--seconds", "0.02", "--until", str(end_of_data)])
-    options = ("--no-reference", "--kind", kind, "--set", "policy.name=async")
-    struck = disturbed(tmp_path / "out", SEED, STRIKES, *options, "--set", f"job.arguments={arguments}")
+    options = ["--no-reference", "--kind", kind, "--set", "policy.name=async"]
+    options += ["--set", f"job.arguments={arguments}"]
+    if tls:
+        hosts = ",".join(["localhost"] * 3)
+        files = certified(tmp_path / "certs", "--servers", hosts, "--workers", "2")
+        options += [word for key, path in files.items() for word in ("--set", f"security.{key}={path}")]
+    struck = disturbed(tmp_path / "out", SEED, STRIKES, *options)
     assert [each["kind"] for each in struck] == [kind] * STRIKES
     assert {each["role"] for each in struck} == {"worker", *SERVERS}
     assert all(each["seconds_to_next_version"] > 0 for each in struck)
