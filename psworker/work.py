@@ -53,7 +53,7 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkUnits:
-    """A job's data as units that the coordinator deals to workers on demand. Give one of the first three:
+    """A job's data as units that the coordinator deals to workers on demand. Give one of the first three.
 
     `samples`: their number. A unit is `unit` of them, by default one batch of `batch_size`.
     `files`: a unit is a file, with as many batches as its dataset yields.

@@ -7,9 +7,8 @@ from typing import Any
 
 from rich.markup import escape
 
-from pslab.check.changes import Changes
+from pslab.check.changes import Changes, Controllers
 from pslab.check.conservation import Conservation, ConservationCounter
-from pslab.check.controllers import Controllers
 from pslab.check.known import PolicyGuarantee
 from pslab.check.log_check import LogCheck, Violation
 from pslab.check.members import Members, Rates, WorkersTimes

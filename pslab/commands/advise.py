@@ -1,4 +1,4 @@
-"""``ps-lab advise``"""
+"""The command ``ps-lab advise``."""
 
 import math
 from pathlib import Path

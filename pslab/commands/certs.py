@@ -1,4 +1,4 @@
-"""``ps-lab certs``"""
+"""The command ``ps-lab certs``."""
 
 import datetime
 import shlex

@@ -1,4 +1,4 @@
-"""``ps-lab chaos``"""
+"""The command ``ps-lab chaos``."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""``ps-lab compare``"""
+"""The command ``ps-lab compare``."""
 
 from collections.abc import Sequence
 from pathlib import Path

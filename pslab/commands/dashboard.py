@@ -1,4 +1,4 @@
-"""``ps-lab dashboard``"""
+"""The command ``ps-lab dashboard``."""
 
 import socket
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""``ps-lab explain``"""
+"""The command ``ps-lab explain``."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``ps-lab export``"""
+"""The command ``ps-lab export``."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``ps-lab manifest``"""
+"""The command ``ps-lab manifest``."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``ps-lab replay``"""
+"""The command ``ps-lab replay``."""
 
 import json
 from collections.abc import Callable, Sequence

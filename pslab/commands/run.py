@@ -1,4 +1,4 @@
-"""``ps-lab run``"""
+"""The command ``ps-lab run``."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``ps-lab sweep``"""
+"""The command ``ps-lab sweep``."""
 
 import json
 from collections.abc import Callable, Sequence

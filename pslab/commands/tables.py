@@ -1,4 +1,4 @@
-"""``ps-lab tables``"""
+"""The command ``ps-lab tables``."""
 
 from pathlib import Path
 

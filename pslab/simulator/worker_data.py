@@ -120,7 +120,7 @@ class WorkerData:
         return self._source is not None
 
     def next(self) -> None:
-        """Read the batches of the next ticket. (A real worker reads them one by one during the ticket.)"""
+        """Read the batches of the next ticket at once; a real worker reads them one by one during the ticket."""
         data = self._batches
         if self.dealt:
             return

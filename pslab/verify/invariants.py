@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pslab.check.controllers import Controllers
+from pslab.check.changes import Controllers
 from pslab.runs.fold import COMMITTED, OPEN, Fold, Ticket
 from pslab.runs.log import Line
 from psserver.coordinator import Coordinator, Record

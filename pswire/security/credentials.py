@@ -92,7 +92,7 @@ class Credentials:
 
     @property
     def kind(self) -> str:
-        """ "tls", "tokens" or "none", for statuses and summaries."""
+        """One of "tls", "tokens" or "none", for statuses and summaries."""
         if not self.encrypted:
             return "none"
         return "tls" if self.tokens is None else "tokens"

@@ -75,7 +75,7 @@ class Transport:
 
     @property
     def kind(self) -> str:
-        """ "grpc", "socket" or "shared-memory"; "undecided" before the first payload."""
+        """One of "grpc", "socket" and "shared-memory"; "undecided" before the first payload."""
         if not self._agreed:
             return "undecided"
         if self.attachment is not None:

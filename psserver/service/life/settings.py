@@ -89,7 +89,7 @@ class ServerSettings:
 
     @property
     def security(self) -> str:
-        """ "tls", "tokens", "loopback" or "insecure", for statuses and summaries."""
+        """One of "tls", "tokens", "loopback" or "insecure", for statuses and summaries."""
         if self.credentials.encrypted:
             return self.credentials.kind
         return "loopback" if self.exposure is None else "insecure"

@@ -273,7 +273,6 @@ class Registration:
         first: First | None = None,
     ) -> "Method":
         """Make the handler of a method with one message each way. `first` checks the request before its bounds."""
-
         turns = self._joins if path == JOIN else self._turns
 
         async def serve(call: Call) -> None:

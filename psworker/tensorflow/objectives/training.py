@@ -47,7 +47,7 @@ class Training:
 
     @property
     def eager(self) -> bool:
-        """`compile(run_eagerly=True)`"""
+        """Whether the model was compiled with `run_eagerly=True`."""
         return self.compiled and bool(self._model.run_eagerly)
 
     @property
