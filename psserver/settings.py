@@ -178,7 +178,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         keep=run.keep if every != Every() else 0,
         rescue=Path(run.rescue) if run.rescue else None,
         recover=_recover(cluster.recover_timeout, taken=every != Every() and options.out is not None),
-        resume=options.resume if index == 0 else None,
+        resume=options.resume if index == 0 or cluster.replicas > 1 else None,
         log_flush=_log_flush(options.log_flush),
         credentials=credentials,
         exposure=exposed,
@@ -191,7 +191,6 @@ def _check_replicas(options: Options, hosts: tuple[Address, ...]) -> None:
     away = [str(each) for each in hosts if each.host != "localhost" and not _is_loopback(each.host)]
     for wrong, what in (
         (options.out is None, "--out RUN, the same for all servers, for what they promise each other"),
-        (options.resume not in (None, "auto"), "no --resume: there are no checkpoints"),
         (away, f"servers of this machine only, which share a clock and a disk, got {', '.join(away)}"),
         (options.stay, "no --stay"),
         (options.metrics_port is not None, "no --metrics-port"),

@@ -75,11 +75,16 @@ def mark_of(index: LogIndex, checkpoint: Checkpoint) -> Mark:
 
 
 def coordinator_of(
-    checkpoint: Checkpoint, terms: JobTerms, policy: Policy, now: float, assurance: Assurance | None
+    checkpoint: Checkpoint,
+    terms: JobTerms,
+    policy: Policy,
+    now: float,
+    assurance: Assurance | None,
+    kind: type[Coordinator] = Coordinator,
 ) -> Coordinator:
     """Return a coordinator in the saved state; call its `resume` next. Raises CheckpointError."""
     state = replace(reopened(checkpoint.coordinator, policy), servers=terms.servers)
-    coordinator = Coordinator(terms, policy, now, assurance)
+    coordinator = kind(terms, policy, now, assurance)
     try:
         coordinator.restore(state, shift=now - checkpoint.manifest.clock)
     except StateError as error:

@@ -156,7 +156,6 @@ class Experiment(Section):
             return
         for said, key, expected, got in (
             (cluster.servers != 3, "cluster.servers", "3: two hold copies, and one votes", cluster.servers),
-            (bool(run.checkpoint_every), "run.checkpoint_every", "none", run.checkpoint_every),
             (run.engine != "local", "run.engine", "local: the servers share a clock and a disk", run.engine),
             (cluster.metrics, "cluster.metrics", "false", "true"),
         ):

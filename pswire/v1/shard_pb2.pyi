@@ -96,9 +96,12 @@ class Greeting(_message.Message):
     TASK_INDEX_FIELD_NUMBER: _builtins.int
     HOSTS_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     task_index: _builtins.int
     proof: _builtins.bytes
     """Proof that the sender has the job's secret; empty without one."""
+    generation: _builtins.int
+    """How often all servers began anew, from a checkpoint. Servers of different generations do not talk."""
     @_builtins.property
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The addresses of all servers, in order, as far as the sender knows."""
@@ -109,10 +112,11 @@ class Greeting(_message.Message):
         task_index: _builtins.int = ...,
         hosts: _abc.Iterable[_builtins.str] | None = ...,
         proof: _builtins.bytes = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hosts", b"hosts", "proof", b"proof", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "hosts", b"hosts", "proof", b"proof", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,11 +1,14 @@
 """A server that is asked whether an update is finite and never answers: it has a name in status, and a limit."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
 from psserver.service.job import follower, job, silence
 from psserver.service.job.decider import TrialAnswers
 from psserver.service.job.follower import Follower
+from psserver.service.job.job import SilentServers
 from psserver.service.job.silence import Silence
 from psserver.service.net import follow
 from psserver.service.store.checkpoints import PATIENCE as LEAST
@@ -144,3 +147,14 @@ def test_once_they_have_answered_nobody_is_waited_for(monkeypatch: pytest.Monkey
         assert cluster.status().version == 2
         assert cluster.servers[0].probe.job.servers.unanswered is None
         assert "would be finite" not in cluster.status().note
+
+
+def test_servers_that_were_not_asked_yet_are_not_waited_for() -> None:
+    """With replicas a trial is decided before the servers hear of it."""
+    decider = mock.Mock(trials=TrialAnswers(1))
+    decider.routes.followers = []
+    decider.coordinator.trying = True
+    silent = SilentServers(decider)
+    assert silent.unanswered is None
+    silent.tick()
+    decider.input.assert_not_called()

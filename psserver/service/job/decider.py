@@ -7,11 +7,11 @@ The log may end early, but it has no gap, and nothing has happened that is not i
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from psserver.coordinator import Coordinator, JoinDeferred, JoinRefused, Output, Record
+from psserver.coordinator import Coordinator, CoordinatorState, JoinDeferred, JoinRefused, Output, Record
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy, advice
@@ -36,8 +36,8 @@ class TrialAnswers:
 
     servers: int
     trial: int = 0
-    # When the trial began; seconds, monotonic.
-    since: float = 0.0
+    # When the trial began; seconds, monotonic. Infinite until the servers were asked, and after their answers.
+    since: float = math.inf
     _finite: dict[int, bool] = field(default_factory=dict)
     _largest: float = 0.0
 
@@ -60,6 +60,7 @@ class TrialAnswers:
         self._largest = max(self._largest, largest)
         if len(self._finite) < self.servers:
             return None
+        self.since = math.inf
         return all(self._finite.values()), self._largest
 
 
@@ -97,11 +98,19 @@ class Failure:
     code: ExitCode
 
 
+def ordered_checkpoint(outputs: Sequence[Output]) -> Record | None:
+    """Return the last entry if it orders a checkpoint."""
+    last = outputs[-1] if outputs else None
+    return last if isinstance(last, Record) and isinstance(last.entry, entries.Checkpoint) else None
+
+
 class Decider:
     """The coordinator, its assurance of finite updates, and the routes of its outputs. The loop's thread owns it.
 
-    `tell_over` is called once, when the job is over.
+    `tell_over` is called once, when the job is over. `kind`: the coordinator's class.
     """
+
+    kind: type[Coordinator] = Coordinator
 
     def __init__(
         self,
@@ -134,7 +143,7 @@ class Decider:
         self._tell_over = tell_over
 
     def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
-        return Coordinator(terms, policy, self.began, self.assurance)
+        return self.kind(terms, policy, self.began, self.assurance)
 
     def configure(self, message: shard_pb2.Configure) -> None:
         """Tell every other server the model."""
@@ -281,12 +290,14 @@ class Decider:
 
     def _save(self, outputs: list[Output]) -> None:
         """Begin a checkpoint if the last entry orders one; the servers have been sent that entry."""
-        last, plan = outputs[-1] if outputs else None, self.agreement.plan
-        if self.checkpoints is None or plan is None or not isinstance(last, Record):
-            return
-        if isinstance(last.entry, entries.Checkpoint):
-            coordinator = self.coordinator
-            self.checkpoints.order(last, coordinator.state, coordinator.terms, self.agreement.policy, plan)
+        record, plan = ordered_checkpoint(outputs), self.agreement.plan
+        if self.checkpoints is not None and plan is not None and record is not None:
+            terms, policy = self.coordinator.terms, self.agreement.policy
+            self.checkpoints.order(record, self._state_to_save, terms, policy, plan)
+
+    def _state_to_save(self) -> CoordinatorState:
+        """Return the coordinator's state behind the newest outputs. Raises StateError."""
+        return self.coordinator.state()
 
     def _lost_log(self, error: LogError) -> None:
         if self.failure is None:

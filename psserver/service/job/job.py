@@ -51,7 +51,7 @@ class SilentServers:
         """What the job waits for during a trial, if one is under way."""
         decider = self._decider
         agreement, coordinator, trials = decider.agreement, decider.coordinator, decider.trials
-        if not coordinator.trying or agreement.plan is None:
+        if not coordinator.trying or math.isinf(trials.since) or agreement.plan is None:
             return None
         what = f"{trials.missing} to say whether version {coordinator.version + 1} would be finite"
         return what, trials.since, limit(agreement.plan, agreement.terms.worker_timeout)

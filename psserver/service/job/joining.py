@@ -102,7 +102,8 @@ def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: Res
     agreement.optimizer = decider.assurance.optimizer = optimizer
     agreement.terms = replace(agreement.terms, optimizer=optimizer.config)
     plan, now = plan_of(checkpoint, agreement.terms.servers), time.monotonic()
-    decider.take_up(coordinator_of(checkpoint, agreement.terms, agreement.policy, now, decider.assurance))
+    terms, policy = agreement.terms, agreement.policy
+    decider.take_up(coordinator_of(checkpoint, terms, policy, now, decider.assurance, decider.kind))
     try:
         state = shards_of(checkpoint, plan)[0]
         model.hold(plan, optimizer, deltas_named(state.deltas))

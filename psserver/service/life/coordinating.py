@@ -75,7 +75,7 @@ def make_job(
         announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
 
     settings = replace(settings, terms=name_job(settings))
-    going_on = _going_on(settings)
+    going_on = resume_point(settings)
     run_log = _run_log(settings, None if going_on is None else going_on.mark)
     job = Job(
         settings.terms,
@@ -156,7 +156,7 @@ def _run_log(settings: ServerSettings, going_on: Mark | None) -> RunLog:
     return CountedRunLog(settings.out, going_on, check, settings.rescue)
 
 
-def _going_on(settings: ServerSettings) -> ResumePoint | None:
+def resume_point(settings: ServerSettings) -> ResumePoint | None:
     """Return the checkpoint to resume from, if any. Raises CheckpointError, RewindError."""
     if settings.out is None or settings.resume is None:
         return None

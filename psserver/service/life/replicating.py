@@ -4,18 +4,20 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 
-from psserver.replication import begin, first_config, majority, restart
+from psserver.checkpoint.resumption import AUTO
+from psserver.replication import Disk, Replica, begin, first_config, majority, restart
 from psserver.service.errors import Refused
 from psserver.service.guard.authorization import Names
 from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import RunLog
-from psserver.service.life.coordinating import lock_folder
+from psserver.service.life.coordinating import lock_folder, resume_point
 from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.moves import Moves
 from psserver.service.life.results import Results
@@ -25,12 +27,13 @@ from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.net.registration import Call
 from psserver.service.replicas.copy import Copy
-from psserver.service.replicas.disk import Promises
+from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.links import Links, Listener
 from psserver.service.replicas.log import fence
 from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.replicas.same import OtherSettingsError
 from psserver.service.replicas.shell import LOOK, Shell
+from psserver.service.store.resume_point import name_job
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan
@@ -47,6 +50,24 @@ LOG_SHARE: Final = 0.125
 LEAST_PATIENCE, WARN_EVERY = 60.0, 10.0
 
 
+def _replica(index: int, former: Remembered | None, resume: str | None) -> tuple[Remembered, Replica]:
+    """Return the replica with which this server begins, or takes part again, and what it remembers of that.
+
+    `resume`: a checkpoint, from which all servers begin anew: server 0 from its state, the others without a copy.
+    With "auto" only if this server never ran.
+    """
+    if former is not None and resume in (None, AUTO):
+        incarnation = former.incarnation + 1
+        replica = restart(index, SERVERS, incarnation, index in HOLDERS, former.disk)
+        return Remembered(former.generation, incarnation, replica.disk), replica
+    first = first_config(HOLDERS if resume is None else HOLDERS[:1])
+    if index in HOLDERS and all(each.server != index for each in first.members):
+        replica = restart(index, SERVERS, 0, True, Disk(first.epoch, first))
+    else:
+        replica = begin(index, SERVERS, first)
+    return Remembered(0 if former is None else former.generation + 1, 0, replica.disk), replica
+
+
 class Replicating:
     """The role of each server of a job with replicas. `rpc`: what workers and observers call; `links`: the method
     Replicate. The loop's thread owns it."""
@@ -59,7 +80,7 @@ class Replicating:
         announce: Announce,
         exchange: ExchangeRpc,
     ) -> None:
-        """Raises FolderError, LogError."""
+        """Raises FolderError, LogError, CheckpointError, RewindError."""
         assert settings.out is not None
         self._settings, self._host, self._announce = settings, host, announce
         self._continuation, self._exchange = continuation, exchange
@@ -77,31 +98,31 @@ class Replicating:
             lambda sender, digest: self._copy.comparing.theirs(sender, digest),
             self._alive,
         )
-        self.links = Links(index, continuation.hosts, settings.job_secret, listener)
-        promises, first = Promises(out, index), first_config(HOLDERS)
+        promises = Promises(out, index)
         former = promises.read()
-        if former is None:
-            incarnation, replica = 0, begin(index, SERVERS, first)
-            if index == 0:
-                lock_folder(settings)
-        else:
-            incarnation = former[0] + 1
-            replica = restart(index, SERVERS, incarnation, index in HOLDERS, former[1])
-        promises.write(incarnation, replica.disk)
+        remembered, replica = _replica(index, former, settings.resume)
+        anew = former is None or remembered.generation > former.generation
+        if anew and index == 0:
+            self._lock = lock_folder(settings)
+        promises.write(remembered)
+        self.links = Links(index, continuation.hosts, settings.job_secret, listener, remembered.generation)
         ledger = host.memory.ledger
         self._shell = shell = Shell(
             replica,
             self.links,
-            lambda disk: promises.write(incarnation, disk),
-            formed=former is not None,
+            lambda disk: promises.write(replace(remembered, disk=disk)),
+            formed=not anew,
             most=int(LOG_SHARE * ledger.limit),
         )
         ledger.watch(lambda: shell.nbytes, lambda: [Held(MODEL, "replicated log", shell.nbytes)])
         self._copy = self._shell.machine = Copy(
-            settings, host, self._shell, continuation.wake.set, self._planned
+            settings, host, self._shell, continuation.wake.set, self._planned, remembered.generation
         )
         if replica.leads:
-            self._copy.begin(RunLog(out, check=fence(out), rescue=settings.rescue))
+            settings = replace(settings, terms=name_job(settings))
+            found = resume_point(settings)
+            mark = None if found is None else found.mark
+            self._copy.begin(settings.terms, RunLog(out, mark, fence(out), settings.rescue), found)
         self.rpc = Gate(self)
 
     def _alive(self, sender: int, leads: bool) -> None:
@@ -150,6 +171,7 @@ class Replicating:
                 await self._wait_for_the_end()
             found = self._over()
             if found is not None:
+                await copy.finish_saving()
                 return self._stopped(*found)
             if copy.outdated:
                 # The next server of this process begins without a copy, and gets one.
@@ -231,6 +253,7 @@ class Replicating:
         job.decider.write_or_fail(job.routes.run_log.flush)
         if job.decider.failure is not None and job.decider.failure.code == ExitCode.REFUSED:
             return self._stopped(ExitCode.REFUSED, job.decider.failure.reason)
+        await self._copy.finish_saving()
         code = await results.conclude()
         if self._continuation.signal is None:
             await self.rpc.wait_for_log_readers()
@@ -274,9 +297,9 @@ class Replicating:
         while True:
             self._shell.tick()
             self._copy.look()
-            if not self._shell.formed and time.monotonic() >= warn_at:
+            missing = sorted(set(self.links.links) - self.links.met)
+            if missing and not self._shell.formed and time.monotonic() >= warn_at:
                 warn_at = time.monotonic() + WARN_EVERY
-                missing = sorted(set(self.links.links) - self.links.met)
                 fields = event("replicas_missing", servers=missing)
                 log.warning(
                     "waiting for server %s: nothing is decided before all servers were here once",

@@ -5,12 +5,12 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from psserver.coordinator import CoordinatorState
+from psserver.coordinator import CoordinatorState, JobTerms
 from psserver.coordinator.state import agreement
 from psserver.optimizers import build as build_optimizer
 from psserver.receipts import new_secret
@@ -28,9 +28,12 @@ from psserver.service.replicas.deciding import ReplicatedDecider
 from psserver.service.replicas.giving import Giving
 from psserver.service.replicas.learning import Arrival, pending_of, take_up
 from psserver.service.replicas.log import FollowersLog
-from psserver.service.replicas.same import check_same, described
+from psserver.service.replicas.same import OWN, check_same, described, named
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError
+from psserver.service.store.checkpoints import Checkpoints
+from psserver.service.store.resume_point import ResumePoint
+from psserver.shard import Shard
 from pswire.logs.events import event
 from pswire.messages import specs_from_wire
 from pswire.model.plan import Plan, make_plan
@@ -52,7 +55,7 @@ class Copy:
     `job`: None before the log has begun, or a copy has come. `leads`: whether this server takes inputs. `epoch`: in
     which it does. `changed`: called when it leads, or leads no more; `deposed`: in which epoch another server began to
     lead; `outdated`: why what this server has counts no more, so that it begins again with a copy. `comparing`: its
-    versions with the other copy's.
+    versions with the other copy's. `generation`: how often all servers began anew.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Copy:
         shell: Shell,
         changed: Callable[[], object],
         announce: Callable[[Plan], None],
+        generation: int = 0,
     ) -> None:
         self._settings, self._host, self._shell = settings, host, shell
         self._changed, self._announce = changed, announce
@@ -77,6 +81,10 @@ class Copy:
         self._activated: Config | None = None
         self._more = asyncio.Event()
         self._decider: ReplicatedDecider | None = None
+        self._generation = generation
+        # Entries that order a checkpoint which this server saves.
+        self._to_save: set[int] = set()
+        host.orders.save = self._save_part
         self._arrival = Arrival(host.memory.ledger)
         self._giving = Giving(shell.links.links, described(settings), lambda to: shell.give(Broke(to)))
         self.comparing = Comparing(host, shell)
@@ -85,25 +93,26 @@ class Copy:
 
     # Leading
 
-    def begin(self, run_log: RunLog) -> Job:
-        """Begin the job, as the first primary."""
-        settings, secret, began = self._settings, new_secret(), time.monotonic()
-        beginning = {
-            "job": settings.terms.job,
-            "secret": secret.hex(),
-            "began": began,
-            "settings": described(settings),
-        }
+    def begin(self, terms: JobTerms, run_log: RunLog, found: ResumePoint | None = None) -> None:
+        """Make the job, as the first primary; its `open` comes next. `found`: from which checkpoint. Raises
+        CheckpointError, LogError."""
+        settings, secret, began = replace(self._settings, terms=terms), new_secret(), time.monotonic()
         job = self._make(settings, run_log, secret, began)
-        self._offer(_BEGINNING + json.dumps(beginning).encode(), lambda: None)
-        self._lead()
-        return job
-
-    def _lead(self) -> None:
+        if found is not None:
+            if found.checkpoint is not None:
+                job.go_on(found.checkpoint, found)
+            # From here on nothing refuses the run.
+            found.cut()
+            run_log.open()
+        beginning = {**named(job), "settings": described(settings)}
+        self._leads()
         assert self._decider is not None
+        self._decider.begin()
+        self._offer(_BEGINNING + json.dumps(beginning).encode(), lambda: None)
+
+    def _leads(self) -> None:
         self.leads, self.epoch = True, self._shell.replica.disk.config.epoch
         self._host.orders.unread_goes = False
-        self._decider.lead()
 
     def _offer(self, body: bytes, release: Callable[[], None]) -> None:
         self._held.append(release)
@@ -187,7 +196,9 @@ class Copy:
         """Take a piece of a copy, if this server needs one. Raises Refused for a piece that does not follow."""
         replica = self._shell.replica
         needed = not self.leads and not replica.in_sync(replica.disk.config) and piece.at > replica.log.stable
-        follows = sender == self._shell.watch.primary and piece.epoch == replica.synced
+        # Nobody is watched before all were met.
+        primary = self._shell.watch.primary if self._shell.formed else replica.disk.config.primary
+        follows = sender == primary and piece.epoch == replica.synced
         if not needed or not follows or self._arrival.here:
             return
         if self.job is not None:
@@ -207,11 +218,7 @@ class Copy:
         state = CoordinatorState.from_json(about["coordinator"])
         agreement.check(state)
         self._begin_following(
-            about["job"],
-            about["secret"],
-            about["began"],
-            about["settings"],
-            FollowersLog(self._settings.rescue, state.entries, state.version, pending_of(about)),
+            about, FollowersLog(self._settings.rescue, state.entries, state.version, pending_of(about))
         )
         assert self.job is not None
         await take_up(whole, state, self.job, self._configure)
@@ -262,17 +269,14 @@ class Copy:
                 raise RuntimeError(decider.failure.reason)
 
     def _follow_beginning(self, data: bytes) -> None:
-        found = json.loads(data)
-        run_log = FollowersLog(self._settings.rescue)
-        self._begin_following(found["job"], found["secret"], found["began"], found["settings"], run_log)
+        self._begin_following(json.loads(data), FollowersLog(self._settings.rescue))
 
-    def _begin_following(
-        self, job: str, secret: str, began: float, settings: str, run_log: FollowersLog
-    ) -> None:
+    def _begin_following(self, about: Mapping[str, Any], run_log: FollowersLog) -> None:
         """Make the job that another server leads. Raises OtherSettingsError."""
-        check_same(self._settings, settings)
-        named = replace(self._settings, terms=replace(self._settings.terms, job=job))
-        self._make(named, run_log, bytes.fromhex(secret), began)
+        check_same(self._settings, about["settings"])
+        own = {name: about[name] for name in OWN}
+        settings = replace(self._settings, terms=replace(self._settings.terms, **own))
+        self._make(settings, run_log, bytes.fromhex(about["secret"]), about["began"])
         self._host.orders.unread_goes = True
 
     def _configure(self, message: shard_pb2.Configure) -> None:
@@ -296,12 +300,18 @@ class Copy:
             raise RuntimeError("the first primary was lost before the job began")
         run_log = job.routes.run_log
         if isinstance(run_log, FollowersLog) and out is not None:
-            run_log.succeed(out, config.epoch)
-        self._lead()
+            # Epochs of another generation are other epochs.
+            generation = f"generation-{self._generation}-" if self._generation else ""
+            run_log.succeed(out, f"{generation}epoch-{config.epoch}")
+        assert self._decider is not None
+        self._leads()
+        self._decider.lead()
         self._changed()
 
     def _make(self, settings: ServerSettings, run_log: RunLog, secret: bytes, began: float) -> Job:
-        deciding = partial(ReplicatedDecider, began=began, hold=self._hold, stable=self.stable)
+        deciding = partial(
+            ReplicatedDecider, began=began, hold=self._hold, stable=self.stable, saves=self._saves
+        )
         job = self.job = Job(
             settings.terms,
             settings.policy,
@@ -318,7 +328,33 @@ class Copy:
         self._decider = job.decider
         self._decider.decided, self._decider.made = self.comparing.decided, self.comparing.made
         self._host.open(settings.terms.job, secret)
+        store, out = self._host.saver.store, settings.out
+        if store is not None and out is not None and settings.keep:
+            # Nothing is rolled back any more, so what is there belongs to the log.
+            names = set(store.names())
+            job.decider.checkpoints = Checkpoints(out, store, settings.keep, self._host, run_log, [], names)
         return job
+
+    def _saves(self, entry: int) -> bool:
+        """Decide whether this server saves the checkpoint that an entry orders: the follower does, so that the primary
+        has no pause, or the primary if it is alone."""
+        alone = len(self._shell.replica.disk.config.members) == 1
+        saves = alone or not self.leads
+        if saves:
+            self._to_save.add(entry)
+        return saves
+
+    def _save_part(self, entry: int, shard: Shard) -> bool:
+        if entry not in self._to_save:
+            return False
+        self._to_save.discard(entry)
+        return self._host.saver.save(entry, self._host.job, shard)
+
+    async def finish_saving(self) -> None:
+        """Wait for the checkpoint that is being written here, unless this copy is void."""
+        void = self.deposed or self.outdated or self.failure
+        if not void and self.job is not None and self.job.decider.checkpoints is not None:
+            await self.job.decider.checkpoints.finish()
 
     def _hold(self, calls: bytes, release: Callable[[], None]) -> None:
         self._offer(_INPUTS + calls, release)

@@ -7,16 +7,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from psserver.coordinator import Coordinator, JobTerms, JoinDeferred, JoinRefused, Output
+from psserver.coordinator import Coordinator, CoordinatorState, JobTerms, JoinDeferred, JoinRefused, Output
 from psserver.coordinator.terms import Stopped
 from psserver.policies import Policy
-from psserver.service.job.decider import Decider, Failure
+from psserver.service.job.decider import Decider, Failure, ordered_checkpoint
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.replicas import inputs
 from psserver.service.replicas.inputs import Call, NotedCoordinator
 from pswire import protocol
 from pswire.exits import ExitCode
 from pswire.logs.events import event
+from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -29,19 +30,29 @@ class ReplicatedDecider(Decider):
     """A decider that leads, or takes again what another one has decided. The loop's thread owns it.
 
     `began`: when the job began, in seconds of a clock that all servers share. `hold`: as of `Hold`. `stable`: waits
-    until the copies hold all that was given to `hold`.
+    until the copies hold all that was given to `hold`. `saves`: whether this server saves the checkpoint that an entry
+    orders.
     """
 
     coordinator: NotedCoordinator
+    kind = NotedCoordinator
 
-    def __init__(self, *given: Any, began: float, hold: Hold, stable: Callable[[], Awaitable[None]]) -> None:
-        self._origin, self._hold, self._stable = began, hold, stable
+    def __init__(
+        self,
+        *given: Any,
+        began: float,
+        hold: Hold,
+        stable: Callable[[], Awaitable[None]],
+        saves: Callable[[int], bool],
+    ) -> None:
+        self._origin, self._hold, self._stable, self._saves = began, hold, stable, saves
         self.leads = False
         # When this server took the newest input of another one that led; seconds, monotonic.
         self._heard: float | None = None
         self._stopped: Stopped | None = None
         # The newest answer of this server's shard to a trial: number, whether finite, the largest magnitude.
         self._answer: tuple[int, bool, float] | None = None
+        self._state: Callable[[], CoordinatorState] | None = None
         # The model, once a worker has named it.
         self.model: shard_pb2.Configure | None = None
         # Called behind each input; and with the newest version and the number of entries sent, when they may be told.
@@ -51,7 +62,7 @@ class ReplicatedDecider(Decider):
 
     def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
         self.began = self._origin
-        return NotedCoordinator(terms, policy, self.began, self.assurance)
+        return super()._begun(terms, policy)
 
     @property
     def stopped(self) -> Stopped | None:
@@ -66,6 +77,10 @@ class ReplicatedDecider(Decider):
     async def settled(self) -> bool:
         await self._stable()
         return await super().settled()
+
+    def begin(self) -> None:
+        """Decide, as the first one of a job."""
+        self.leads, self.coordinator.notes, self._heard = True, [], None
 
     def lead(self) -> None:
         """Decide from now on. Whoever had a session with another server has none here yet."""
@@ -103,21 +118,57 @@ class ReplicatedDecider(Decider):
     def _decided(self, outputs: list[Output]) -> None:
         version, stopped, over = self.coordinator.version, self.coordinator.stopped, self.coordinator.over
         self.decided(self.coordinator)
-        release = partial(self._release, outputs, version, stopped, over)
+        # By the time it is released, the coordinator may have gone on.
+        state = self._captured() if self.leads and ordered_checkpoint(outputs) else None
+        release = partial(self._release, outputs, version, stopped, over, state)
         if self.leads:
             self._hold(inputs.encode(self.coordinator.taken()), release)
         else:
             release()
 
+    def _captured(self) -> Callable[[], CoordinatorState]:
+        """Return what gives the present state later, or raises StateError as it would now."""
+        try:
+            state = self.coordinator.state()
+        except StateError as error:
+            reason = str(error)
+
+            def failed() -> CoordinatorState:
+                raise StateError(reason)
+
+            return failed
+        return lambda: state
+
+    def _state_to_save(self) -> CoordinatorState:
+        return super()._state_to_save() if self._state is None else self._state()
+
+    def _save(self, outputs: list[Output]) -> None:
+        record = ordered_checkpoint(outputs)
+        if record is None:
+            return
+        if self.leads:
+            # Before any copy saves it: nobody can go on from a checkpoint that the log does not have.
+            self.routes.run_log.flush()
+        if self._saves(record.index):
+            super()._save(outputs)
+
     def _carry_out(self, outputs: list[Output], version: int) -> None:
         super()._carry_out(outputs, version)
         self.made(version, self.routes.sent)
 
-    def _release(self, outputs: list[Output], version: int, stopped: Stopped | None, over: bool) -> None:
-        """All copies hold the input: let its outputs go."""
+    def _release(
+        self,
+        outputs: list[Output],
+        version: int,
+        stopped: Stopped | None,
+        over: bool,
+        state: Callable[[], CoordinatorState] | None,
+    ) -> None:
+        """All copies hold the input: let its outputs go. `state`: behind it, if it ordered a checkpoint and this
+        server decided that itself."""
         if self.failure is not None:
             return
-        self._stopped = stopped
+        self._stopped, self._state = stopped, state
         try:
             self._carry_out(outputs, version)
         except LogError as error:

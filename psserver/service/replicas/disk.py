@@ -1,6 +1,7 @@
 """What a server must never forget of the log: its promise, the newest configuration, and its own incarnation."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,15 @@ from psserver.service.job.log_file import LogError
 FOLDER: Final = "replication"
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the file of a server holds. `generation`: how often all servers began anew, from a checkpoint."""
+
+    generation: int
+    incarnation: int
+    disk: Disk
+
+
 class Promises:
     """The file of server `server` in the run folder. Each write is on the disk when it returns."""
 
@@ -19,28 +29,30 @@ class Promises:
         self._path = out / FOLDER / f"server-{server}.json"
         self._disk = RealDisk()
 
-    def read(self) -> tuple[int, Disk] | None:
-        """Return incarnation and promise; None if this server never ran. Raises LogError for a damaged file."""
+    def read(self) -> Remembered | None:
+        """Return what was written; None if this server never ran. Raises LogError for a damaged file."""
         try:
             found = json.loads(self._path.read_bytes())
             config = found["config"]
             members = tuple(Member(*map(int, each)) for each in config["members"])
             made = Config(int(config["epoch"]), int(config["primary"]), members, int(config["base"]))
-            return int(found["incarnation"]), Disk(int(found["promised"]), made)
+            disk = Disk(int(found["promised"]), made)
+            return Remembered(int(found["generation"]), int(found["incarnation"]), disk)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LogError(
                 f"{self._path} cannot be read ({error}): it holds what this server has promised the others, so it "
-                "takes no part without it; begin a new run, or one without --replicas from a checkpoint"
+                "takes no part without it; begin a new run, or start all servers with --resume latest"
             ) from error
 
-    def write(self, incarnation: int, disk: Disk) -> None:
+    def write(self, remembered: Remembered) -> None:
         """Write, and wait for the disk. Raises LogError."""
-        config = disk.config
+        config = remembered.disk.config
         found = {
-            "incarnation": incarnation,
-            "promised": disk.promised,
+            "generation": remembered.generation,
+            "incarnation": remembered.incarnation,
+            "promised": remembered.disk.promised,
             "config": {
                 "epoch": config.epoch,
                 "primary": config.primary,

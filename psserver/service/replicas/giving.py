@@ -13,6 +13,7 @@ from psserver.service.job.job import Job
 from psserver.service.net.loop import LARGE_PASS, settle
 from psserver.service.replicas.deciding import ReplicatedDecider
 from psserver.service.replicas.links import Link
+from psserver.service.replicas.same import named
 from psserver.service.replicas.transfer import RATE, CopyError, Whole, digest_of
 from psserver.service.store.executor import Question
 from psserver.shard import Shard, ShardState, copied
@@ -173,9 +174,7 @@ def _about(job: Job, decider: ReplicatedDecider, settings: str) -> dict[str, Any
     """Return everything but the shard. Raises StateError for a policy that cannot be saved."""
     model = b"" if decider.model is None else decider.model.SerializeToString()
     return {
-        "job": job.terms.job,
-        "secret": job.host.secret.hex(),
-        "began": job.began,
+        **named(job),
         "settings": settings,
         "model": base64.b64encode(model).decode(),
         "coordinator": decider.coordinator.state().to_json(),

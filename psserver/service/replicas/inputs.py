@@ -19,7 +19,7 @@ from pswire.v1 import coordinator_pb2 as pb
 #: The methods of a coordinator that change it.
 INPUTS: Final = (
     *("agree", "planned", "opening", "set_extent", "declare_work"),
-    *("change_policy", "measured"),
+    *("change_policy", "measured", "checkpoint", "resume"),
     *(
         "join",
         "connect",
@@ -117,6 +117,8 @@ def _plain(value: Any) -> Any:
             return {"policy": value.name, "knobs": to_plain(value.knobs)}
         case None | bool() | int() | float() | str():
             return value
+        case frozenset():
+            return _plain(sorted(value))
         case list() | tuple():
             return [_plain(each) for each in value]
         case dict() | Mapping():

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from psserver.replication.messages import Item, Message
-from psserver.service.errors import invalid, precondition
+from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.net.loop import settle
 from psserver.service.net.registration import Call, bounded, parsed
 from psserver.service.replicas import wire
@@ -175,10 +175,16 @@ class Link:
 
 
 class Links:
-    """The streams of server `server` to all others, and theirs to it. `hosts` becomes complete as others greet."""
+    """The streams of server `server` to all others, and theirs to it. `hosts` becomes complete as others greet.
 
-    def __init__(self, server: int, hosts: Sequence[Address], secret: bytes, listener: Listener) -> None:
+    `generation`: of this server; others are not heard.
+    """
+
+    def __init__(
+        self, server: int, hosts: Sequence[Address], secret: bytes, listener: Listener, generation: int = 0
+    ) -> None:
         self.hosts = list(hosts)
+        self._generation = generation
         #: Servers that have greeted this one at least once.
         self.met: set[int] = set()
         self._server, self._secret, self._listener = server, secret, listener
@@ -191,6 +197,7 @@ class Links:
                 task_index=self._server,
                 hosts=[str(each) for each in self.hosts],
                 proof=greeting_proof(self._secret, self._server, server),
+                generation=self._generation,
             )
 
         return Link(server, greet, lambda: self.hosts[server])
@@ -251,6 +258,12 @@ class Links:
             raise precondition(
                 f"server {self._server} is one of {len(self.hosts)}, and server {sender} one of "
                 f"{len(greeting.hosts)}: give all servers the same --ps-hosts"
+            )
+        if greeting.generation != self._generation:
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"server {self._server} is in generation {self._generation} of the job, and server {sender} in "
+                f"{greeting.generation}: end all servers of the job, and start all of them with --resume latest",
             )
         for number, text in enumerate(greeting.hosts):
             address = parse_address(text)

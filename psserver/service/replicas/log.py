@@ -68,13 +68,14 @@ class FollowersLog(RunLog):
         # Those remember in the files' place.
         self._decisions, self._metrics = self._kept  # type: ignore[assignment]
 
-    def succeed(self, folder: Path, epoch: int) -> None:
-        """Go on with the log of the former primary, in files of this one. Raises LogError."""
+    def succeed(self, folder: Path, name: str) -> None:
+        """Go on with the log of the former primary, in files of this one. `name`: of the former files. Raises
+        LogError."""
         kept_decisions, kept_metrics = self._kept
         self._folder, self._check = folder, fence(folder)
-        self._decisions = _taken_over(folder / DECISIONS, epoch, kept_decisions, self._check, lambda _: True)
+        self._decisions = _taken_over(folder / DECISIONS, name, kept_decisions, self._check, lambda _: True)
         self._metrics = _taken_over(
-            folder / METRICS, epoch, kept_metrics, self._check, lambda line: b'"kind":"train"' in line
+            folder / METRICS, name, kept_metrics, self._check, lambda line: b'"kind":"train"' in line
         )
 
 
@@ -90,13 +91,13 @@ def fence(folder: Path) -> Fence:
 
 
 def _taken_over(
-    path: Path, epoch: int, kept: KeptLines, check: Check, counts: Callable[[bytes], bool]
+    path: Path, name: str, kept: KeptLines, check: Check, counts: Callable[[bytes], bool]
 ) -> JsonLines:
     """Give the file another name, and copy its whole lines to a new one, with the lines that it lacks.
 
     `counts`: whether a follower keeps such lines too.
     """
-    former = path.with_name(f"{path.stem}.before-epoch-{epoch}{path.suffix}")
+    former = path.with_name(f"{path.stem}.before-{name}{path.suffix}")
     try:
         os.rename(path, former)
         data = former.read_bytes()

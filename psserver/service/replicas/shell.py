@@ -150,12 +150,13 @@ class Shell:
             self.give(order)
 
     def _forms(self, now: float) -> bool:
-        """Return whether all servers were met, and this one has what the log begins with, without which it could not
+        """Return whether all servers were met, and a member has what the log begins with, without which it could not
         lead, or has waited long for it."""
         if not self.links.met.issuperset(self.links.links):
             return False
         self._met_at = now if self._met_at is None else self._met_at
-        begun = not self.replica.holds or self.replica.log.end > 0
+        leads_never = self.replica.member not in self.replica.disk.config.members
+        begun = leads_never or self.replica.log.end > 0
         return begun or now - self._met_at > BEGINNING
 
     def _slow_down(self, now: float) -> None:

@@ -1,0 +1,64 @@
+"""A job with replicas that lost both copies goes on from a checkpoint, which the server that follows has written."""
+
+import json
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
+from tests.cluster.cluster import PATIENCE, entries_of, wait_until
+from tests.cluster.launched import servers
+from tests.cluster.test_run_replicas import BATCHES, GATES, run, status, whole
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+COPIES = ("--quiet", "--replicas", "2", "--set", "cluster.servers=3", "--set", "run.checkpoint_every=3v")
+
+
+def saved(out: Path) -> list[int]:
+    """The versions of all complete checkpoints."""
+    found = (json.loads(file.read_text()) for file in out.glob("checkpoints/*/manifest.json"))
+    return sorted(each["manifest"]["version"] for each in found)
+
+
+def test_both_copies_are_killed_at_once_and_the_run_is_resumed(tmp_path: Path) -> None:
+    alone, killed = tmp_path / "alone", tmp_path / "killed"
+    for folder in (alone, killed):
+        folder.mkdir()
+    for gate in GATES:
+        (alone / str(gate)).touch()
+    with run(alone, "--quiet") as launcher:
+        launcher.communicate(timeout=4 * PATIENCE)
+    out = killed / "run"
+    with run(killed, *COPIES, "--restarts", "0") as launcher:
+        try:
+            wait_until(lambda: whole(out, GATES[0]), "the first gate")
+            wait_until(lambda: 9 in saved(out), "a checkpoint of version 9")
+            for each in servers(launcher.pid, out / "decisions.jsonl"):
+                each.send_signal(SIGKILL)
+            said, _ = launcher.communicate(timeout=4 * PATIENCE)
+        finally:
+            launcher.kill()
+        assert launcher.returncode == 3, said
+    # All of them, from the checkpoint; a server that dies then costs nothing either.
+    with run(killed, *COPIES, "--resume", "latest") as launcher:
+        try:
+            for gate in GATES:
+                wait_until(lambda at=gate: whole(out, at), f"version {gate} with two copies")
+                if gate == GATES[1]:
+                    servers(launcher.pid, out / "decisions.jsonl")[0].send_signal(SIGKILL)
+                (killed / str(gate)).touch()
+            said, _ = launcher.communicate(timeout=4 * PATIENCE)
+        finally:
+            launcher.kill()
+    assert launcher.returncode == 0, said
+    found = Run(out)
+    verdict = check_run(found)
+    assert verdict.ok, [str(violation) for violation in verdict.violations]
+    (restore,) = entries_of(found, "restore")
+    assert restore["version"] == 9
+    assert found.summary.weights_sha256 == Run(alone / "run").summary.weights_sha256 is not None
+    assert found.summary.versions == BATCHES and max(saved(out)) == BATCHES
+    assert status(out) is None
