@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pswire.logs.events import event
-from pswire.model.rows import NO_ROWS
 from psworker.data.payloads import payloads_of
 from psworker.engine import Disposition, Grant, Stop
 from psworker.errors import Diverged, PayloadRefused, Refused, RolledBack, Voided
@@ -320,12 +319,20 @@ class Gradients:
                 raise Voided(f"ticket {self.grant.ticket} was cancelled after {self.taken} steps")
         self.taken += 1
         if self.grant is not None and self.batches.followed:
-            following, rows = self.batches.following, NO_ROWS
-            if tables_of(self.trainer) and following is not None:
-                assert isinstance(self.trainer, RowTrainer)
-                rows = self.trainer.keys(following)
-            self.session.prefetch(self.grant, rows)
+            self._fetch_ahead(self.grant)
         return gradient_of(self.trainer, self._rows)(weights, batch)
+
+    def _fetch_ahead(self, grant: Grant) -> None:
+        """Let what the next batch needs be fetched meanwhile: its version, or at least rows that may not change."""
+        session, trainer, following = self.session, self.trainer, self.batches.following
+        if not tables_of(trainer) or following is None:
+            session.prefetch(grant)
+            return
+        assert isinstance(trainer, RowTrainer)
+        if session.prefetches:
+            session.prefetch(grant, trainer.keys(following))
+        else:
+            session.look_ahead_by_keys(grant, lambda: trainer.keys(following))
 
     def _rows(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
         # Tables are refused under rules whose steps come before the grant.

@@ -149,11 +149,12 @@ class Exchange:
             self.close()
             raise
 
-    def rows(self, answer: Answer, base: int, expected: int) -> memoryview:
-        """Receive `expected` bytes of rows behind a payload of `base` bytes, which has been received."""
+    def rows(self, answer: Answer, base: int, least: int, most: int) -> memoryview:
+        """Receive rows behind a payload of `base` bytes, which has been received: `least` to `most` bytes."""
+        expected = answer[0].row_bytes
         try:
-            if answer[0].row_bytes != expected:
-                raise SessionError(f"expected {expected} bytes of rows, got {answer[0].row_bytes}")
+            if not least <= expected <= most:
+                raise SessionError(f"expected {least} to {most} bytes of rows, got {expected}")
             data, received = np.empty(expected, np.uint8).data, 0
             while received < expected:
                 chunk = self._next_chunk()

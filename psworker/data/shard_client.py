@@ -15,11 +15,11 @@ from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import EVENTS
 from pswire.model.plan import Plan
-from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing
+from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing, same_keys, since_of
 from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import FLOAT32, OCTETS, Encoder, NotFinite
-from pswire.transport.rows import RowFormat, counts_of, row_codec
+from pswire.transport.rows import RowFormat, counts_of, most_changes, row_codec, take_changes
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
@@ -100,6 +100,8 @@ class ShardClient:
         # The holder of the turn uses it.
         deltas = settings.wire.deltas
         self._known = None if deltas is None else KnownVersion(deltas, self._layout)
+        # Rows that were read early, and the membership of then: another one may be of another history.
+        self._early: tuple[Member, ReceivedRows] | None = None
         self._contact = self._contact_at(address)
         # `_newest` is replaced by the thread that joins when the server has moved; the holder of the turn adopts it.
         self.transport = self._newest = self._transport_to(address, channel)
@@ -146,6 +148,11 @@ class ShardClient:
         attachment = self.transport.attachment
         return attachment.arena_versions if attachment is not None else 0
 
+    @property
+    def is_near(self) -> bool:
+        """Whether the server shares memory with this worker."""
+        return self.transport.attachment is not None
+
     # Versions in
 
     def pull(
@@ -157,12 +164,19 @@ class ShardClient:
         version is gone, Refused, Unreachable.
         """
         member = self._member_with(ticket)
+        early = self._taken_early(member, rows) if ticket else None
 
         def ask() -> Received:
             # Without a ticket nothing pins the version, and the memory in which it lies may change.
             in_place = self._current_transport().agree(member, after) is not None and ticket != 0
-            request = member.pull(ticket, version, after, in_place=in_place, base=self._base, rows=rows)
-            return self._received(self.transport.exchange.ask(request), ticket, version, narrow, rows)
+            request = member.pull(
+                *(ticket, version, after),
+                in_place=in_place,
+                base=self._base,
+                rows=rows,
+                since=since_of(early),
+            )
+            return self._received(self.transport.exchange.ask(request), ticket, version, narrow, rows, early)
 
         with self.turn:
             return insist(ask, self._backoff())
@@ -184,6 +198,22 @@ class ShardClient:
 
         with self.turn:
             return insist(ask, self._backoff())
+
+    def read_early(self, ticket: int, after: int, rows: WantedRows) -> None:
+        """Read the newest rows while `ticket` is computed on: of those that are then wanted with the next version, only
+        what has changed since has to come. Raises as `pull_rows`."""
+        member = self._member_with(ticket)
+        self._early = None
+        found = self.pull_rows(0, 0, after, rows)
+        if found.rows and counts_of(rows):
+            self._early = member, found
+
+    def _taken_early(self, member: Member, rows: WantedRows) -> ReceivedRows | None:
+        """Return rows that were read early, if they are these; nobody else gets them, and they may be written to."""
+        early, self._early = self._early, None
+        if early is None or early[0] is not member or not rows or not same_keys(early[1].keys, rows):
+            return None
+        return early[1]
 
     def pull_slots(self, count: int, version: int, after: int) -> Floats:
         """Return `count` slots of the optimizer at `version` or a later one, shape (count, trainable elements).
@@ -225,20 +255,34 @@ class ShardClient:
     def _base(self) -> shard_pb2.Base | None:
         return None if self._known is None else self._known.base
 
-    def _received_rows(self, answer: Answer, base: int, rows: WantedRows, version: int) -> ReceivedRows:
-        tables = self._settings.plan.tables
+    def _received_rows(
+        self, answer: Answer, base: int, rows: WantedRows, version: int, early: ReceivedRows | None = None
+    ) -> ReceivedRows:
+        tables, exchange = self._settings.plan.tables, self.transport.exchange
         form = RowFormat(tables, row_codec(self._wire.down), tuple(keys.size for keys in rows))
-        data = self.transport.exchange.rows(answer, base, form.answer_nbytes)
-        return ReceivedRows(rows, form.decode_answer(data), version)
+        if early is None:
+            data = exchange.rows(answer, base, form.answer_nbytes, form.answer_nbytes)
+            return ReceivedRows(rows, form.decode_answer(data), version)
+        data = exchange.rows(answer, base, 8, most_changes(form))
+        try:
+            return ReceivedRows(rows, take_changes(form, data, early.rows), version)
+        except ValueError as error:
+            raise SessionError(f"rows that have changed do not fit: {error}") from error
 
     def _received(
-        self, answer: Answer, ticket: int, version: int, narrow: bool, rows: WantedRows = ()
+        self,
+        answer: Answer,
+        ticket: int,
+        version: int,
+        narrow: bool,
+        rows: WantedRows = (),
+        early: ReceivedRows | None = None,
     ) -> Received:
         """Receive a version, and the rows behind it."""
         found = self._received_version(answer, ticket, version, narrow)
         if answer[0].row_bytes:
             base = 0 if answer[0].HasField("located") else answer[0].bytes
-            found.rows = self._received_rows(answer, base, rows, version)
+            found.rows = self._received_rows(answer, base, rows, version, early)
         return found
 
     def _received_version(self, answer: Answer, ticket: int, version: int, narrow: bool) -> Received:
@@ -309,8 +353,14 @@ class ShardClient:
         does not come, and then the session has to find out whether the commit counted. Otherwise raises as `push`.
         """
         values, member = self._checked(payload), self._member_with(ticket)
+        early = self._taken_early(member, ahead)
         try:
-            answer = self._send(member, ticket, values, after, commit, hello, rows=rows, ahead=ahead)
+            answer = self._send(
+                *(member, ticket, values, after, commit, hello),
+                rows=rows,
+                ahead=ahead,
+                since=since_of(early),
+            )
         except grpc.RpcError as error:
             if error.code() in MEANING:
                 raise translated(error, f"server {self.server} at {self.address}") from error
@@ -324,18 +374,18 @@ class ShardClient:
                 granted = granted or known
             if known is not None:
                 events.append(known)
-        version = None if granted is None else self._version_along(answer, granted, narrow, ahead)
+        version = None if granted is None else self._version_along(answer, granted, narrow, ahead, early)
         return StepResult(events, now, None if granted is None else granted.ticket, version)
 
     def _version_along(
-        self, answer: Answer, granted: Grant, narrow: bool, ahead: WantedRows
+        self, answer: Answer, granted: Grant, narrow: bool, ahead: WantedRows, early: ReceivedRows | None
     ) -> Received | None:
         """The version that came with the answer; None when it did not come whole, and has to be pulled."""
         reply, chunk = answer
         if chunk is None and not reply.HasField("located"):
             return None
         try:
-            return self._received(answer, granted.ticket, granted.version, narrow, ahead)
+            return self._received(answer, granted.ticket, granted.version, narrow, ahead, early)
         except (grpc.RpcError, SessionError) as error:
             log.info(
                 "the version that came with the grant was cut off: %s", error, extra=event("version_cut_off")
@@ -354,6 +404,7 @@ class ShardClient:
         raw: bool = False,
         rows: Rows = (),
         ahead: WantedRows = (),
+        since: int = 0,
     ) -> Answer:
         """Push in a shared slot if one is free, else in chunks, and return the answer's beginning."""
         attachment, exchange = self._current_transport().agree(member, after), self.transport.exchange
@@ -361,7 +412,7 @@ class ShardClient:
             request = member.push(ticket, after)
         else:
             request = member.step(ticket, after, commit, hello, self._base)
-        header, behind = request.push, self._behind(request.push, rows, ahead)
+        header, behind = request.push, self._behind(request.push, rows, ahead, since)
         request.in_place = attachment is not None
         slot = attachment.fill(values) if attachment is not None else 0
         request.slot = slot
@@ -387,13 +438,16 @@ class ShardClient:
         except NotFinite as error:
             raise PayloadRefused(f"payload of ticket {ticket}: {error}") from error
 
-    def _behind(self, header: shard_pb2.PushHeader, rows: Rows, ahead: WantedRows) -> Sequence[NDArray[Any]]:
+    def _behind(
+        self, header: shard_pb2.PushHeader, rows: Rows, ahead: WantedRows, since: int
+    ) -> Sequence[NDArray[Any]]:
         """Return what follows a payload, and announce it in its header."""
         tables = self._settings.plan.tables
         if not tables:
             return ()
         header.rows[:] = counts = counts_of(keys for keys, _ in rows)
         header.next_rows[:] = counts_of(ahead)
+        header.rows_since = since
         codec = row_codec(self._wire.up)
         return RowFormat(tables, codec, tuple(counts)).encode(rows, ahead)
 

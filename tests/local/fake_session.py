@@ -78,6 +78,11 @@ class FakeSession:
     def prefetch(self, grant: Grant, rows: KeysByName = NO_ROWS) -> None:
         assert self.held == grant.ticket, "the next ticket is asked for while this one is worked on"
 
+    prefetches = False
+
+    def look_ahead_by_keys(self, grant: Grant, keys: Callable[[], KeysByName]) -> None:
+        assert self.held == grant.ticket, "the next batch's rows are read while this ticket is worked on"
+
     def pull_flat(self, grant: Grant) -> list[Any]:
         return [np.array([1, 2], np.float32)]
 

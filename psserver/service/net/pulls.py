@@ -207,7 +207,8 @@ async def pulled(
     if behind is not None:
         _, keys = await behind.receive(stream.caller, chunk, chunks_of(stream))
         check_reader(shard, pull.ticket, pull.worker)
-        rows = await read_rows(host, shard, pull.worker, codec, keys, pull.ticket, pull.version)
+        asked = (keys, pull.ticket, pull.version, pull.rows_since)
+        rows = await read_rows(host, shard, pull.worker, codec, *asked)
     try:
         if not pull.rows_only:
             await send_version(await find_version(host, wanted, attachment, stream.caller), [], stream, rows)

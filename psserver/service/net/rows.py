@@ -15,12 +15,11 @@ from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
 from pswire.model.rows import Rows, WantedRows
-from pswire.model.tables import Floats
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
-from pswire.transport.codecs import Codec, Elementwise
+from pswire.transport.codecs import Array, Codec, Elementwise
 from pswire.transport.framed_socket import Parts
-from pswire.transport.rows import RowFormat, row_codec
+from pswire.transport.rows import RowFormat, encode_changes, most_changes, row_codec
 from pswire.v1 import shard_pb2
 
 NextChunk = Callable[[], Awaitable[frames.ChunkView]]
@@ -49,7 +48,11 @@ class RowsBehind:
     ) -> "RowsBehind | None":
         """Return what follows a push, or None. Raises Refused for numbers that fit no table."""
         if not (header.rows or header.next_rows):
+            if header.rows_since:
+                raise invalid("expected rows_since beside next_rows, got it alone")
             return None
+        if header.rows_since and not header.next_rows:
+            raise invalid("expected rows_since beside next_rows, got it with rows alone")
         return cls._checked(host, shard, header.worker, codec, header.rows, header.next_rows, base)
 
     @classmethod
@@ -57,6 +60,8 @@ class RowsBehind:
         cls, host: ShardHost, shard: Shard, pull: shard_pb2.PullRequest, codec: Codec
     ) -> "RowsBehind | None":
         """Return the keys that follow a pull, or None. Raises Refused for numbers that fit no table."""
+        if pull.rows_since and not (pull.rows and pull.ticket):
+            raise invalid("expected rows_since beside rows and a ticket, got it without")
         return cls._checked(host, shard, pull.worker, codec, (), pull.rows, 0)
 
     @classmethod
@@ -135,20 +140,19 @@ class RowsAhead:
     `version`: 0 unless they were read without a ticket.
     """
 
-    format: RowFormat
-    rows: list[Floats]
+    arrays: list[Array]
     version: int
     # Gives their memory back.
     end: Callable[[], None]
 
     @property
     def nbytes(self) -> int:
-        return self.format.answer_nbytes
+        return sum(array.nbytes for array in self.arrays)
 
     def messages(self, base: int) -> Iterator[Parts]:
         """Yield messages with the rows, behind a payload of `base` bytes."""
         at = base
-        for array in self.format.encode_answer(self.rows):
+        for array in self.arrays:
             for offset, data in frames.chunks(array):
                 yield tuple(frames.chunk_field(at + offset, data, reply=True))
             at += array.nbytes
@@ -162,41 +166,57 @@ async def read_rows(
     wanted: WantedRows,
     ticket: int,
     version: int,
+    since: int = 0,
 ) -> RowsAhead:
     """Read rows for `worker` at a version that the ticket holds, which ends its hold on them.
 
-    Without a ticket: at the newest version. Raises Refused: ABORTED if the version is gone, RESOURCE_EXHAUSTED
+    Without a ticket: at the newest version. `since`: 1 + the version of which the worker has these rows; it gets those
+    that may have changed. Raises Refused: ABORTED if the version is gone, RESOURCE_EXHAUSTED
     without memory, because a few keys can ask for rows a thousand times as large.
     """
     tables = tuple(table.spec for table in shard.tables.tables)
     format = RowFormat(tables, codec, tuple(keys.size for keys in wanted))
     # As they are read, and as they are sent.
-    nbytes, ledger = 2 * format.answer_nbytes, host.memory.ledger
+    nbytes, ledger = 2 * most_changes(format), host.memory.ledger
     refusal = ledger.take(worker, READ_KIND, nbytes, host.memory.share)
     if refusal is not None:
         raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for rows: {refusal}; {MORE_ROOM}")
     given = partial(ledger.give, worker, READ_KIND, nbytes)
     try:
-        return RowsAhead(format, *await _read(host, shard, format, wanted, ticket, version), given)
+        return RowsAhead(*await _read(host, shard, format, wanted, ticket, version, since), given)
     except BaseException:
         given()
         raise
 
 
 async def _read(
-    host: ShardHost, shard: Shard, format: RowFormat, wanted: WantedRows, ticket: int, version: int
-) -> tuple[list[Floats], int]:
-    """Return rows, and their version if it was not asked for."""
+    host: ShardHost,
+    shard: Shard,
+    format: RowFormat,
+    wanted: WantedRows,
+    ticket: int,
+    version: int,
+    since: int,
+) -> tuple[list[Array], int]:
+    """Return rows as they travel, and their version if it was not asked for."""
     at = version if ticket else max(shard.version, 0)
     hold = ticket or -next(_LOOKUPS)
     if not ticket:
         shard.tables.pin(hold, at)
     try:
-        rows = await host.heavy.run(format.answer_nbytes, lambda: shard.read_rows(wanted, at))
+        read = partial(_encoded, shard, format, wanted, at, since)
+        arrays = await host.heavy.run(format.answer_nbytes, read)
     except ValueError as error:
         raise Refused(
             grpc.StatusCode.ABORTED, f"rows of version {at} are gone ({error}): ask for a new grant"
         ) from error
     finally:
         shard.tables.unpin(hold)
-    return rows, 0 if ticket else at
+    return arrays, 0 if ticket else at
+
+
+def _encoded(shard: Shard, format: RowFormat, wanted: WantedRows, version: int, since: int) -> list[Array]:
+    """Read rows, in any thread. Raises ValueError if the version is gone."""
+    if not since:
+        return format.encode_answer(shard.read_rows(wanted, version))
+    return encode_changes(format, *shard.read_rows_since(wanted, version, since - 1))

@@ -22,6 +22,7 @@ from psserver.optimizers import NUMPY, Backend, Loop, Optimizer, RowPass
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard import arithmetic
 from psserver.shard.tables.census import SAMPLED
+from psserver.shard.tables.since import Chosen, read_since
 from psserver.shard.tables.store import RowStore
 from psserver.shard.tables.table import Table, TableState, read
 from psserver.shard.tables.updates import Advance, Contributions, Update, compute
@@ -154,6 +155,20 @@ class Tables:
             rows if rows is not _NO_ROWS else np.zeros((0, table.spec.dim), np.float32)
             for rows, table in zip(found, self.tables, strict=bool(keys))
         ]
+
+    def read_since(self, keys: WantedRows, version: int, since: int) -> tuple[list[Chosen], list[Floats]]:
+        """As `read`, but only rows that may differ from those of version `since`; and which these are."""
+        chosen: list[Chosen] = [np.zeros(0, bool)] * len(self.tables)
+        found: list[Floats] = [np.zeros((0, table.spec.dim), np.float32) for table in self.tables]
+        for table in self.tables:
+            table.check_readable(version)
+        for family in self._families:
+            asked = [t for t in family if keys[t].size]
+            if asked:
+                several = [self.tables[t] for t in asked], [keys[t] for t in asked]
+                for t, own, rows in zip(asked, *read_since(*several, version, since), strict=True):
+                    chosen[t], found[t] = own, rows
+        return chosen, found
 
     # Updates
 

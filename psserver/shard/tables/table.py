@@ -70,8 +70,8 @@ class Table:
             rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity)
         )
         self.census = Census()
-        # How often rows have gone.
-        self.evictions = 0
+        # How often rows have gone, and the last version at which some did, as far as is known.
+        self.evictions, self.gone_at = 0, version
         # Versions at which rows went, and their keys; None until changes are asked for.
         self._graves: deque[tuple[int, Keys]] | None = None
         self._grave_bytes = 0
@@ -211,7 +211,8 @@ class Table:
         going = evicted(self.spec, keys, self.store.values(slots), ages[:, 0], version)
         if not going.any():
             return
-        self.evictions += 1
+        # Before the slots are given away, for readers in other threads.
+        self.evictions, self.gone_at = self.evictions + 1, version
         self.census.gone(keys[going], ages[going, 1])
         if self._graves is not None:
             self._graves.append((version, keys[going]))
@@ -271,7 +272,7 @@ class Table:
         slots = self.store.restore(state.values, state.slots, ages)
         self._index.insert(state.keys, slots)
         self.census.took_up(state.keys, state.count)
-        self.version = self.oldest = version
+        self.version = self.oldest = self.gone_at = version
         self._undo, self.undo_bytes = (), 0
         self._measure()
 
@@ -327,8 +328,15 @@ def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> list[Fl
     """
     for table in tables:
         table.check_readable(version)
+    slots, ends = tables[0].store.finder.find(tables, keys)
+    return read_slots(tables, keys, slots, ends, version)
+
+
+def read_slots(
+    tables: Sequence[Table], keys: Sequence[Keys], slots: Slots, ends: Sequence[int], version: int
+) -> list[Floats]:
+    """As `read`, where the slots of all keys are known; `ends`: those of each table's."""
     store = tables[0].store
-    slots, ends = store.finder.find(tables, keys)
     whole = fresh(tables, keys, slots, store.values(slots))
     rows = [whole[end - each.size : end] for each, end in zip(keys, ends, strict=True)]
     for table, each, own in zip(tables, keys, rows, strict=True):
