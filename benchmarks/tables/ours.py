@@ -83,10 +83,14 @@ class Worker:
             weights = session.plan.gather(session.pull_flat(grant))
             pulled = session.pull_rows(grant, looked.keys)
             rows = joined([pulled[name] for name in self._names]).reshape(-1, load.DIM)
+            # As in jobs, the next batch is looked up while this one computes.
+            following = self._looked_up() if number + 1 < steps else None
+            if self._ahead and following is not None:
+                keys = following.keys
+                session.look_ahead_by_keys(grant, lambda keys=keys: keys)
             loss, gradients, of_embedded = self._call(
                 *(tf.constant(each) for each in weights), tensor_of(rows), *looked.given
             )
-            following = self._looked_up() if number + 1 < steps else None
             flats = session.plan.scatter([array_of(each) for each in gradients])
             # The bits of TensorFlow's own sum, in a fraction of its time.
             whole = sums(looked.inverse.reshape(-1), array_of(of_embedded).reshape(-1, load.DIM), len(rows))
