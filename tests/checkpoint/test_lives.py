@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,9 @@ from tests.checkpoint.fake_disk import FAULTS
 from tests.checkpoint.lives import Life, check, live
 from tests.repetitions import repetitions
 from tests.replay.simulated import document
+
+# A soak's hundreds of lives take a busy machine longer than a test usually may.
+pytestmark = pytest.mark.timeout(repetitions(300, soak=3600))
 
 WORKERS = 3
 # They ask for more workers.
