@@ -91,20 +91,19 @@ class RowLayout:
                     f"table {name!r}: expected float32 of shape {expected}, one row for each key, got "
                     f"{values.dtype} of shape {values.shape}"
                 )
-        found: list[Rows] = []
-        for server, own in enumerate(keys):
-            if not any(each.size for each in own):
-                found.append(())
-                continue
-            several = []
-            for table, part in zip(self._tables, own, strict=True):
-                if table.name in rows:
-                    each, values = rows[table.name]
-                    several.append((part, values[split(each, self._servers)[server]]))
-                else:
-                    several.append((part, np.zeros((0, table.dim), np.float32)))
-            found.append(several)
-        return found
+        divided = []
+        for table in self._tables:
+            if table.name in rows:
+                each, values = rows[table.name]
+                divided.append([values[part] for part in split(each, self._servers)])
+            else:
+                divided.append([np.zeros((0, table.dim), np.float32)] * self._servers)
+        return [
+            [(part, values[server]) for part, values in zip(own, divided, strict=True)]
+            if any(each.size for each in own)
+            else ()
+            for server, own in enumerate(keys)
+        ]
 
     def joined(self, keys: KeysByName, received: Sequence[ReceivedRows]) -> dict[str, Floats]:
         """Return the rows of `keys` in their order, from what each server has returned for `wanted(keys)`."""

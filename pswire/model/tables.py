@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -294,9 +295,15 @@ def split(keys: Keys, servers: int) -> tuple[slice, ...]:
     """Return each server's slice of sorted keys."""
     if servers == 1:
         return (slice(0, keys.size),)
+    at = np.searchsorted(keys, _least_keys(servers)).tolist()
+    return tuple(slice(start, stop) for start, stop in zip(at, [*at[1:], keys.size], strict=True))
+
+
+@cache
+def _least_keys(servers: int) -> Keys:
+    """Return the key from which on each server has keys. A step asks for each table."""
     starts = [bucket_range(server, servers)[0] for server in range(servers)]
-    at = np.searchsorted(keys, np.array(starts, np.uint64) << _SHIFT)
-    return tuple(slice(int(start), int(stop)) for start, stop in zip(at, [*at[1:], keys.size], strict=True))
+    return np.array(starts, np.uint64) << _SHIFT
 
 
 def check_keys(keys: Keys, start: int, stop: int) -> str | None:
