@@ -17,7 +17,7 @@ from psserver.replication.watch import Watch
 from psserver.service.errors import Refused
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
-from psserver.service.life.replicating import Gate
+from psserver.service.life.gate import Gate
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.disk import Promises, Remembered
@@ -253,7 +253,7 @@ def test_options_that_replicas_do_not_have_are_refused(tmp_path: Path, more: dic
 
 
 def test_a_model_with_tables_is_refused_before_anything_is_decided() -> None:
-    gate = Gate(mock.Mock())
+    gate = Gate(mock.Mock(), mock.Mock())
     gate.open(mock.Mock())
     with pytest.raises(Refused) as refused:
         asyncio.run(gate.join(pb.JoinRequest(tables="[{}]"), mock.Mock()))

@@ -7,17 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-import grpc
-
 from psserver.checkpoint.resumption import AUTO
 from psserver.replication import Disk, Replica, begin, first_config, majority, restart
-from psserver.service.errors import Refused
 from psserver.service.guard.authorization import Names
 from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import RunLog
 from psserver.service.life.coordinating import lock_folder, resume_point
+from psserver.service.life.gate import Gate
 from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.moves import Moves
 from psserver.service.life.results import Results
@@ -25,7 +23,6 @@ from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.life.successor import Succession
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.net.exchange import ExchangeRpc
-from psserver.service.net.registration import Call
 from psserver.service.replicas.copy import Copy
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.links import Links, Listener
@@ -123,7 +120,7 @@ class Replicating:
             found = resume_point(settings)
             mark = None if found is None else found.mark
             self._copy.begin(settings.terms, RunLog(out, mark, fence(out), settings.rescue), found)
-        self.rpc = Gate(self)
+        self.rpc = Gate(self.found, self._copy.stable)
 
     def _alive(self, sender: int, leads: bool) -> None:
         watch, now = self._shell.watch, time.monotonic()
@@ -133,10 +130,6 @@ class Replicating:
     def job(self) -> Job | None:
         """The job, if this server leads it."""
         return self._copy.job if self._copy.leads else None
-
-    async def stable(self) -> None:
-        """Wait until all copies hold what this server has taken so far."""
-        await self._copy.stable()
 
     async def run(self) -> ExitCode:
         """Run until the job is over, another server has taken this one's place, or a signal comes."""
@@ -357,66 +350,3 @@ class Replicating:
         if here < SERVERS and here == majority(SERVERS):
             return found, f"{epoch}; one more loss would stop the job"
         return found, epoch
-
-
-class Gate:
-    """The coordinator's methods on every server of a job with replicas: those of the one that leads, else refusals."""
-
-    def __init__(self, role: Replicating) -> None:
-        self._role = role
-        self._open: CoordinatorRpc | None = None
-
-    def open(self, rpc: CoordinatorRpc) -> None:
-        self._open = rpc
-
-    def close(self) -> None:
-        self._open = None
-
-    async def wait_for_log_readers(self) -> None:
-        """As of the server that leads, which this one is."""
-        await self._rpc.wait_for_log_readers()
-
-    @property
-    def _rpc(self) -> CoordinatorRpc:
-        if self._open is None:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, "this server does not lead the job: wait")
-        return self._open
-
-    async def session(self, call: Call) -> None:
-        await self._rpc.session(call)
-
-    def weigh_join(self, request: pb.JoinRequest, call: Call) -> None:
-        self._rpc.weigh_join(request, call)
-
-    async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinReply:
-        if request.tables:
-            raise Refused(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "a job with replicas has no sparse tables yet: expected a model without any, or servers without "
-                "--replicas",
-            )
-        return await self._rpc.join(request, call)
-
-    async def gather_epoch(self, request: pb.GatherEpochRequest, call: Call) -> pb.GatherEpochReply:
-        return await self._rpc.gather_epoch(request, call)
-
-    async def locate(self, request: pb.LocateRequest, call: Call) -> pb.LocateReply:
-        return await self._rpc.locate(request, call)
-
-    async def find_coordinator(
-        self, request: pb.FindCoordinatorRequest, call: Call
-    ) -> pb.FindCoordinatorReply:
-        return self._role.found()
-
-    async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
-        reply = await self._rpc.note(request, call)
-        await self._role.stable()
-        return reply
-
-    async def change_policy(self, request: pb.ChangePolicyRequest, call: Call) -> pb.ChangePolicyReply:
-        reply = await self._rpc.change_policy(request, call)
-        await self._role.stable()
-        return reply
-
-    async def status(self, request: pb.StatusRequest, call: Call) -> pb.StatusReply:
-        return await self._rpc.status(request, call)

@@ -1,0 +1,76 @@
+"""The coordinator's methods on a server of a job with replicas."""
+
+from collections.abc import Awaitable, Callable
+
+import grpc
+
+from psserver.service.errors import Refused
+from psserver.service.net.coordinator import CoordinatorRpc
+from psserver.service.net.registration import Call
+from pswire.v1 import coordinator_pb2 as pb
+
+
+class Gate:
+    """The methods of the coordinator if this server leads, else refusals. `found`: who leads, as far as it knows;
+    `stable`: waits until all copies hold what it has taken so far."""
+
+    def __init__(
+        self, found: Callable[[], pb.FindCoordinatorReply], stable: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._found, self._stable = found, stable
+        self._open: CoordinatorRpc | None = None
+
+    def open(self, rpc: CoordinatorRpc) -> None:
+        self._open = rpc
+
+    def close(self) -> None:
+        self._open = None
+
+    async def wait_for_log_readers(self) -> None:
+        """As of the server that leads, which this one is."""
+        await self._rpc.wait_for_log_readers()
+
+    @property
+    def _rpc(self) -> CoordinatorRpc:
+        if self._open is None:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "this server does not lead the job: wait")
+        return self._open
+
+    async def session(self, call: Call) -> None:
+        await self._rpc.session(call)
+
+    def weigh_join(self, request: pb.JoinRequest, call: Call) -> None:
+        self._rpc.weigh_join(request, call)
+
+    async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinReply:
+        if request.tables:
+            raise Refused(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "a job with replicas has no sparse tables yet: expected a model without any, or servers without "
+                "--replicas",
+            )
+        return await self._rpc.join(request, call)
+
+    async def gather_epoch(self, request: pb.GatherEpochRequest, call: Call) -> pb.GatherEpochReply:
+        return await self._rpc.gather_epoch(request, call)
+
+    async def locate(self, request: pb.LocateRequest, call: Call) -> pb.LocateReply:
+        return await self._rpc.locate(request, call)
+
+    async def find_coordinator(
+        self, request: pb.FindCoordinatorRequest, call: Call
+    ) -> pb.FindCoordinatorReply:
+        return self._found()
+
+    async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
+        reply = await self._rpc.note(request, call)
+        await self._stable()
+        return reply
+
+    async def change_policy(self, request: pb.ChangePolicyRequest, call: Call) -> pb.ChangePolicyReply:
+        reply = await self._rpc.change_policy(request, call)
+        await self._stable()
+        return reply
+
+    async def status(self, request: pb.StatusRequest, call: Call) -> pb.StatusReply:
+        return await self._rpc.status(request, call)
