@@ -5,30 +5,28 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field, SkipValidation
+from typing import Any
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
+from psserver.options import Options
 from psserver.policies import build as build_policy
 from psserver.policy_plan import adapt_of, plan_of
 from psserver.service.job.agreement import FROM_JOB
 from psserver.service.job.run_log import LogFlush, parse_flush
-from psserver.service.life.settings import ProcessSection, ServerSettings, new_job_name
+from psserver.service.life.settings import ServerSettings, new_job_name
 from psserver.service.store.host import HostOptions
 from pswire.addresses import Address, parse_hosts
 from pswire.command.options import read_options, typed_options
 from pswire.command.task import chosen_task_index, cluster_from_tf_config
 from pswire.config.experiment import Experiment, load_experiment
-from pswire.config.flags import SERVER, Flag
 from pswire.config.run_sections import RECOVER
 from pswire.config.toml import overrides_of
 from pswire.config.units import Every, parse_every, parse_size
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
-from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
+from pswire.security.settings import SecurityError, credentials_for
 from pswire.security.tokens import TokenError
 
 MAX_THREADS = 4
@@ -40,54 +38,6 @@ class SettingsError(ValueError):
 
 class UntrustedError(ValueError):
     """A certificate that peers would reject. The text says why."""
-
-
-class Options(ProcessSection):
-    """The command line as given; None for an option that was not given."""
-
-    ps_hosts: str | None = None
-    task_index: int | None = None
-
-    bind: Annotated[str | None, Flag((SERVER,), metavar="ADDRESS")] = None
-    """interface to listen on; default: loopback only. Any other needs TLS (`--tls-ca`) or `--insecure`"""
-
-    metrics_port: Annotated[int | None, Field(ge=0, le=65535), Flag((SERVER,))] = None
-    """serve /metrics for Prometheus on this port of the `--bind` address; 0: a free port; default: no metrics"""
-
-    threads: Annotated[int | None, Field(ge=1), Flag((SERVER,))] = None
-    """threads that an update of this server may use; default: one per core available to the process, at most 4"""
-
-    memory_limit: Annotated[str | None, Flag((SERVER,), metavar="SIZE")] = None
-    """memory that the model and its workers may use on this server, e.g. 1GiB; a model that cannot fit is refused;
-    default: four fifths of the memory of the machine or its container"""
-
-    out: Annotated[Path | None, Flag((SERVER,))] = None
-    """run folder for the decision log, metrics, summary and weights (task 0); must not hold an earlier run; default: a
-    new folder runs/TIME-JOB in the current directory"""
-
-    resume: Annotated[str | None, Flag((SERVER,), metavar="auto|latest|NAME")] = None
-    """continue the run in `--out` from this checkpoint (task 0), also with another number of servers. auto: from the
-    latest, or begin if there is none, so that a killed server can be restarted with the same command"""
-
-    log_flush: Annotated[str, Flag((SERVER,), metavar="SECONDS|wake-up|disk")] = "0.2"
-    """when the decision log is written (task 0). SECONDS: this often; a killed process loses the decisions of the last
-    SECONDS, which workers may know. wake-up: before workers learn of a decision, in one write for all decisions of a
-    moment; a killed process loses nothing that a worker knows, but a loss of power loses what the system had not
-    written
-    yet. disk: on the disk (fsync) before workers learn of a decision; then not even a loss of power loses it"""
-
-    no_out: Annotated[bool, Flag((SERVER,))] = False
-    """keep no log and no trained model"""
-
-    config: Path | None = None
-    overrides: Sequence[str] = ()
-    # Experiment key -> the option that set it.
-    typed: Mapping[str, str] = Field(default_factory=dict)
-    # From PS_JOB_SECRET, never from an option, which every user of the machine could read.
-    job_secret: str = Field(default="", repr=False)
-    security: SecurityOptions = SecurityOptions()
-    # May contain PS_TLS_CA, PS_TOKEN and the like.
-    environment: Annotated[Mapping[str, str], SkipValidation] = Field(default_factory=dict, repr=False)
 
 
 def chosen_options(given: Mapping[str, Any], overrides: Sequence[str], task_index: str | None) -> Options:

@@ -29,7 +29,7 @@ STAMPS = {
 CERTIFICATES = "certificates count by the wall clock"
 CHANGED = "equal or not, beside the size: no time is computed from it"
 ALLOWED = {
-    ("psserver/cli.py", "time.strftime"): "the name of a new run folder",
+    ("psserver/serving.py", "time.strftime"): "the name of a new run folder",
     ("psserver/service/life/listeners.py", "time.gmtime"): "a certificate's end, for people",
     ("psserver/service/life/listeners.py", "time.strftime"): "a certificate's end, for people",
     ("psserver/service/life/listeners.py", "time.time"): CERTIFICATES,

@@ -5,6 +5,7 @@ import logging
 import signal
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -16,10 +17,9 @@ from psserver.service.life.coordinating import Coordinating, lock_folder
 from psserver.service.life.following import Following
 from psserver.service.life.job_loop import Continuation, end_tasks
 from psserver.service.life.listeners import Listeners, Reminders, name_warning
-from psserver.service.life.replicating import Replicating
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.exchange import ExchangeRpc
-from psserver.service.net.follow import FollowNobody
+from psserver.service.net.follow import FollowNobody, NoReplicas
 from psserver.service.net.loop import Owner
 from psserver.service.net.pulls import PullRpc
 from psserver.service.net.pushes import PushRpc
@@ -31,19 +31,33 @@ from psserver.service.net.services import (
     add_services,
     methods,
 )
-from psserver.service.replicas.links import Links, NoReplicas
-from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 
+if TYPE_CHECKING:
+    from psserver.service.life.replicating import Replicating
+    from psserver.service.replicas.links import Links
+
 log = logging.getLogger("ps-server")
 
 
 class ResourcesError(OSError):
     """The system gives no thread or descriptor to begin with."""
+
+
+def _host(settings: ServerSettings, owner: Owner) -> ShardHost:
+    """Make the host of this server's part. With replicas the model has one part, on each server that has a copy.
+
+    Other jobs do not load what these need.
+    """
+    if settings.replicas == 1:
+        return ShardHost(settings.task_index, settings.host, owner)
+    from psserver.service.replicas.payloads import ReplicatedHost
+
+    return ReplicatedHost(0, settings.host, owner)
 
 
 class Server:
@@ -63,12 +77,7 @@ class Server:
         self.continuation = Continuation(settings.hosts, settings.moved, settings.recover)
         self._announce = announce
         self.owner = Owner()
-        # With replicas the model has one part, on each server that has a copy.
-        self.host = (
-            ReplicatedHost(0, settings.host, self.owner)
-            if settings.replicas > 1
-            else ShardHost(settings.task_index, settings.host, self.owner)
-        )
+        self.host = _host(settings, self.owner)
         if settings.out is not None:
             self.host.saver.store = Store(settings.out / CHECKPOINTS)
         self.watch = self.host.watch
@@ -160,9 +169,13 @@ class Server:
             if self.listeners.metrics is not None:
                 self.listeners.metrics.close()
 
-    def _take_role(self) -> Coordinating | Following | Replicating:
+    def _take_role(self) -> "Coordinating | Following | Replicating":
         settings, host, continuation = self.settings, self.host, self.continuation
-        if isinstance(host, ReplicatedHost):
+        if settings.replicas > 1:
+            from psserver.service.life.replicating import Replicating
+            from psserver.service.replicas.payloads import ReplicatedHost
+
+            assert isinstance(host, ReplicatedHost)
             self._replicating = Replicating(settings, host, continuation, self._announce, self._exchange)
             return self._replicating
         if settings.task_index:

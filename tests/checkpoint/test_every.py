@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from psserver.settings import Options, SettingsError, resolve
+from psserver.options import Options
+from psserver.settings import SettingsError, resolve
 from pswire.config.experiment import ExperimentError, parse_experiment
 from pswire.config.units import Every, EveryError, parse_every
 from tests.sentences import Recorder

@@ -10,7 +10,7 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.checkpoint import CheckpointError, Store
 from psserver.checkpoint.rewind import LogIndex
-from psserver.settings import Options
+from psserver.options import Options
 from tests.service.peer import Peer
 from tests.service.serving import Served, serving, wait_until
 

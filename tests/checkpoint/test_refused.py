@@ -9,9 +9,10 @@ from click.testing import CliRunner
 
 from psserver.checkpoint import CheckpointError, Store
 from psserver.cli import main
+from psserver.options import Options
 from psserver.service.server import Server
 from psserver.service.store.resume_point import succeeded
-from psserver.settings import Options, resolve
+from psserver.settings import resolve
 from pswire.exits import ExitCode
 from tests.checkpoint.test_copying import ADAM, saved, start, step
 from tests.sentences import Recorder

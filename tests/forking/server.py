@@ -29,7 +29,14 @@ from typing import NoReturn
 LARGEST = 256 * 1024
 
 # What servers and workers without TensorFlow import, and what the other commands and a user's scripts do.
-LIGHT = ("psserver.cli", "psserver.service.server", "psworker.loop", "tests.probes")
+LIGHT = (
+    "psserver.serving",
+    "psserver.cli",
+    "psserver.service.life.replicating",
+    "psserver.service.server",
+    "psworker.loop",
+    "tests.probes",
+)
 FULL = (
     *LIGHT,
     *("psworker.keras", "psworker.tensorflow", "psworker.cli", "psworker.script", "keras", "tensorflow"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
-from psserver.settings import Options
+from psserver.options import Options
 from tests.service.serving import PATIENCE, Served
 
 Found = TypeVar("Found")

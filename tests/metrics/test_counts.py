@@ -115,7 +115,8 @@ def test_reasons_are_a_closed_set() -> None:
 
 
 def options(**given: Any) -> Any:
-    from psserver.settings import Options, resolve
+    from psserver.options import Options
+    from psserver.settings import resolve
 
     return resolve(Options(ps_hosts="127.0.0.1:7070", **given), None)
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pslab.commands.run import run
 from psserver.cli import main as server
-from psserver.settings import Options
+from psserver.options import Options
 from pswire.command.options import key_options, section_options
 from pswire.config.experiment import Experiment, parse_experiment
 from pswire.config.flags import CONNECTING, LISTENING, RUN, SERVER, WORKER, Flag, meanings_of

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from psserver import cli
+from psserver.options import Options
 from psserver.service.life.listeners import MINUTE, Reminders
-from psserver.settings import Options, SettingsError, resolve
+from psserver.settings import SettingsError, resolve
 from pswire.exits import ExitCode
 from pswire.security.credentials import NO_TLS
 from pswire.security.names import Role

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 import psworker
 from pslab.cli import cli
 from pslab.commands.failure import Failure
+from psserver.options import Options
 from psserver.service.job import follower
-from psserver.settings import Options
 from pswire.addresses import Address, parse_address
 from pswire.exits import ExitCode
 from pswire.security.credentials import NO_TLS, Credentials, LiveIdentity

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psserver.settings import Options
+from psserver.options import Options
 from pswire.addresses import parse_address
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions

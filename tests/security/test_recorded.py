@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.settings import Options
+from psserver.options import Options
 from pswire.model.plan import VariableSpec
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions

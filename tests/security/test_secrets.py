@@ -15,7 +15,8 @@ from click.testing import CliRunner
 import psworker.cli
 from pslab.cli import cli as lab
 from psserver import cli as server
-from psserver.settings import Options, resolve
+from psserver.options import Options
+from psserver.settings import resolve
 from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.names import Role
 from pswire.security.tokens import parse_tokens

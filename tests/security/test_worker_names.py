@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import psworker
+from psserver.options import Options
 from psserver.service.errors import Refused
 from psserver.service.guard.authorization import Names, Peer
-from psserver.settings import Options, resolve
+from psserver.settings import resolve
 from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions

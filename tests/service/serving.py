@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import psworker
+from psserver.options import Options
 from psserver.service.server import Server
-from psserver.settings import Options, resolve
+from psserver.settings import resolve
 from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec
 from pswire.security.credentials import NO_TLS, Credentials

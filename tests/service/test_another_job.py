@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.settings import Options
+from psserver.options import Options
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.errors import Refused

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.settings import Options, SettingsError, resolve
+from psserver.options import Options
+from psserver.settings import SettingsError, resolve
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from psworker import Refused

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import psworker
+from psserver.options import Options
 from psserver.replication import begin, first_config
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
@@ -21,7 +22,6 @@ from psserver.service.replicas.learning import Arrival
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError, Whole
 from psserver.service.replicas.wire import PIECE
-from psserver.settings import Options
 from pswire import protocol
 from pswire.v1 import shard_pb2
 from tests.service.serving import VARIABLES, Cluster, Served, granted, serving, wait_until

@@ -10,6 +10,7 @@ import pytest
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused
 from psserver.coordinator.outputs import Record
 from psserver.coordinator.work.units import WorkTerms
+from psserver.options import Options
 from psserver.policies import PolicyError, build
 from psserver.replication import Config, Disk, Member, begin, first_config
 from psserver.replication import messages as m
@@ -25,7 +26,7 @@ from psserver.service.replicas.inputs import NotedCoordinator
 from psserver.service.replicas.links import Links
 from psserver.service.replicas.log import FollowersLog, fence
 from psserver.service.replicas.shell import Machine, Shell
-from psserver.settings import Options, SettingsError, resolve
+from psserver.settings import SettingsError, resolve
 from pswire import protocol
 from pswire.addresses import parse_address
 from pswire.config.experiment import ExperimentError, load_experiment

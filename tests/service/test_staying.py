@@ -16,9 +16,10 @@ import pytest
 import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
+from psserver.options import Options
 from psserver.service.life.servers import Servers
 from psserver.service.life.successor import numbered
-from psserver.settings import Options, resolve
+from psserver.settings import resolve
 from psserver.weights_file import load
 from pswire.addresses import parse_address
 from pswire.exits import ExitCode

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import psworker
+from psserver.options import Options
 from psserver.policies import PolicyError
-from psserver.settings import Options, resolve
+from psserver.settings import resolve
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 

@@ -9,7 +9,8 @@ import pytest
 from pslab.simulator import build as build_cluster
 from pslab.simulator.store import ShardStore
 from psserver.optimizers import OptimizerError, build
-from psserver.settings import Options, resolve
+from psserver.options import Options
+from psserver.settings import resolve
 from psserver.shard import (
     Admit,
     Apply,

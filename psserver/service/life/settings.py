@@ -4,40 +4,16 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
+from psserver.options import ProcessSection
 from psserver.policies import Policy
 from psserver.service.job.run_log import LogFlush
 from psserver.service.store.host import HostOptions
 from pswire.addresses import Address
-from pswire.config.flags import SERVER, Flag
-from pswire.config.sections import Section
 from pswire.security.credentials import NO_TLS, Credentials
-
-
-class ProcessSection(Section):
-    """Options of one server process beside the experiment, used as they stand."""
-
-    data_port: Annotated[int, Field(ge=0, le=65535), Flag((SERVER,))] = 0
-    """TCP port for payloads, beside gRPC; workers that cannot reach it send them over gRPC; 0: a free one"""
-
-    arena_versions: Annotated[int, Field(ge=2), Flag((SERVER,))] = 3
-    """copies of the model that this server may hold. With 2 an update waits until granted versions are read, and
-    workers of this machine copy them rather than read them in place"""
-
-    staging_limit: Annotated[int, Field(ge=1), Flag((SERVER,))] = 4
-    """gradients held out of order under a barrier"""
-
-    wait_warning: Annotated[float, Flag((SERVER,))] = 10.0
-    """log why a worker waits, after this many seconds"""
-
-    stay: Annotated[bool, Flag((SERVER,))] = False
-    """do not exit when a job ends (task 0): a worker that joins then begins the next one, in a folder of its own,
-    OUT/job-2. With `--checkpoint-every` a worker of the same model goes on in the same folder, with more epochs"""
 
 
 @dataclass(frozen=True, slots=True)

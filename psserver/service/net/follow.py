@@ -287,3 +287,16 @@ def _exit_code(number: int) -> ExitCode:
         return ExitCode(number)
     except ValueError as error:
         raise invalid(f"shutdown: expected a documented exit code, got {number}") from error
+
+
+class NoReplicas:
+    """The method Replicate of a server without replicas."""
+
+    async def replicate(self, call: Call) -> None:
+        """Refuse the call."""
+        data = await call.receive()
+        if data is not None:
+            bounded(parsed(shard_pb2.ReplicateRequest, data))
+        raise precondition(
+            "this server was started without --replicas: expected all servers of a job with the same options"
+        )

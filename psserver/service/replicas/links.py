@@ -301,19 +301,6 @@ class Links:
                 raise invalid(f"expected a piece, a message, an ending, a copy or a digest, got {other}")
 
 
-class NoReplicas:
-    """The method Replicate of a server without replicas."""
-
-    async def replicate(self, call: Call) -> None:
-        """Refuse the call."""
-        data = await call.receive()
-        if data is not None:
-            bounded(parsed(shard_pb2.ReplicateRequest, data))
-        raise precondition(
-            "this server was started without --replicas: expected all servers of a job with the same options"
-        )
-
-
 def _options(timeout: float) -> Options:
     """Each attempt is one of its own: no pause delays it that other channels to the address have earned."""
     return [*CHANNEL_OPTIONS(timeout), ("grpc.use_local_subchannel_pool", 1)]
