@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import nullcontext
@@ -50,7 +51,7 @@ ROOT = Path(__file__).parents[1]
 FORKED = {
     *("chaos", "cluster", "dashboard", "exchange", "export", "keras", "lessons", "replay", "shm"),
     *("docs/test_data_page.py", "worker_tf/test_determinism.py"),
-    *(f"security/test_{name}.py" for name in ("exit_codes", "secrets", "strangers", "training")),
+    *(f"security/test_{name}.py" for name in ("exit_codes", "replicas", "secrets", "strangers", "training")),
 }
 
 
@@ -193,6 +194,15 @@ def sentences(request: pytest.FixtureRequest, regenerate: bool) -> Iterator[Reco
     elif not recorder.differs:
         left = recorder.known[len(recorder.seen) :]
         assert not left, f"{NAME} has more than the test says: {left}"
+
+
+@pytest.fixture(autouse=True)
+def no_determinism_left_behind() -> Iterator[None]:
+    """A job that a test simulates makes TensorFlow deterministic for its process, which other tests share."""
+    yield
+    config = sys.modules.get("tensorflow.python.framework.config")
+    if config is not None:
+        config.disable_op_determinism()
 
 
 @pytest.fixture(autouse=True)

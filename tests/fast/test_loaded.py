@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from psserver.serving import resolved
 from psserver.fast import FastBackend
 from psserver.options import Options
 from psserver.service.net.loop import freeze_gc
+from psserver.serving import resolved
 from psserver.shard import arithmetic
 
 

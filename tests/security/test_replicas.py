@@ -13,12 +13,10 @@ from tests.cluster.test_replicas import (
     undisturbed,
     wait_for_the_gate,
 )
-from tests.forking import fixtures
 from tests.security.identities import Identities
 from tests.security.processes import ProtectedCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-forks = fixtures.forks
 
 
 def test_the_server_that_leads_is_killed(
