@@ -30,13 +30,14 @@ def start(
     batches: int = BATCHES,
     elements: int = 1000,
     timeout: float = 60.0,
+    more: tuple[str, ...] = (),
 ) -> None:
     """Two workers, which stand still before their step number `GATE` until there is the file `gate`, and before number
     `LATER` until there is `later`."""
     cluster.start_servers(
         3 if replicas == 2 else 1,
         timeout=timeout,
-        every=(*options(cluster, policy, *knobs), "--replicas", str(replicas)),
+        every=(*options(cluster, policy, *knobs), "--replicas", str(replicas), *more),
     )
     gates = (
         "--gate",

@@ -2,18 +2,33 @@
 
 import json
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
 
 import pytest
 
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from tests.cluster.cluster import PATIENCE, entries_of, wait_until
+from tests.cluster.cluster import PATIENCE, Cluster, entries_of, wait_until
 from tests.cluster.launched import servers
+from tests.cluster.test_replicas import (
+    GATE,
+    LATER,
+    MORE,
+    committed_once,
+    end,
+    open_gates,
+    options,
+    sha256,
+    start,
+    undisturbed,
+    wait_for_the_gate,
+    wait_state,
+)
 from tests.cluster.test_run_replicas import BATCHES, GATES, run, status, whole
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
+SAVING = "--checkpoint-every", "3v"
 COPIES = ("--quiet", "--replicas", "2", "--set", "cluster.servers=3", "--set", "run.checkpoint_every=3v")
 
 
@@ -21,6 +36,49 @@ def saved(out: Path) -> list[int]:
     """The versions of all complete checkpoints."""
     found = (json.loads(file.read_text()) for file in out.glob("checkpoints/*/manifest.json"))
     return sorted(each["manifest"]["version"] for each in found)
+
+
+def test_a_server_that_begins_anew_alone_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the others, who are not there: it writes nothing, and takes part if it is started as before."""
+    expected = undisturbed(tmp_path / "alone", 1000, MORE)
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    (tmp_path / "mistaken").mkdir()
+    with Cluster(tmp_path / "mistaken") as cluster:
+        start(cluster, "sync", batches=MORE, more=SAVING)
+        wait_for_the_gate(cluster, GATE)
+        promised = cluster.out / "replication" / "server-0.json"
+        before, log = promised.read_bytes(), cluster.out / "decisions.jsonl"
+        cluster.servers[0].kill()
+        wait_state(cluster, 1, 0, "lost")
+        lines = log.read_bytes()
+        where = (
+            "--ps-hosts",
+            cluster.hosts,
+            "--task-index",
+            "0",
+            "--worker-timeout",
+            "60.0",
+            "--replicas",
+            "2",
+        )
+        command = ("-m", "psserver", *where, *options(cluster, "sync"), *SAVING, "--json")
+        mistaken = cluster.launch("server-0-mistaken", *command, "--resume", "latest")
+        mistaken.wait_event("ready")
+        # It reaches them, and they refuse it.
+        open_gates(cluster, "gate")
+        wait_for_the_gate(cluster, LATER)
+        mistaken.send(SIGTERM)
+        assert mistaken.wait_exit() == 143
+        mistaken.close()
+        assert promised.read_bytes() == before and log.read_bytes().startswith(lines)
+        cluster.servers[0].close()
+        cluster.servers[0] = cluster.launch("server-0-again", *command)
+        wait_state(cluster, 1, 0, "in sync")
+        end(cluster)
+        assert sha256(cluster) == expected
+        committed_once(cluster, MORE)
 
 
 def test_both_copies_are_killed_at_once_and_the_run_is_resumed(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.inputs import NotedCoordinator
-from psserver.service.replicas.links import Links
+from psserver.service.replicas.links import Links, greeting_proof
 from psserver.service.replicas.log import FollowersLog, fence
 from psserver.service.replicas.shell import Machine, Shell
 from psserver.settings import SettingsError, resolve
@@ -82,6 +82,15 @@ def test_a_promise_is_read_again(tmp_path: Path) -> None:
     assert Promises(tmp_path, 0).read() is None
 
 
+def test_a_promise_without_a_generation_is_of_the_first_one(tmp_path: Path) -> None:
+    promises = Promises(tmp_path, 1)
+    promises.write(Remembered(0, 2, Disk(9, CONFIG)))
+    path = tmp_path / "replication" / "server-1.json"
+    text = path.read_text()
+    path.write_text(json.dumps({k: v for k, v in json.loads(text).items() if k != "generation"}))
+    assert promises.read() == Remembered(0, 2, Disk(9, CONFIG))
+
+
 def test_a_damaged_promise_is_no_promise(tmp_path: Path) -> None:
     promises = Promises(tmp_path, 0)
     promises.write(Remembered(0, 0, Disk(0, first_config((0, 1)))))
@@ -89,6 +98,11 @@ def test_a_damaged_promise_is_no_promise(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(LogError):
         promises.read()
+
+
+def test_a_greeting_proves_its_generation() -> None:
+    assert greeting_proof(b"secret", 0, 1, 0) != greeting_proof(b"secret", 0, 1, 1)
+    assert greeting_proof(b"", 0, 1, 1) == b""
 
 
 def _coordinator(kind: type[Coordinator]) -> Coordinator:
@@ -167,6 +181,19 @@ def test_a_new_primary_goes_on_where_the_file_of_its_predecessor_ends(tmp_path: 
     with pytest.raises(TakenOverError):
         before.write_summary({})
     assert _numbers(path) == list(range(6)) and not (tmp_path / "summary.json").exists()
+
+
+def test_what_a_former_primary_wrote_is_never_replaced(tmp_path: Path) -> None:
+    """An epoch of another generation has the same name, if its promises were removed."""
+    for number in range(3):
+        for path in (tmp_path / "decisions.jsonl", tmp_path / "metrics.jsonl"):
+            path.unlink(missing_ok=True)
+        before, after = RunLog(tmp_path, check=fence(tmp_path)), FollowersLog(None)
+        before.append(_note(0))
+        before.flush()
+        after.append(_note(0))
+        after.succeed(tmp_path, "epoch-4")
+        assert len(list(tmp_path.glob("decisions.before-epoch-4*.jsonl"))) == number + 1
 
 
 def test_a_log_with_a_gap_is_not_taken_over(tmp_path: Path) -> None:

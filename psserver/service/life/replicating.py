@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from psserver.checkpoint.resumption import AUTO
 from psserver.replication import Disk, Replica, begin, first_config, majority, restart
+from psserver.replication.messages import Item
 from psserver.service.guard.authorization import Names
 from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.job.job import Job
@@ -35,6 +37,7 @@ from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan
 from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
@@ -88,10 +91,10 @@ class Replicating:
         index, out = settings.task_index, settings.out
         listener = Listener(
             self._receive,
-            lambda item, body: self._shell.hold(item, body),
+            self._hold,
             self._broke,
             self._ends,
-            lambda sender, piece: self._copy.arrives(sender, piece),
+            self._arrives,
             lambda sender, digest: self._copy.comparing.theirs(sender, digest),
             self._alive,
         )
@@ -101,7 +104,12 @@ class Replicating:
         anew = former is None or remembered.generation > former.generation
         if anew and index == 0:
             self._lock = lock_folder(settings)
-        promises.write(remembered)
+        self._persist: Callable[[], None] = lambda: promises.write(remembered)
+        # What others do is not known before all have met in the new generation. Until then this server writes nothing
+        # and hears nobody, so that one which is started so by mistake harms neither the job nor itself.
+        self._waits = anew and settings.resume is not None
+        if not self._waits:
+            self._persist()
         self.links = Links(index, continuation.hosts, settings.job_secret, listener, remembered.generation)
         ledger = host.memory.ledger
         self._shell = shell = Shell(
@@ -115,12 +123,33 @@ class Replicating:
         self._copy = self._shell.machine = Copy(
             settings, host, self._shell, continuation.wake.set, self._planned, remembered.generation
         )
-        if replica.leads:
-            settings = replace(settings, terms=name_job(settings))
-            found = resume_point(settings)
-            mark = None if found is None else found.mark
-            self._copy.begin(settings.terms, RunLog(out, mark, fence(out), settings.rescue), found)
+        if replica.leads and not self._waits:
+            self._begin()
         self.rpc = Gate(self.found, self._copy.stable)
+
+    def _begin(self) -> None:
+        """Make the job, from the checkpoint that was asked for. Raises LogError, CheckpointError, RewindError."""
+        settings = replace(self._settings, terms=name_job(self._settings))
+        assert settings.out is not None
+        found = resume_point(settings)
+        mark = None if found is None else found.mark
+        self._copy.begin(
+            settings.terms, RunLog(settings.out, mark, fence(settings.out), settings.rescue), found
+        )
+
+    async def _meet(self) -> None:
+        """Wait for all servers of a new generation, and begin it. Raises as `_begin`."""
+        while self._waits and self._over() is None:
+            if self.links.met.issuperset(self.links.links):
+                self._waits = False
+                self._persist()
+                if self._shell.replica.leads:
+                    self._begin()
+                    assert self.job is not None
+                    self.job.open()
+            elif self.links.met:
+                self._heard = time.monotonic()
+            await asyncio.sleep(LOOK)
 
     def _alive(self, sender: int, leads: bool) -> None:
         watch, now = self._shell.watch, time.monotonic()
@@ -159,6 +188,7 @@ class Replicating:
     async def _follow(self) -> ExitCode | None:
         """Wait for the end, or until this server leads: then return None."""
         going, copy = self._continuation, self._copy
+        await self._meet()
         while not copy.leads:
             if going.signal is not None:
                 await self._wait_for_the_end()
@@ -271,13 +301,24 @@ class Replicating:
     # All of them
 
     def _receive(self, sender: int, message: Any) -> None:
+        if self._waits:
+            return
         self._heard = time.monotonic()
         self._shell.receive(sender, message)
         self._copy.look()
 
     def _broke(self, server: int) -> None:
-        self._shell.broke(server)
-        self._shell.tick()
+        if not self._waits:
+            self._shell.broke(server)
+            self._shell.tick()
+
+    def _hold(self, item: Item, body: bytes) -> None:
+        if not self._waits:
+            self._shell.hold(item, body)
+
+    def _arrives(self, sender: int, piece: shard_pb2.CopyPiece) -> None:
+        if not self._waits:
+            self._copy.arrives(sender, piece)
 
     def _ends(self, sender: int, code: ExitCode, reason: str) -> None:
         # One that was replaced, and does not know it, says nothing about the job.
@@ -288,8 +329,9 @@ class Replicating:
     async def _pass_time(self) -> None:
         warn_at = time.monotonic() + WARN_EVERY
         while True:
-            self._shell.tick()
-            self._copy.look()
+            if not self._waits:
+                self._shell.tick()
+                self._copy.look()
             missing = sorted(set(self.links.links) - self.links.met)
             if missing and not self._shell.formed and time.monotonic() >= warn_at:
                 warn_at = time.monotonic() + WARN_EVERY

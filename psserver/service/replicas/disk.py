@@ -37,13 +37,14 @@ class Promises:
             members = tuple(Member(*map(int, each)) for each in config["members"])
             made = Config(int(config["epoch"]), int(config["primary"]), members, int(config["base"]))
             disk = Disk(int(found["promised"]), made)
-            return Remembered(int(found["generation"]), int(found["incarnation"]), disk)
+            return Remembered(int(found.get("generation", 0)), int(found["incarnation"]), disk)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LogError(
                 f"{self._path} cannot be read ({error}): it holds what this server has promised the others, so it "
-                "takes no part without it; begin a new run, or start all servers with --resume latest"
+                "takes no part without it; end all servers, remove that folder, and start all of them with --resume "
+                "latest, or begin a new run"
             ) from error
 
     def write(self, remembered: Remembered) -> None:

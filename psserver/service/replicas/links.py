@@ -46,12 +46,14 @@ class Listener(NamedTuple):
     alive: Callable[[int, bool], None]
 
 
-def greeting_proof(secret: bytes, sender: int, receiver: int) -> bytes:
-    """Prove that server `sender` knows the job's secret. Empty without one."""
+def greeting_proof(secret: bytes, sender: int, receiver: int, generation: int = 0) -> bytes:
+    """Prove that server `sender` knows the job's secret, and is in that generation. Empty without one."""
     if not secret:
         return b""
     key = hashlib.blake2b(secret).digest()
-    return hashlib.blake2b(f"replicate/{sender}/{receiver}".encode(), key=key, digest_size=16).digest()
+    return hashlib.blake2b(
+        f"replicate/{sender}/{receiver}/{generation}".encode(), key=key, digest_size=16
+    ).digest()
 
 
 class Link:
@@ -196,7 +198,7 @@ class Links:
             return shard_pb2.Greeting(
                 task_index=self._server,
                 hosts=[str(each) for each in self.hosts],
-                proof=greeting_proof(self._secret, self._server, server),
+                proof=greeting_proof(self._secret, self._server, server, self._generation),
                 generation=self._generation,
             )
 
@@ -248,7 +250,7 @@ class Links:
         sender = greeting.task_index
         if not part.HasField("greeting") or sender not in self.links:
             raise invalid("expected the greeting of another server of this job first")
-        proof = greeting_proof(self._secret, sender, self._server)
+        proof = greeting_proof(self._secret, sender, self._server, greeting.generation)
         if not hmac.compare_digest(proof, greeting.proof):
             raise precondition(
                 f"server {self._server} talks to servers with its own job secret only: give all servers of the job "
@@ -263,7 +265,8 @@ class Links:
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE,
                 f"server {self._server} is in generation {self._generation} of the job, and server {sender} in "
-                f"{greeting.generation}: end all servers of the job, and start all of them with --resume latest",
+                f"{greeting.generation}: end all servers, remove the folder 'replication' of the run, and start all of "
+                "them with --resume latest",
             )
         for number, text in enumerate(greeting.hosts):
             address = parse_address(text)

@@ -6,6 +6,7 @@ A predecessor that wakes up writes to a file that has another name by then, whic
 import os
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,6 +99,10 @@ def _taken_over(
     `counts`: whether a follower keeps such lines too.
     """
     former = path.with_name(f"{path.stem}.before-{name}{path.suffix}")
+    # Another generation may have had an epoch of that name, if its promises were removed.
+    again = count(2)
+    while former.exists():
+        former = path.with_name(f"{path.stem}.before-{name}-{next(again)}{path.suffix}")
     try:
         os.rename(path, former)
         data = former.read_bytes()
