@@ -6,7 +6,7 @@ import click
 
 from pslab.commands.advise import advise
 from pslab.commands.certs import certs
-from pslab.commands.change import policy
+from pslab.commands.change import policy, promote
 from pslab.commands.chaos import chaos
 from pslab.commands.compare import compare
 from pslab.commands.dashboard import dashboard
@@ -26,7 +26,7 @@ from pswire.exits import ExitCode, exit_codes_text
 
 SECTIONS = {
     "Run experiments": (run, sweep_command, quickstart),
-    "Watch a running job": (status, watch, tables, dashboard, note, policy),
+    "Watch a running job": (status, watch, tables, dashboard, note, policy, promote),
     "Read a run folder": (report, compare, check, replay, checkpoints, export, trace, tensorboard),
     "Choose a policy and an optimizer": (advise, policies, optimizers, explain_command, verify_policy),
     "Set up and test clusters": (certs, manifest, chaos),

@@ -1,11 +1,11 @@
-"""``ps-lab policy``: change the policy of a running job."""
+"""Commands that change a running job: ``ps-lab policy`` and ``promote``."""
 
 import click
 
 from pslab.commands.failure import EPILOG, Failure, trust_option
-from pslab.commands.live import status_client
+from pslab.commands.live import observer_credentials, servers_of, status_client
 from pslab.launch.policy_change import ChangeError, change_policy, check_change
-from pslab.launch.status_client import StatusError
+from pslab.launch.status_client import ChangeRefused, StatusClient, StatusError
 from pswire.command.options import security_options
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
@@ -62,3 +62,43 @@ def policy(
         raise Failure(error, error.code) from error
     finally:
         client.close()
+
+
+@click.command(epilog=EPILOG)
+@click.argument("target", metavar="HOST:PORT|RUN")
+@click.option("--yes", is_flag=True, help="Do not ask whether the other server is dead.")
+@trust_option
+@security_options
+def promote(target: str, yes: bool, trust: bool, security: SecurityOptions) -> None:
+    """Have one of two servers go on alone.
+
+    A job with replicas on two servers waits when one of them is lost, because neither may decide alone: the other
+    one could be going on, where only the connection is broken. This command is your vote that it is dead. HOST:PORT is
+    the server that is left; RUN is the run's folder, whose servers are asked. A server that answers the other one, or
+    whose copy is not in sync, refuses.
+
+    Never promote both servers, one after the other: what the first one took alone is lost then. A server that comes
+    back later, with its command of before, gets a copy. Jobs on three servers and more need no such vote. Under TLS
+    this requires an admin's certificate or token.
+    """
+    hosts, folder = servers_of(target)
+    credentials = observer_credentials(security, folder, trusted=trust, role=Role.ADMIN)
+    if not yes:
+        click.confirm("Is the other server dead, and sure not to go on?", abort=True)
+    failure: StatusError | None = None
+    for address in hosts:
+        client = StatusClient(str(address), credentials=credentials)
+        try:
+            epoch = client.promote()
+            click.echo(
+                f"{address} goes on alone, in epoch {epoch}: start the other server again to have two copies"
+            )
+            return
+        except ChangeRefused as error:
+            raise Failure(error, error.code) from error
+        except StatusError as error:
+            failure = error
+        finally:
+            client.close()
+    assert failure is not None
+    raise Failure(failure, failure.code)

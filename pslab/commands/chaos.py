@@ -107,7 +107,7 @@ def chaos(
                 f"run.engine: expected local, got {loaded.run.engine}: chaos disturbs processes of this machine"
             )
         replicas = loaded.cluster.replicas > 1
-        _check_chosen(kinds, roles, replicas)
+        _check_chosen(kinds, roles, loaded.cluster.servers if replicas else 0)
         _check_new(out)
         if not loaded.run.checkpoint_every and not replicas:
             click.echo(
@@ -140,13 +140,17 @@ def _check_new(folder: Path) -> None:
         raise RunError(f"{folder}: expected a new or empty folder: choose another with --out")
 
 
-def _check_chosen(kinds: Sequence[Kind], roles: Sequence[Role], replicas: bool) -> None:
-    """Raise RunError for what such a job has not."""
-    if roles and not replicas:
+def _check_chosen(kinds: Sequence[Kind], roles: Sequence[Role], copied: int) -> None:
+    """Raise RunError for what such a job has not. `copied`: how many servers it has if these have replicas, else 0."""
+    if roles and not copied:
         raise RunError(
             f"--role {roles[0]}: expected a job with replicas (cluster.replicas = 2), got one without"
         )
-    if replicas and "cut" in kinds:
+    if "voter" in roles and copied == 2:
+        raise RunError(
+            "--role voter: expected three servers or more (cluster.servers), got two, which have copies"
+        )
+    if copied and "cut" in kinds:
         raise RunError(
             "--kind cut: expected kill or stop, because workers of a job with replicas connect to whichever server "
             "leads, past what could be cut"
@@ -166,7 +170,8 @@ def _campaign(
 ) -> Campaign | copies.CopiesCampaign:
     cluster = experiment.cluster
     if cluster.replicas > 1:
-        plan = copies.disturbances(seed, cluster.workers, every, kinds or copies.KINDS, roles or copies.ROLES)
+        there = roles or [each for each in copies.ROLES if each != "voter" or cluster.servers > 2]
+        plan = copies.disturbances(seed, cluster.workers, every, kinds or copies.KINDS, there)
         return copies.CopiesCampaign(plan, cluster.worker_timeout)
     servers = cluster.servers if experiment.run.checkpoint_every else 0
     return Campaign(disturbances(seed, servers, cluster.workers, every, kinds or KINDS))

@@ -18,7 +18,7 @@ from pslab.display.watch import History, watch_view
 from pslab.launch.security import options_for
 from pslab.launch.status_client import INTERVAL, StatusClient, StatusError
 from pslab.runs.folder import EXPERIMENT, RunError, address_of
-from pswire.addresses import AddressError, parse_hosts
+from pswire.addresses import Address, AddressError, parse_hosts
 from pswire.command.options import security_options
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.config.run_sections import SecuritySection
@@ -55,15 +55,21 @@ def status_client(
 ) -> StatusClient:
     """Return a client of the coordinator at address `target`, or of the running run in folder `target`. Raises
     Failure."""
+    hosts, folder = servers_of(target)
+    credentials = observer_credentials(options, folder, trusted=trusted, role=role)
+    return StatusClient(",".join(map(str, hosts)), credentials=credentials)
+
+
+def servers_of(target: str) -> tuple[list[Address], Path | None]:
+    """Return the addresses that `target` names, or that the running run in folder `target` has, and the folder. Raises
+    Failure."""
     folder = Path(target) if Path(target).is_dir() else None
     try:
-        hosts = target if folder is None else address_of(folder)
-        parse_hosts(hosts)
+        return list(parse_hosts(target if folder is None else address_of(folder))), folder
     except AddressError as error:
         raise Failure(f"{error} (and no run folder has that name)") from error
     except RunError as error:
         raise Failure(error) from error
-    return StatusClient(hosts, credentials=observer_credentials(options, folder, trusted=trusted, role=role))
 
 
 def _section_of(run: Path, trusted: bool) -> SecuritySection | None:

@@ -5,7 +5,8 @@
 - A worker fails: a warning; the others go on. Every worker fails: the job failed.
 - A script fails: the others go on, and the run ends with the script's exit code, whatever became of the job. A script
   may run on after the end of the job, and the run waits for it.
-- With replicas, the job succeeded when a server exits with 0; the loss of one server is a warning.
+- With replicas, the job succeeded when a server exits with 0. The loss of a server is a warning while a majority and
+  one of the two copies are left; of one of two servers too, for a person may promote the other one.
 - A process that is restarted (`pslab.launch.restarts`) counts as running.
 - A worker fails before it has joined and all others have joined: the job cannot start and fails.
 """
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pswire.exits import ExitCode
 
 _DAEMONS = ("ps-worker: ", "ps-server: ")
+# Servers that have a copy, of a job with replicas.
+COPIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +49,16 @@ class ExitTracker:
         self, servers: list[str], workers: list[str], *, scripts: bool = False, replicas: bool = False
     ) -> None:
         """Take the names of all processes, server 0 first. `scripts`: the workers are scripts of the user.
-        `replicas`: any server can end the job, and the loss of one is borne."""
+        `replicas`: any server can end the job; the first two have copies."""
         self._servers, self._workers, self._scripts = servers, workers, scripts
         self._replicas = replicas
+        self._borne = max(1, (len(servers) - 1) // 2) if replicas else 0
         self._exits: dict[str, int] = {}
 
     def exited(self, name: str, code: int) -> str | None:
         """Record an exit. Returns a warning if the run can go on without the process."""
         self._exits[name] = code
-        borne = name in self._workers or (self._replicas and len(self._failed_servers) == 1)
+        borne = name in self._workers or self._servers_left
         return f"{name} {end_text(code)}" if borne and code != 0 else None
 
     def remaining(self) -> str:
@@ -121,13 +125,20 @@ class ExitTracker:
                 return self._blame(failed[0], "the job succeeded, and a script did not", more)
             return Verdict(ExitCode.OK, "the job succeeded")
         failed = self._failed_servers
-        if len(failed) > self._replicas:
+        if not self._servers_left:
             culprit = self._cause(failed)
             return self._blame(culprit, "the job failed")
         if self.workers_over and len(self.failed_workers) == len(self._workers):
             culprit = next(name for name in self._exits if name in self._workers)
             return self._blame(culprit, "every worker failed", self._same_failure(culprit))
         return None
+
+    @property
+    def _servers_left(self) -> bool:
+        """Whether the job can go on without the servers that have failed."""
+        failed = self._failed_servers
+        copies_left = not self._replicas or any(name not in failed for name in self._servers[:COPIES])
+        return len(failed) <= self._borne and copies_left
 
     @property
     def _failed_servers(self) -> list[str]:

@@ -13,6 +13,7 @@ from pswire.addresses import AddressError, parse_address, parse_hosts
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.logs.lines import escaped
+from pswire.model.plan import MAX_VOTERS
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
 from pswire.transport.channels import CHANNEL_OPTIONS
@@ -42,13 +43,11 @@ class StatusUntrusted(StatusError):
 
 
 class ChangeRefused(StatusError):
-    """The job refused a change of its policy, for the reason in the text."""
+    """The job refused a change, for the reason in the text."""
 
     code = ExitCode.USAGE
 
 
-# Servers of a job with replicas that are asked at most.
-COPIES = 8
 _DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
@@ -77,7 +76,7 @@ class StatusClient:
         try:
             reply = printable(self._call("Status", request))
             if any(each.state == "leads" for each in reply.servers):
-                self._leader.add(parse_address(each.address) for each in reply.servers[:COPIES])
+                self._leader.add(parse_address(each.address) for each in reply.servers[:MAX_VOTERS])
             return reply
         except grpc.RpcError as error:
             raise self._explained(error) from error
@@ -129,10 +128,22 @@ class StatusClient:
         try:
             reply = self._stub.ChangePolicy(request, timeout=self._timeout)
         except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
-                raise ChangeRefused(escaped(str(error.details()), SENTENCE)) from error
-            raise self._explained(error) from error
+            raise self._refused(error) or self._explained(error) from error
         return escaped(reply.effect, SENTENCE)
+
+    def promote(self) -> int:
+        """Have this server, one of two, go on alone, because the other one is dead; return its epoch. Raises
+        StatusError; ChangeRefused."""
+        try:
+            return int(self._stub.Promote(pb.PromoteRequest(), timeout=self._timeout).epoch)
+        except grpc.RpcError as error:
+            raise self._refused(error) or self._explained(error) from error
+
+    @staticmethod
+    def _refused(error: grpc.RpcError) -> ChangeRefused | None:
+        if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+            return ChangeRefused(escaped(str(error.details()), SENTENCE))
+        return None
 
     def _explained(self, error: grpc.RpcError) -> StatusError:
         if error.code() in _DENIED:

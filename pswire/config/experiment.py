@@ -40,6 +40,7 @@ from pswire.config.sections import (
     keyed_by_number,
 )
 from pswire.config.toml import OverrideError, TooLong, apply_overrides, read_text, read_toml, toml_text
+from pswire.model.plan import MAX_VOTERS
 
 # The limit of an experiment file.
 MAX_CHARACTERS = 2**20
@@ -155,7 +156,12 @@ class Experiment(Section):
         if cluster.replicas == 1:
             return
         for said, key, expected, got in (
-            (cluster.servers != 3, "cluster.servers", "3: two hold copies, and one votes", cluster.servers),
+            (
+                not 2 <= cluster.servers <= MAX_VOTERS,
+                "cluster.servers",
+                f"2 to {MAX_VOTERS}, better 3: two hold copies, and the others vote",
+                cluster.servers,
+            ),
             (run.engine != "local", "run.engine", "local: the servers share a clock and a disk", run.engine),
             (cluster.metrics, "cluster.metrics", "false", "true"),
         ):

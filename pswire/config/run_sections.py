@@ -112,8 +112,8 @@ class ClusterSection(Section):
     loss ends the job; `auto`: 60 if checkpoints are taken"""
 
     replicas: Annotated[int, Field(ge=1, le=2), Flag((SERVER, RUN), metavar="1|2")] = 1
-    """2: server 0 and server 1 each hold the whole job, and server 2 votes, so that the job goes on without going back
-    when one of these three dies. On one machine only, without tables"""
+    """2: server 0 and server 1 each hold the whole job, and further servers vote: a job on three goes on without
+    going back when one of them dies; on two it waits. On one machine only, without tables"""
 
     nonfinite_limit: Annotated[int, Field(ge=1, le=2**31), Flag((SERVER,))] = 10
     """number of consecutive updates refused as not finite after which the job ends (exit code 8)"""

@@ -71,6 +71,9 @@ EVENTS: Final[dict[str, Event]] = {
         SERVER, ("servers",), "servers of a job with replicas were not here yet; nothing is decided before"
     ),
     "replica_leads": Event(SERVER, ("epoch", "members"), "this server leads; the members have copies"),
+    "replica_promoted": Event(
+        SERVER, ("epoch", "lost"), "a person had this server go on alone, because the other one is dead"
+    ),
     "replica_refused": Event(SERVER, ("server",), "another server of the job refuses this one's stream"),
     "replica_failed": Event(SERVER, (), "this copy cannot execute the log of the primary"),
     "copy_given": Event(

@@ -78,6 +78,8 @@ Flat = NDArray[np.float32]
 # Part of the fingerprint. Raise it whenever the same variables could be laid out differently.
 ALGORITHM: Final = 1
 MAX_SERVERS: Final = 4096
+#: Servers of a job with replicas at most: two hold copies, and the others vote.
+MAX_VOTERS: Final = 7
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ def test_the_plan_is_the_seeds_and_comes_to_all_roles() -> None:
         (("votes", "in sync", "leads"), True),
         (("lost", "leads", "votes"), False),
         (("learns", "leads", "votes"), False),
+        (("leads", "in sync"), True),
+        (("in sync", "votes", "leads", "votes", "votes"), True),
         (("leads", "in sync", "lost"), False),
         ((), False),
     ],

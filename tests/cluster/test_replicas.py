@@ -27,6 +27,7 @@ def start(
     policy: str,
     *knobs: str,
     replicas: int = 2,
+    servers: int = 3,
     batches: int = BATCHES,
     elements: int = 1000,
     timeout: float = 60.0,
@@ -35,7 +36,7 @@ def start(
     """Two workers, which stand still before their step number `GATE` until there is the file `gate`, and before number
     `LATER` until there is `later`."""
     cluster.start_servers(
-        3 if replicas == 2 else 1,
+        servers if replicas == 2 else 1,
         timeout=timeout,
         every=(*options(cluster, policy, *knobs), "--replicas", str(replicas), *more),
     )
@@ -56,6 +57,11 @@ def killed_and_started_again(cluster: Cluster, number: int, policy: str) -> None
     """Kill a server, and start it once the other one that has a copy knows."""
     cluster.servers[number].kill()
     wait_state(cluster, 1 - number, number, "lost")
+    start_again(cluster, number, policy)
+
+
+def start_again(cluster: Cluster, number: int, policy: str) -> None:
+    """Start a server that was killed, with its command of before."""
     where = ("--ps-hosts", cluster.hosts, "--task-index", str(number), "--worker-timeout", "60.0")
     command = ("-m", "psserver", *where, *options(cluster, policy), "--replicas", "2", "--json")
     cluster.servers[number].close()

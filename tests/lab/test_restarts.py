@@ -144,6 +144,27 @@ def test_with_replicas_a_server_comes_back_while_another_one_goes_on(
     assert asked.uninformed_servers() == [server for server in SERVERS if server not in dict(ended)]
 
 
+@pytest.mark.parametrize(
+    ("servers", "lost", "over"),
+    [
+        (2, (0,), False),
+        (2, (0, 1), True),
+        (3, (2,), False),
+        (3, (0, 2), True),
+        (5, (0, 4), False),
+        (5, (0, 1), True),
+        (5, (0, 3, 4), True),
+    ],
+)
+def test_with_replicas_a_run_goes_on_while_a_majority_and_a_copy_are_left(
+    servers: int, lost: tuple[int, ...], over: bool
+) -> None:
+    exits = ExitTracker([f"server-{n}" for n in range(servers)], ["worker-0"], replicas=True)
+    for number in lost:
+        exits.exited(f"server-{number}", KILLED)
+    assert (exits.verdict is not None) == over
+
+
 def test_nobody_comes_back_to_a_run_that_is_decided_or_has_no_restart_left() -> None:
     assert rules(tracker(("server-0", 3))).after_exit("worker-0", KILLED) == []
     assert rules(tracker(), restarts=0).after_exit("worker-0", KILLED) == []

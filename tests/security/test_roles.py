@@ -54,7 +54,7 @@ def test_callers_are_those_of_the_threat_model() -> None:
     assert found == {
         **dict.fromkeys(("Join", "Session", "GatherEpoch", "Push", "Exchange"), worker),
         **dict.fromkeys(("Follow", "Locate", "Replicate"), server),
-        **dict.fromkeys(("Note", "ChangePolicy"), {"admin"}),
+        **dict.fromkeys(("Note", "ChangePolicy", "Promote"), {"admin"}),
         "Pull": worker | server,
         "Status": {"observer", "admin", "server"},
         "FindCoordinator": {"observer", "admin", "server", "worker"},

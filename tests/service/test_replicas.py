@@ -237,7 +237,8 @@ def test_a_follower_without_the_jobs_beginning_takes_nobody_for_lost() -> None:
 @pytest.mark.parametrize(
     ("overrides", "key"),
     [
-        (["cluster.servers=2"], "cluster.servers"),
+        (["cluster.servers=1"], "cluster.servers"),
+        (["cluster.servers=8"], "cluster.servers"),
         (["cluster.metrics=true"], "cluster.metrics"),
     ],
 )

@@ -43,7 +43,7 @@ def test_reflection_lists_the_services(cluster: Cluster) -> None:
     [
         (
             "pswire.v1.Coordinator",
-            [*"Join Session Status GatherEpoch Note ChangePolicy Locate FindCoordinator".split()],
+            [*"Join Session Status GatherEpoch Note ChangePolicy Promote Locate FindCoordinator".split()],
         ),
         ("pswire.v1.Shard", ["Push", "Pull", "Exchange", "Follow", "Replicate"]),
     ],

@@ -7,17 +7,16 @@ import grpc
 from psserver.service.errors import Refused
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.net.registration import Call
+from psserver.service.replicas.overview import Overview
 from pswire.v1 import coordinator_pb2 as pb
 
 
 class Gate:
-    """The methods of the coordinator if this server leads, else refusals. `found`: who leads, as far as it knows;
-    `stable`: waits until all copies hold what it has taken so far."""
+    """The methods of the coordinator if this server leads, else refusals. `stable`: waits until all copies hold what it
+    has taken so far."""
 
-    def __init__(
-        self, found: Callable[[], pb.FindCoordinatorReply], stable: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._found, self._stable = found, stable
+    def __init__(self, overview: Overview, stable: Callable[[], Awaitable[None]]) -> None:
+        self._overview, self._stable = overview, stable
         self._open: CoordinatorRpc | None = None
 
     def open(self, rpc: CoordinatorRpc) -> None:
@@ -60,7 +59,10 @@ class Gate:
     async def find_coordinator(
         self, request: pb.FindCoordinatorRequest, call: Call
     ) -> pb.FindCoordinatorReply:
-        return self._found()
+        return self._overview.found()
+
+    async def promote(self, request: pb.PromoteRequest, call: Call) -> pb.PromoteReply:
+        return pb.PromoteReply(epoch=self._overview.promote())
 
     async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
         reply = await self._rpc.note(request, call)

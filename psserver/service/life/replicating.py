@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from psserver.checkpoint.resumption import AUTO
-from psserver.replication import Disk, Replica, begin, first_config, majority, restart
+from psserver.replication import Disk, Replica, begin, first_config, restart
 from psserver.replication.messages import Item
 from psserver.service.guard.authorization import Names
 from psserver.service.guard.ledger import MODEL, Held
@@ -29,6 +29,7 @@ from psserver.service.replicas.copy import Copy
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.links import Links, Listener
 from psserver.service.replicas.log import fence
+from psserver.service.replicas.overview import HOLDERS, Overview
 from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.replicas.same import OtherSettingsError
 from psserver.service.replicas.shell import LOOK, Shell
@@ -36,21 +37,19 @@ from psserver.service.store.resume_point import name_job
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan
-from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
-#: Servers with a copy, and all servers. The others vote.
-HOLDERS: Final = (0, 1)
-SERVERS: Final = 3
 # Share of the memory limit that items may take which a copy has not executed yet.
 LOG_SHARE: Final = 0.125
 # Least seconds that a server waits without hearing of a primary, and between two warnings of servers not yet there.
 LEAST_PATIENCE, WARN_EVERY = 60.0, 10.0
 
 
-def _replica(index: int, former: Remembered | None, resume: str | None) -> tuple[Remembered, Replica]:
+def _replica(
+    index: int, servers: int, former: Remembered | None, resume: str | None
+) -> tuple[Remembered, Replica]:
     """Return the replica with which this server begins, or takes part again, and what it remembers of that.
 
     `resume`: a checkpoint, from which all servers begin anew: server 0 from its state, the others without a copy.
@@ -58,13 +57,13 @@ def _replica(index: int, former: Remembered | None, resume: str | None) -> tuple
     """
     if former is not None and resume in (None, AUTO):
         incarnation = former.incarnation + 1
-        replica = restart(index, SERVERS, incarnation, index in HOLDERS, former.disk)
+        replica = restart(index, servers, incarnation, index in HOLDERS, former.disk)
         return Remembered(former.generation, incarnation, replica.disk), replica
     first = first_config(HOLDERS if resume is None else HOLDERS[:1])
     if index in HOLDERS and all(each.server != index for each in first.members):
-        replica = restart(index, SERVERS, 0, True, Disk(first.epoch, first))
+        replica = restart(index, servers, 0, True, Disk(first.epoch, first))
     else:
-        replica = begin(index, SERVERS, first)
+        replica = begin(index, servers, first)
     return Remembered(0 if former is None else former.generation + 1, 0, replica.disk), replica
 
 
@@ -100,7 +99,7 @@ class Replicating:
         )
         promises = Promises(out, index)
         former = promises.read()
-        remembered, replica = _replica(index, former, settings.resume)
+        remembered, replica = _replica(index, len(continuation.hosts), former, settings.resume)
         anew = former is None or remembered.generation > former.generation
         if anew and index == 0:
             self._lock = lock_folder(settings)
@@ -125,7 +124,8 @@ class Replicating:
         )
         if replica.leads and not self._waits:
             self._begin()
-        self.rpc = Gate(self.found, self._copy.stable)
+        self._overview = Overview(host, self._shell, self._copy)
+        self.rpc = Gate(self._overview, self._copy.stable)
 
     def _begin(self) -> None:
         """Make the job, from the checkpoint that was asked for. Raises LogError, CheckpointError, RewindError."""
@@ -223,7 +223,8 @@ class Replicating:
         if copy.deposed:
             return ExitCode.REFUSED, f"this copy counts no more since epoch {copy.deposed}"
         patience = max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
-        if time.monotonic() - self._heard > patience:
+        # One of two servers holds the only copy, and waits for the other one or for a person.
+        if len(self.links.hosts) > len(HOLDERS) and time.monotonic() - self._heard > patience:
             return ExitCode.UNREACHABLE, f"no other server of the job was heard for {patience:g} s"
         return None
 
@@ -295,7 +296,15 @@ class Replicating:
         moved = frozenset({0})
         place = "" if out is None else str(out.absolute())
         return CoordinatorRpc(
-            job, own, moves, moved, succession, Names(frozenset()), settings.security, place, self.copies
+            job,
+            own,
+            moves,
+            moved,
+            succession,
+            Names(frozenset()),
+            settings.security,
+            place,
+            self._overview.copies,
         )
 
     # All of them
@@ -350,45 +359,3 @@ class Replicating:
         self._reason = reason
         self._announce("stopped", {"reason": reason, "exit_code": int(code), **(more or {})})
         return code
-
-    # What is shown
-
-    def found(self) -> pb.FindCoordinatorReply:
-        """Return who leads, as far as this server knows."""
-        config, watch = self._shell.replica.disk.config, self._shell.watch
-        leader = self._settings.task_index if self._copy.leads else watch.primary
-        if leader is None or self._copy.deposed:
-            return pb.FindCoordinatorReply(epoch=config.epoch)
-        return pb.FindCoordinatorReply(address=str(self.links.hosts[leader]), epoch=config.epoch)
-
-    def copies(self) -> tuple[list[pb.ServerStatus], str]:
-        """Return each server with its role, and a sentence about what one more loss would mean."""
-        replica, now = self._shell.replica, time.monotonic()
-        members = {each.server for each in self._shell.active.members}
-        found = []
-        for server, address in enumerate(self.links.hosts):
-            own = server == replica.server
-            if own:
-                state = "leads"
-            elif not self.links.links[server].up or self._shell.watch.silent(server, now):
-                state = "lost"
-            elif server in HOLDERS:
-                state = "in sync" if server in members else "learns"
-            else:
-                state = "votes"
-            found.append(
-                pb.ServerStatus(
-                    task_index=server,
-                    address=str(address),
-                    state=state,
-                    bytes=self._host.nbytes if own or server in members else 0,
-                    executed=self._host.state.executed if own else 0,
-                )
-            )
-        here = sum(each.state != "lost" for each in found)
-        epoch = f"epoch {self._copy.epoch}"
-        if len(members) < len(HOLDERS):
-            return found, f"{epoch}; one copy is left: its loss would end the job"
-        if here < SERVERS and here == majority(SERVERS):
-            return found, f"{epoch}; one more loss would stop the job"
-        return found, epoch

@@ -1,4 +1,4 @@
-"""The coordinator's unary methods: Join, GatherEpoch, Locate, Note, ChangePolicy, Status."""
+"""The coordinator's unary methods: Join, GatherEpoch, Locate, Note, ChangePolicy, Promote, Status."""
 
 import asyncio
 import json
@@ -293,6 +293,9 @@ class CoordinatorRpc:
         return pb.FindCoordinatorReply(address=str(self._addresses[0]))
 
     # Operators
+
+    async def promote(self, request: pb.PromoteRequest, call: Call) -> pb.PromoteReply:
+        raise precondition("expected one of two servers of a job with replicas, got one without --replicas")
 
     async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
         job, address = self._job, call.caller.address

@@ -1,0 +1,101 @@
+"""Replicas on other numbers of servers than three: two, of which a person promotes one, and five."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pslab.cli import cli
+from tests.cluster.cluster import Cluster
+from tests.cluster.test_replicas import (
+    GATE,
+    LATER,
+    MORE,
+    committed_once,
+    end,
+    open_gates,
+    sha256,
+    start,
+    start_again,
+    undisturbed,
+    wait_for_the_gate,
+    wait_state,
+)
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(autouse=True)
+def workers_know_of_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PS_REPLICAS", "2")
+
+
+def promote(target: str | Path, *more: str, answer: str = "") -> Result:
+    return CliRunner().invoke(cli, ["promote", str(target), *more], input=answer)
+
+
+def test_a_person_promotes_the_server_that_is_left_and_later_the_other_one(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as without:
+        without.delenv("PS_REPLICAS")
+        expected = undisturbed(tmp_path / "alone", 1000, MORE)
+    (tmp_path / "promoted").mkdir()
+    with Cluster(tmp_path / "promoted") as cluster:
+        start(cluster, "sync", servers=2, batches=MORE)
+        wait_for_the_gate(cluster, GATE)
+        assert "one more loss would stop the job" in cluster.status().note
+        refused = promote(cluster.addresses[1], "--yes")
+        assert refused.exit_code and "expected server 0 to be dead, got an answer" in refused.output, (
+            refused.output
+        )
+        cluster.servers[0].kill()
+        assert promote(cluster.addresses[1], answer="n\n").exit_code == 1
+        done = promote(cluster.out, answer="y\n")
+        assert done.exit_code == 0 and f"{cluster.addresses[1]} goes on alone" in done.output, done.output
+        open_gates(cluster, "gate")
+        wait_state(cluster, 1, 0, "lost")
+        assert "a person said that server 0 is dead" in cluster.servers[1].errors
+        start_again(cluster, 0, "sync")
+        wait_state(cluster, 1, 0, "in sync")
+        # The same again with the other one, whose former primary now has everything.
+        cluster.servers[1].kill()
+        assert promote(cluster.addresses[0], "--yes").exit_code == 0
+        wait_state(cluster, 0, 1, "lost")
+        end(cluster, lost=1)
+        assert sha256(cluster) == expected
+        committed_once(cluster, MORE)
+
+
+def test_a_job_on_two_servers_waits_for_the_one_that_was_lost(tmp_path: Path) -> None:
+    """Without a person: whoever leads cannot go on alone, and does when the other one is back."""
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync", servers=2, batches=MORE)
+        wait_for_the_gate(cluster, GATE)
+        cluster.servers[1].kill()
+        cluster.wait_for(lambda status: "the job waits for a server" in status.note, "the wait in the status")
+        open_gates(cluster, "gate")
+        start_again(cluster, 1, "sync")
+        wait_state(cluster, 0, 1, "in sync")
+        wait_for_the_gate(cluster, LATER)
+        cluster.servers[0].kill()
+        start_again(cluster, 0, "sync")
+        wait_state(cluster, 1, 0, "in sync")
+        end(cluster)
+        committed_once(cluster, MORE)
+
+
+def test_of_five_servers_two_may_be_lost(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync", servers=5, batches=MORE)
+        wait_for_the_gate(cluster, GATE)
+        states = [server.state for server in cluster.status().servers]
+        assert states == ["leads", "in sync", "votes", "votes", "votes"]
+        refused = promote(cluster.addresses[0], "--yes")
+        assert refused.exit_code and "a majority decides who leads" in refused.output, refused.output
+        cluster.servers[3].kill()
+        cluster.servers[0].kill()
+        wait_state(cluster, 1, 0, "lost")
+        wait_state(cluster, 1, 3, "lost")
+        open_gates(cluster)
+        assert [worker.wait_exit() for worker in cluster.workers] == [0, 0]
+        assert [cluster.servers[number].wait_exit() for number in (1, 2, 4)] == [0, 0, 0]
+        committed_once(cluster, MORE)
