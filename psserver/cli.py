@@ -53,10 +53,12 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 @log_format_option("standard error")
 @json_lines_option
 @parent_option
+@click.option("--spare", is_flag=True, hidden=True, help="Another server goes on: die at once with --parent.")
 def main(
     as_json: bool,
     log_format: str,
     parent: int | None,
+    spare: bool,
     task_index: str | None,
     overrides: tuple[str, ...],
     **given: Any,
@@ -81,4 +83,4 @@ def main(
     from psserver.serving import run
 
     set_up("ps-server", log_format)
-    sys.exit(int(run(given, overrides, task_index, as_json=as_json, parent=parent)))
+    sys.exit(int(run(given, overrides, task_index, as_json=as_json, parent=parent, spare=spare)))

@@ -75,10 +75,12 @@ def run(
     *,
     as_json: bool,
     parent: int | None,
+    spare: bool = False,
 ) -> ExitCode:
     """Serve as the options say, until no job follows; return the exit code.
 
-    `parent`: the process with which this one ends. Raises SystemExit for what is wrong, behind one clear message.
+    `parent`: the process with which this one ends; `spare`: at once, without ending the job. Raises SystemExit for what
+    is wrong, behind one clear message.
     """
     keep_large_blocks()
     raise_descriptors()
@@ -98,7 +100,7 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, partial(interrupt, servers))
     if parent is not None:
-        die_with(parent)
+        die_with(parent, signal.SIGKILL if spare else signal.SIGTERM)
     freeze_gc()
     return serve(servers)
 

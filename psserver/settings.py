@@ -86,7 +86,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     credentials = _credentials(options, experiment, index, len(hosts))
     exposed = _exposure(bind, credentials)
     if cluster.replicas > 1:
-        _check_replicas(options, hosts)
+        _check_replicas(options)
     return ServerSettings(
         hosts=hosts,
         task_index=index,
@@ -136,12 +136,13 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     )
 
 
-def _check_replicas(options: Options, hosts: tuple[Address, ...]) -> None:
+def _check_replicas(options: Options) -> None:
     """Raise SettingsError for what servers with replicas do not do."""
-    away = [str(each) for each in hosts if each.host != "localhost" and not _is_loopback(each.host)]
     for wrong, what in (
-        (options.out is None, "--out RUN, the same for all servers, for what they promise each other"),
-        (away, f"servers of this machine only, which share a clock and a disk, got {', '.join(away)}"),
+        (
+            options.out is None,
+            "--out RUN, one folder that all servers see: for its log and for what they promise",
+        ),
         (options.stay, "no --stay"),
         (options.metrics_port is not None, "no --metrics-port"),
     ):

@@ -53,8 +53,8 @@ from psworker.job.errors import JobError
 @click.option(
     "--hosts",
     metavar="H0,H1:4,...",
-    help="Engine ssh: machines, each NAME for one worker or NAME:N for N workers; the servers run on the first. "
-    "Default: cluster.hosts.",
+    help="Engine ssh: machines, each NAME for one worker or NAME:N for N workers; the servers run on the first, those "
+    "with replicas on one each. Default: cluster.hosts.",
 )
 @click.option(
     "--address",

@@ -164,9 +164,19 @@ class RealRun:
             self._start_worker(name)
         # With replicas any server may come to lead.
         several = self._experiment.cluster.replicas > 1
+        if several:
+            self._warn_of_one_node()
         asked = [self._addresses[name] for name in (self._servers if several else self._servers[:1])]
         self._poller = StatusPoller(",".join(asked), self._events, self._credentials)
         return None
+
+    def _warn_of_one_node(self) -> None:
+        """Warn if both copies are on one node."""
+        first, second = (self._processes[name].host for name in self._servers[:2])
+        if first and first == second:
+            warning = f"both copies are on node {first}: its loss would end the job"
+            self._warnings.append(warning)
+            self._display.warning(warning, "")
 
     def _start_worker(self, name: str) -> None:
         self._start_task(self._tasks.worker(name, self._addresses))

@@ -55,6 +55,7 @@ class Tasks:
     ) -> None:
         self._experiment, self._folder, self._daemons = experiment, folder, daemons
         self._remote, self._secret, self._security = remote, secret, security
+        self._copies = experiment.cluster.replicas > 1
         self.servers = [f"server-{n}" for n in range(experiment.cluster.servers)]
         self.workers = [f"worker-{n}" for n in range(experiment.cluster.workers)]
 
@@ -66,7 +67,8 @@ class Tasks:
         of_server = Resources(servers.cpus, servers.bytes, 0)
         of_worker = Resources(workers.cpus, 0, workers.gpus)
         return [
-            *(Wanted(name, "server", of_server, servers.spread) for name in self.servers),
+            # A lost node is to take one copy with it, not both.
+            *(Wanted(name, "server", of_server, servers.spread, self._copies) for name in self.servers),
             *(Wanted(name, "worker", of_worker) for name in self.workers),
         ]
 
@@ -78,7 +80,7 @@ class Tasks:
         """Return a server's task. `resume_from`: the checkpoint to resume from."""
         options = [*self._place(self.servers.index(name), addresses), "--out", FOLDER]
         if self._remote:
-            options += ["--bind", BIND]
+            options += ["--bind", BIND, *(["--spare"] if self._copies else [])]
         if resume_from is not None:
             options += ["--resume", resume_from]
         command = self._daemon(self._daemons.server, options)
@@ -118,9 +120,18 @@ class Tasks:
         resume_from: str | None = None,
     ) -> Task:
         server = name in self.servers
-        saves = bool(self._experiment.run.checkpoint_every) or resume_from is not None
+        # Checkpoints are written by all; with replicas another server goes on with the log.
+        shares = bool(self._experiment.run.checkpoint_every) or resume_from is not None or self._copies
         resources = next(each.resources for each in self.wanted if each.name == name)
-        task = Task(name, command, environment, resources, folder=self._folder, needs_folder=server and saves)
+        task = Task(
+            name,
+            command,
+            environment,
+            resources,
+            folder=self._folder,
+            needs_folder=server and shares,
+            spare=server and self._copies and self._remote,
+        )
         if self._remote:
             task = replace(task, files={EXPERIMENT: self._experiment.to_toml().encode()})
         if self._security is None:

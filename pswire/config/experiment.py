@@ -162,7 +162,7 @@ class Experiment(Section):
                 f"2 to {MAX_VOTERS}, better 3: two hold copies, and the others vote",
                 cluster.servers,
             ),
-            (run.engine != "local", "run.engine", "local: the servers share a clock and a disk", run.engine),
+            (run.engine == "simulated", "run.engine", "an engine with processes", run.engine),
             (cluster.metrics, "cluster.metrics", "false", "true"),
         ):
             if said:

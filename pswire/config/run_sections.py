@@ -113,7 +113,7 @@ class ClusterSection(Section):
 
     replicas: Annotated[int, Field(ge=1, le=2), Flag((SERVER, RUN), metavar="1|2")] = 1
     """2: server 0 and server 1 each hold the whole job, and further servers vote: a job on three goes on without
-    going back when one of them dies; on two it waits. On one machine only, without tables"""
+    going back when one of them dies; on two it waits. All need one run folder that they see. Without tables"""
 
     nonfinite_limit: Annotated[int, Field(ge=1, le=2**31), Flag((SERVER,))] = 10
     """number of consecutive updates refused as not finite after which the job ends (exit code 8)"""
@@ -152,7 +152,8 @@ class ClusterSection(Section):
     name does not prove who uses it"""
 
     hosts: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
-    """engine `ssh`: machines, `NAME` for one worker or `NAME:N` for N; the servers run on the first"""
+    """engine `ssh`: machines, `NAME` for one worker or `NAME:N` for N; the servers run on the first, those with
+    replicas on one each"""
 
     place: PlaceSection = PlaceSection()
     """resources of each process on its node"""

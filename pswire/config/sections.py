@@ -212,7 +212,8 @@ class ServerPlace(Section):
     """of each server, such as `4GiB`; empty: the engine's default"""
 
     spread: bool = False
-    """put every server on a node of its own; otherwise on as few nodes as have room"""
+    """put every server on a node of its own, or start nothing; otherwise on as few nodes as have room, but with
+    replicas on as many as there are"""
 
     @property
     def bytes(self) -> int:

@@ -8,6 +8,7 @@ from signal import SIGCONT, SIGSTOP
 import pytest
 
 from pslab.launch.status_client import StatusClient, StatusError
+from pswire.exits import ExitCode
 from tests.cluster.cluster import Cluster, entries_of, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -66,6 +67,36 @@ def start_again(cluster: Cluster, number: int, policy: str) -> None:
     command = ("-m", "psserver", *where, *options(cluster, policy), "--replicas", "2", "--json")
     cluster.servers[number].close()
     cluster.servers[number] = cluster.launch(f"server-{number}-again", *command)
+
+
+def test_a_server_with_a_folder_of_its_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not go on with the log. The others go on with one copy."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync")
+        wait_for_the_gate(cluster, GATE)
+        cluster.servers[1].kill()
+        wait_state(cluster, 0, 1, "lost")
+        where = (
+            "--ps-hosts",
+            cluster.hosts,
+            "--task-index",
+            "1",
+            "--replicas",
+            "2",
+            "--worker-timeout",
+            "60.0",
+        )
+        elsewhere = (*options(cluster, "sync"), "--out", str(tmp_path / "elsewhere"), "--json")
+        wrong = cluster.launch("server-1-elsewhere", "-m", "psserver", *where, *elsewhere)
+        assert wrong.wait_exit() == ExitCode.USAGE
+        assert "is not the run folder" in wrong.wait_event("stopped")["reason"]
+        wrong.close()
+        (tmp_path / "gate").touch()
+        (tmp_path / "later").touch()
+        assert [worker.wait_exit() for worker in cluster.workers] == [0, 0]
 
 
 def wait_state(cluster: Cluster, leader: int, number: int, state: str) -> None:

@@ -20,15 +20,21 @@ class HereLauncher(CommandLauncher):
     """`command`: what begins a keeper. `sees`: the nodes see the run folder."""
 
     def __init__(
-        self, *, wait: float = PATIENCE, keeper: Sequence[str] = (), sees: bool = True, cpus: int = 9
+        self,
+        *,
+        wait: float = PATIENCE,
+        keeper: Sequence[str] = (),
+        sees: bool = True,
+        cpus: int = 9,
+        nodes: int = 2,
     ):
         super().__init__(ROOT, wait)
-        self._keeper, self._cpus = list(keeper or keeper_command()), cpus
+        self._keeper, self._cpus, self._count = list(keeper or keeper_command()), cpus, nodes
         if not sees:
             self._marker = "not/there"
 
     def nodes(self) -> Sequence[Node]:
-        return [Node(name, "127.0.0.1", cpus=self._cpus) for name in ("n1", "n2")]
+        return [Node(name, "127.0.0.1", cpus=self._cpus) for name in ("n1", "n2", "n3")[: self._count]]
 
     def command(self, node: Node, task: Task) -> list[str]:
         return self._keeper

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,19 +94,33 @@ class Running:
 
     def until(self, process: str, event: str, seconds: float = 4 * PATIENCE) -> Mapping[str, Any]:
         """What that process said in that event, not counting what was returned before."""
+        before = self._returned.get((process, event), 0)
+        self._listen(
+            lambda: len(self._told(process, event)) > before, f"{process} did not say {event}", seconds
+        )
+        self._returned[process, event] = before + 1
+        return self._told(process, event)[before]
+
+    def until_status(
+        self, fits: Callable[[Mapping[str, Any]], bool], what: str, seconds: float = 4 * PATIENCE
+    ) -> None:
+        """Until a status from now on fits."""
+        heard = len(self.said)
+        self._listen(
+            lambda: any(each["event"] == "status" and fits(each) for each in self.said[heard:]), what, seconds
+        )
+
+    def _listen(self, heard: Callable[[], bool], missing: str, seconds: float) -> None:
         assert self.process.stdout is not None
         late = threading.Timer(seconds, self.process.kill)
         late.start()
-        before = self._returned.get((process, event), 0)
         try:
-            while len(self._told(process, event)) <= before:
+            while not heard():
                 line = self.process.stdout.readline()
-                assert line, f"{process} did not say {event}: {self.said[-5:]}"
+                assert line, f"{missing}: {self.said[-5:]}"
                 self.said.append(json.loads(line))
         finally:
             late.cancel()
-        self._returned[process, event] = before + 1
-        return self._told(process, event)[before]
 
     def _told(self, process: str, event: str) -> list[Mapping[str, Any]]:
         mine = [each["said"] for each in self.said if each["event"] == "process" and each["name"] == process]

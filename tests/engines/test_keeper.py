@@ -151,6 +151,16 @@ def test_the_process_ends_with_the_connection(kept: Kept, code: str) -> None:
     assert "the connection to n1 was lost" in kept.log.read_text()
 
 
+def test_a_spare_process_is_not_asked_to_end(kept: Kept, tmp_path: Path) -> None:
+    """Asked to end, a server that leads would end the job, with which others go on."""
+    asked = "import pathlib, signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: pathlib.Path(sys.argv[2]).touch())"
+    pid = kept.start(asked + WATCHING, PARENT, str(tmp_path / "asked"), spare=True).said()["pid"]
+    hang_up(kept.pipes[0])
+    assert gone(pid)
+    assert kept.end() == ExitCode.UNREACHABLE
+    assert not (tmp_path / "asked").exists()
+
+
 def test_a_killed_keeper_takes_the_process_along(kept: Kept) -> None:
     pid = kept.start(WATCHING, PARENT).said()["pid"]
     with within(2.0):

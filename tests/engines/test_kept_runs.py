@@ -20,6 +20,7 @@ from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
 from pswire.security.settings import SecurityOptions
 from tests.engines.here import ROOT, HereLauncher, fakes, run_here
+from tests.lab.drive import experiment
 from tests.lab.test_local import Notes, assert_gone
 from tests.patience import PATIENCE
 
@@ -61,6 +62,26 @@ def test_failures_have_their_codes(tmp_path: Path, server: str, worker: str, cod
     finished = run_here(tmp_path / "run", fakes(server, worker, patience=0.5), display=notes)
     assert finished.result.verdict.code == code
     assert_gone(notes.pids())
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_both_copies_on_one_node_are_warned_of(tmp_path: Path, nodes: int) -> None:
+    what, notes = experiment(replicas=2), Notes()
+    finished = run_here(
+        tmp_path / "run", fakes(server="all"), HereLauncher(nodes=nodes), display=notes, what=what
+    )
+    assert finished.result.ok
+    warned = [sentence for sentence, _ in notes.warnings if "both copies" in sentence]
+    expected = ["both copies are on node n1: its loss would end the job"] if nodes == 1 else []
+    assert warned == expected == list(finished.result.warnings)
+
+
+@pytest.mark.cluster
+def test_servers_with_replicas_are_not_started_where_they_do_not_see_the_run_folder(tmp_path: Path) -> None:
+    finished = run_here(tmp_path / "run", fakes(), HereLauncher(sees=False), what=experiment(replicas=2))
+    assert not finished.result.ok
+    assert "is not the run folder" in (finished.folder / "logs" / "server-1.log").read_text()
 
 
 @pytest.mark.cluster

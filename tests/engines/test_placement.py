@@ -8,10 +8,12 @@ from pslab.launch.engines.ssh import parse
 from pslab.launch.remote.launcher import Node, assign
 
 
-def wanted(servers: int, workers: int, *, spread: bool = False, cpus: int = 0) -> list[Wanted]:
+def wanted(
+    servers: int, workers: int, *, spread: bool = False, apart: bool = False, cpus: int = 0
+) -> list[Wanted]:
     resources = Resources(cpus=cpus)
     return [
-        *(Wanted(f"server-{n}", "server", resources, spread) for n in range(servers)),
+        *(Wanted(f"server-{n}", "server", resources, spread, apart) for n in range(servers)),
         *(Wanted(f"worker-{n}", "worker", resources) for n in range(workers)),
     ]
 
@@ -33,6 +35,17 @@ def test_servers_that_are_spread_have_a_node_each_or_the_run_none() -> None:
     assert places == {"server-0": "n1", "server-1": "n2"}
     with pytest.raises(PlaceError, match="no room for server-2 of 3 .* without another server"):
         assign(nodes, wanted(3, 0, spread=True))
+
+
+@pytest.mark.parametrize(("nodes", "places"), [(1, "n1 n1 n1"), (2, "n1 n2 n1"), (4, "n1 n2 n3")])
+def test_servers_with_copies_are_apart_where_there_are_nodes_enough(nodes: int, places: str) -> None:
+    found = on([Node(f"n{n + 1}", cpus=8) for n in range(nodes)], wanted(3, 0, apart=True))
+    assert list(found.values()) == places.split()
+
+
+def test_a_node_without_room_has_no_copy() -> None:
+    nodes = [Node("n1", cpus=8), Node("n2", cpus=1), Node("n3", cpus=8)]
+    assert list(on(nodes, wanted(3, 0, apart=True, cpus=2)).values()) == ["n1", "n3", "n1"]
 
 
 def test_what_does_not_fit_is_said_with_what_there_is() -> None:

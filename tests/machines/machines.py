@@ -1,7 +1,8 @@
 """Machines for tests: network namespaces on one switch, with addresses, names and a link of 1 Gbit/s each.
 
-Process numbers, IPC, shared memory and the host name are a machine's own, too: nothing but the network leads from one
-to another, and the file system, which all share (but what `Machine.keeps` for itself). Only root can make them.
+Process numbers, IPC, shared memory, the monotonic clock and the host name are a machine's own, too: nothing but the
+network leads from one to another, and the file system, which all share (but what `Machine.keeps` for itself). Only root
+can make them.
 """
 
 import os
@@ -24,6 +25,8 @@ FIRST = (
 )
 # It is the parent of those whose own has ended: who ends is cleared away, though nobody waits for it.
 REAPS = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print('up', flush=True)\nwhile 1: signal.pause()"
+# Seconds between when two machines began; the first one has been up for longest.
+UPTIME = 100_000
 # Where `ip netns` has its namespaces.
 NAMESPACES = Path("/run/netns")
 
@@ -45,8 +48,9 @@ def reason_against() -> str | None:
 class Machine:
     """One of them. `name` resolves to `address` on all."""
 
-    def __init__(self, namespace: str, name: str, address: str) -> None:
-        self.namespace, self.name, self.address = namespace, name, address
+    def __init__(self, namespace: str, name: str, address: str, ahead: int = 0) -> None:
+        """`ahead`: seconds that its monotonic clock shows beyond this one's."""
+        self.namespace, self.name, self.address, self._ahead = namespace, name, address, ahead
         self.processes: list[Remote] = []
         self._started: subprocess.Popen[str] | None = None
 
@@ -63,7 +67,7 @@ class Machine:
             "--pid",
             "--fork",
         ]
-        own = ["--kill-child=KILL", "--mount-proc", "--ipc", "--uts"]
+        own = ["--kill-child=KILL", "--mount-proc", "--ipc", "--uts", "--time", f"--monotonic={self._ahead}"]
         hosts = str(OWN_FILES / self.namespace / "hosts")
         self._started = subprocess.Popen(
             [*inside, *own, "sh", "-c", FIRST, self.name, hosts, sys.executable, REAPS],
@@ -92,7 +96,7 @@ class Machine:
         """For who starts daemons."""
         assert self._started is not None
         (first,) = psutil.Process(self._started.pid).children()
-        own = ("--mount", "--uts", "--ipc", "--net", "--pid")
+        own = ("--mount", "--uts", "--ipc", "--net", "--pid", "--time")
         # Whoever enters another file system's namespace stands at its root. The command ends with nsenter.
         inside = ("setpriv", "--pdeathsig", "KILL", "env", f"--chdir={ROOT}")
         prefix = ("nsenter", "--target", str(first.pid), *own, "--", *inside)
@@ -134,7 +138,10 @@ class Machines(Network):
 
     def __init__(self, count: int, rate: str = "1gbit") -> None:
         super().__init__(count, rate)
-        self.machines = [Machine(host.namespace, host.name, host.address) for host in self.hosts]
+        self.machines = [
+            Machine(host.namespace, host.name, host.address, UPTIME * (count - place))
+            for place, host in enumerate(self.hosts)
+        ]
 
     def __getitem__(self, place: int) -> Machine:
         return self.machines[place]

@@ -170,7 +170,8 @@ class Succeeded(Schedule):
 
     def copy(self) -> Copied:
         """Return a coordinator that was given all inputs so far, in messages between servers."""
-        self.calls += inputs.decode(inputs.encode(self.coordinator.taken()))
+        calls, _ = inputs.decode(inputs.encode(self.coordinator.taken(), 0.0))
+        self.calls += calls
         copy = Copied(self.coordinator.terms, Watched(build(*self.named)), 0.0)
         copy.notes = None
         outputs = inputs.take(copy, self.calls)

@@ -15,7 +15,6 @@ from psserver.options import Options
 from psserver.replication import begin, first_config
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
-from psserver.service.life.replicating import SERVERS
 from psserver.service.replicas import copy, inputs
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.learning import Arrival
@@ -143,7 +142,7 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Clu
     monkeypatch.setenv("PS_REPLICAS", "2")
     monkeypatch.setattr(copy, "Comparing", partial(Comparing, every=2))
     overrides = ("cluster.replicas=2", "optimizer.name=adam")
-    with serving(servers=SERVERS, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
+    with serving(servers=3, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
         ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
         session = psworker.connect(cluster.hosts, ones, name="w")
         train(session, 4)
@@ -247,8 +246,9 @@ def test_a_copy_that_has_decided_otherwise_counts_no_more(
     wait_until(lambda: newest(first) == newest(second), "both copies at one version")
     decode = inputs.decode
 
-    def otherwise(data: bytes) -> list[inputs.Call]:
-        return [call._replace(given=[_otherwise(given) for given in call.given]) for call in decode(data)]
+    def otherwise(data: bytes) -> tuple[list[inputs.Call], float]:
+        calls, now = decode(data)
+        return [call._replace(given=[_otherwise(given) for given in call.given]) for call in calls], now
 
     def _otherwise(given: Any) -> Any:
         return replace(given, loss=9.0) if isinstance(given, protocol.Commit) else given

@@ -25,13 +25,13 @@ from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.inputs import NotedCoordinator
 from psserver.service.replicas.links import Links, greeting_proof
 from psserver.service.replicas.log import FollowersLog, fence
+from psserver.service.replicas.same import OtherSettingsError, check_folder, mark_folder
 from psserver.service.replicas.shell import Machine, Shell
 from psserver.settings import SettingsError, resolve
 from pswire import protocol
 from pswire.addresses import parse_address
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.decisions.entries import Note
-from pswire.security.settings import SecurityOptions
 from pswire.v1 import coordinator_pb2 as pb
 
 CONFIG = Config(4, 1, (Member(0, 2), Member(1, 0)), 7)
@@ -127,7 +127,9 @@ def test_a_follower_decides_what_the_primary_decided() -> None:
     ):
         decided += primary.handle("w0", member.incarnation, request, 12.0, ordinary=False, norm=0.3)
     decided += primary.tick(13.0)
-    again = inputs.take(follower, inputs.decode(inputs.encode(primary.taken())))
+    calls, now = inputs.decode(inputs.encode(primary.taken(), 13.5))
+    again = inputs.take(follower, calls)
+    assert now == 13.5
     assert again == decided and any(isinstance(each, Record) for each in decided)
     assert primary.taken() == []
 
@@ -146,7 +148,7 @@ def test_a_follower_changes_the_policy_as_the_primary_did() -> None:
     primary.measured(1, 2.5)
     with pytest.raises(PolicyError):
         primary.change_policy(build("dc-asgd", {}, 1, 1), 11.9, by="admin")
-    inputs.take(follower, inputs.decode(inputs.encode(primary.taken())))
+    inputs.take(follower, inputs.decode(inputs.encode(primary.taken(), 12.0))[0])
     assert primary.policy.name == follower.policy.name == "ssp" and follower.policy.knobs["slack"] == 3
     assert follower.state() == primary.state()
 
@@ -240,6 +242,7 @@ def test_a_follower_without_the_jobs_beginning_takes_nobody_for_lost() -> None:
         (["cluster.servers=1"], "cluster.servers"),
         (["cluster.servers=8"], "cluster.servers"),
         (["cluster.metrics=true"], "cluster.metrics"),
+        (["run.engine=simulated"], "run.engine"),
     ],
 )
 def test_an_experiment_that_replicas_do_not_do_is_refused(
@@ -250,7 +253,8 @@ def test_an_experiment_that_replicas_do_not_do_is_refused(
     with pytest.raises(ExperimentError) as refused:
         load_experiment(path, ["cluster.replicas=2", "cluster.servers=3", *overrides])
     assert key in str(refused.value)
-    load_experiment(path, ["cluster.replicas=2", "cluster.servers=3"])
+    for engine in ("local", "ssh", "slurm", "ray"):
+        load_experiment(path, ["cluster.replicas=2", "cluster.servers=3", f"run.engine={engine}"])
 
 
 def resolved(tmp_path: Path, **more: object) -> None:
@@ -266,19 +270,25 @@ def resolved(tmp_path: Path, **more: object) -> None:
         {"out": None},
         {"stay": True},
         {"metrics_port": 0},
-        {
-            "ps_hosts": "10.0.0.1:7070,10.0.0.2:7070,10.0.0.3:7070",
-            "bind": "0.0.0.0",
-            "security": SecurityOptions(insecure=True),
-        },
     ],
-    ids=lambda more: next(iter(more)) + "-" + str(more.get("policy", "")),
+    ids=lambda more: next(iter(more)),
 )
 def test_options_that_replicas_do_not_have_are_refused(tmp_path: Path, more: dict[str, object]) -> None:
     resolved(tmp_path)
     with pytest.raises(SettingsError) as refused:
         resolved(tmp_path, **more)
     assert "--replicas 2: expected" in str(refused.value)
+
+
+def test_a_folder_that_is_not_the_leaders_is_refused(tmp_path: Path) -> None:
+    mine, another = tmp_path / "mine", tmp_path / "another"
+    mark_folder(mine, "job")
+    check_folder(mine, "job")
+    # Of a former job.
+    mark_folder(another, "former")
+    for folder in (another, tmp_path / "none"):
+        with pytest.raises(OtherSettingsError, match="is not the run folder of the server that leads"):
+            check_folder(folder, "job")
 
 
 def test_a_model_with_tables_is_refused_before_anything_is_decided() -> None:

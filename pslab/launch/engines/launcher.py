@@ -43,12 +43,14 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A place that a run needs. `spread`: no other process of the same role may be on its node."""
+    """A place that a run needs. `spread`: no other process of the same role may be on its node; `apart`: none should,
+    if there are nodes enough."""
 
     name: str
     role: Role
     resources: Resources = Resources()
     spread: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Task:
     `environment`: added to that of the node. `files`: contents by name, for this process alone; secrets belong here or
     in `environment`, never in `command`. `more_files`: further files, made once the address is known at which the
     process listens. `folder`: the run folder, where the process writes; `needs_folder`: all servers must see the same
-    one.
+    one. `spare`: another process goes on in its place, so it dies at once when its launcher is gone.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Task:
     more_files: Callable[[str], Mapping[str, bytes]] = lambda address: {}
     folder: Path | None = None
     needs_folder: bool = False
+    spare: bool = False
 
     def files_at(self, address: str) -> dict[str, bytes]:
         """Return all files for a node with that address. Raises IdentityError if it can get no certificate."""

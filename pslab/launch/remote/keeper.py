@@ -63,7 +63,7 @@ class KeptProcess:
         if request.needs_folder and not shared:
             raise OSError(
                 f"{request.folder} is not the run folder on {socket.gethostname()}: expected a folder on a shared file "
-                "system that all servers see, because they write checkpoints into it"
+                "system that all servers see, because they write checkpoints or go on with its log"
             )
         folder = Path(request.folder)
         if not shared:
@@ -95,7 +95,8 @@ class KeptProcess:
                 if word == b"signal" and number.isdigit():
                     self.signal(int(number))
         self._sender.gone.set()
-        self.signal(signal.SIGTERM)
+        # Asked to end, a server that leads would end the job, with which others can go on.
+        self.signal(signal.SIGKILL if self._request.spare else signal.SIGTERM)
         if not self._over.wait(self._request.grace):
             self.signal(signal.SIGKILL)
 

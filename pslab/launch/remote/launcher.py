@@ -92,8 +92,8 @@ def cpus_of(resources: Resources) -> int:
 def assign(nodes: Sequence[Node], wanted: Iterable[Wanted]) -> dict[str, Node]:
     """Assign a node to each process, by name.
 
-    Servers fill one node after the other, or, spread, get one each. Workers go to the node with the lowest load,
-    preferring nodes without servers. Raises PlaceError.
+    Servers fill one node after the other, or, spread or apart, get one each. Workers go to the node with the lowest
+    load, preferring nodes without servers. Raises PlaceError.
     """
     rooms, all_wanted = [_Room(node) for node in nodes], list(wanted)
     places: dict[str, Node] = {}
@@ -101,7 +101,10 @@ def assign(nodes: Sequence[Node], wanted: Iterable[Wanted]) -> dict[str, Node]:
         free = [room for room in rooms if room.fits(each)]
         if not free:
             raise PlaceError(_refusal(each, rooms, len(all_wanted)))
-        chosen = free[0] if each.role == "server" else min(free, key=lambda room: (room.load, room.servers))
+        if each.role == "worker":
+            chosen = min(free, key=lambda room: (room.load, room.servers))
+        else:
+            chosen = min(free, key=lambda room: room.servers) if each.apart else free[0]
         chosen.add(each)
         places[each.name] = chosen.node
     return places
@@ -176,6 +179,7 @@ class RemoteLauncher(ABC):
             mirror=task.name == "server-0",
             needs_folder=task.needs_folder,
             grace=self.grace,
+            spare=task.spare,
         )
 
     def _mark(self, folder: Path) -> None:

@@ -52,7 +52,8 @@ class Request:
     `drop`: variables of the node's environment that the process does not get. `host`: the node's address. `folder`:
     the run folder, or empty; the node shares it if it contains the file `marker`. If the node does not share it, the
     process gets a temporary folder, `mirror` sends back what is written there, and with `needs_folder` the process is
-    not started at all. `grace`: seconds from SIGTERM to SIGKILL when the launcher is gone.
+    not started at all. `grace`: seconds from SIGTERM to SIGKILL when the launcher is gone; with `spare` SIGKILL
+    comes at once.
     """
 
     command: Sequence[str]
@@ -66,6 +67,7 @@ class Request:
     mirror: bool = False
     needs_folder: bool = False
     grace: float = 5.0
+    spare: bool = False
 
     def encode(self) -> bytes:
         """Return the request as one line."""

@@ -122,12 +122,12 @@ class Decider:
     ) -> None:
         terms, policy = agreement.terms, agreement.policy
         self.agreement, self.host = agreement, host
-        self.routes = Routes(run_log, host.orders, terms.grace)
+        self.routes = Routes(run_log, host.orders, terms.grace, self.now)
         self.flushing = Flushing(run_log, flush, lambda: host.owner.loop, self._lost_log)
         self.over = False
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
-        self.began = time.monotonic()
+        self.began = self.now()
         self.assurance = ShardBounds(policy.tensors, agreement.optimizer)
         self.coordinator = self._begun(terms, policy)
         self.trials = TrialAnswers(terms.servers)
@@ -141,6 +141,10 @@ class Decider:
         # None if the job takes no checkpoints.
         self.checkpoints: Checkpoints | None = None
         self._tell_over = tell_over
+
+    def now(self) -> float:
+        """Return the present time in seconds of the job's clock, which counts as `time.monotonic` does."""
+        return time.monotonic()
 
     def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
         return self.kind(terms, policy, self.began, self.assurance)
@@ -171,7 +175,7 @@ class Decider:
 
     def input(self, decide: Callable[[Coordinator, float], list[Output]]) -> None:
         """Decide with the coordinator and the present time, and execute what was decided; otherwise as `step`."""
-        self.step(lambda: decide(self.coordinator, time.monotonic()))
+        self.step(lambda: decide(self.coordinator, self.now()))
         self.execute()
 
     def handle(
@@ -243,7 +247,7 @@ class Decider:
         """Take a server's answer to a trial."""
         found = self.trials.take(server, trial, finite, largest)
         if found is not None:
-            self.step(lambda: self.coordinator.tried(trial, *found, time.monotonic()))
+            self.step(lambda: self.coordinator.tried(trial, *found, self.now()))
         self.execute()
 
     def measured(self, server: int, version: int, square: float) -> None:

@@ -227,7 +227,7 @@ class Job:
             raise precondition(refusal)
         outbox = Outbox(self.host.owner.loop, session, cut)
         self.routes.outboxes.open(worker, incarnation, outbox)
-        self.decider.step(lambda: self.coordinator.connect(worker, incarnation, session, time.monotonic()))
+        self.decider.step(lambda: self.coordinator.connect(worker, incarnation, session, self.decider.now()))
         if self.decider.failure is not None:
             outbox.put(self.routes.stop_notice(self.decider.failure.reason))
         self.decider.execute()
@@ -236,7 +236,7 @@ class Job:
     def detach(self, worker: str, incarnation: int, outbox: Outbox) -> None:
         """Close the stream of `outbox`. A newer stream of the same worker is left alone."""
         if self.routes.outboxes.close(worker, incarnation, outbox):
-            self.decider.step(lambda: self.coordinator.disconnect(worker, incarnation, time.monotonic()))
+            self.decider.step(lambda: self.coordinator.disconnect(worker, incarnation, self.decider.now()))
         outbox.end()
         self.decider.execute()
 
@@ -285,17 +285,17 @@ class Job:
     def seconds_to_timer(self) -> float:
         """Seconds until a timer of the policy is due; infinite if none is set."""
         due = self.coordinator.due
-        return math.inf if due is None else max(0.0, due - time.monotonic())
+        return math.inf if due is None else max(0.0, due - self.decider.now())
 
     def tick(self) -> None:
         idle = self.terms.idle_timeout
         if not self.decider.opened:
-            if not idle or time.monotonic() - self.began < idle:
+            if not idle or self.decider.now() - self.began < idle:
                 return
             self._open_without_workers()
         self.servers.tick()
         self.decider.input(lambda c, now: c.tick(now))
-        self.progress.look(self.coordinator, time.monotonic())
+        self.progress.look(self.coordinator, self.decider.now())
         present = self.coordinator.roster.present.values()
         self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
         self.decider.write_or_fail(lambda: self.flushing.tick(time.monotonic()))
@@ -321,26 +321,27 @@ class Job:
 
     def look(self, read: Callable[[Coordinator, float], Seen]) -> Seen:
         """Return what `read` returns for the coordinator and the present time. From any thread."""
-        return self.host.owner.ask(lambda: read(self.coordinator, time.monotonic()))
+        return self.host.owner.ask(lambda: read(self.coordinator, self.decider.now()))
 
     def report(self) -> JobReport:
         """Return the job's status. From any thread."""
-        found, epoch, servers = self.look(
+        found, epoch, at, servers = self.look(
             lambda c, now: (
                 report(c, now),
                 self.epochs.awaited(now),
+                now,
                 self.servers.unanswered or self.servers.silent,
             )
         )
-        return _with_wait(_with_wait(found, epoch), self.awaited or servers)
+        return _with_wait(_with_wait(found, epoch, at), self.awaited or servers, time.monotonic())
 
 
-def _with_wait(found: JobReport, awaited: Wait | None) -> JobReport:
-    """Add what else is waited for to the report's note."""
+def _with_wait(found: JobReport, awaited: Wait | None, now: float) -> JobReport:
+    """Add what else is waited for to the report's note. `now`: by the clock of the wait."""
     if awaited is None:
         return found
     what, since, limit = awaited
-    waited = time.monotonic() - since
+    waited = now - since
     most = "" if math.isinf(limit) else f", at most {round(limit, 1):g} s"
     sentence = f"waiting for {what} (since {waited:.1f} s{most})"
     return replace(found, note="; ".join(filter(None, (found.note, sentence))))

@@ -1,7 +1,6 @@
 """Joining: the model, optimizer and work units of a job, and the admission of members."""
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
@@ -101,7 +100,7 @@ def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: Res
     optimizer = agreement.optimizer or build(about.optimizer)
     agreement.optimizer = decider.assurance.optimizer = optimizer
     agreement.terms = replace(agreement.terms, optimizer=optimizer.config)
-    plan, now = plan_of(checkpoint, agreement.terms.servers), time.monotonic()
+    plan, now = plan_of(checkpoint, agreement.terms.servers), decider.now()
     terms, policy = agreement.terms, agreement.policy
     decider.take_up(coordinator_of(checkpoint, terms, policy, now, decider.assurance, decider.kind))
     try:
@@ -278,7 +277,7 @@ class Joining:
         self._agreement.plan = self._agreement.codec = None
         reason = "named another model or optimizer than the workers that came"
         coordinator = self._decider.coordinator
-        self._decider.step(lambda: coordinator.dismiss_absent(reason, time.monotonic()) or [])
+        self._decider.step(lambda: coordinator.dismiss_absent(reason, self._decider.now()) or [])
 
     def _admit(
         self,
@@ -297,7 +296,7 @@ class Joining:
         decider, coordinator = self._decider, self._decider.coordinator
 
         def decide() -> list[Output]:
-            now = time.monotonic()
+            now = self._decider.now()
             member, outputs = coordinator.join(
                 *(worker, session, rank, now),
                 remembers=codec.remembers,

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from collections import deque
 from dataclasses import replace
 from typing import Any
@@ -44,7 +43,7 @@ class Epochs:
             epoch = replace(epoch, yields=False)
         ended = coordinator.stopped is not None or coordinator.resting
         over = ended and coordinator.work_terms is not None
-        totals = self._sums.add(member, epoch, roster, time.monotonic(), over=over)
+        totals = self._sums.add(member, epoch, roster, self._decider.now(), over=over)
         self._tell_of_chief(before)
         if totals.differing and not self._warned:
             self._warned = True
@@ -117,7 +116,7 @@ class Evaluations:
         elif stopped or version <= self._newest:
             return None
         self._newest = version
-        t = round(time.monotonic() - self._decider.began, 6)
+        t = round(self._decider.now() - self._decider.began, 6)
         line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
         self._decider.write_or_fail(lambda: self._decider.routes.run_log.metric(line))
         self._recent.append(line)

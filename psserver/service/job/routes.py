@@ -40,10 +40,12 @@ class Routes:
     """Writes outputs, then sends them, in order. The loop's thread owns it, with the outboxes and the run log.
 
     `orders` executes this server's orders. `grace`: seconds that a lost worker has to come back, for the log's
-    sentence.
+    sentence. `now`: the job's clock.
     """
 
-    def __init__(self, run_log: RunLog, orders: Executor, grace: float) -> None:
+    def __init__(
+        self, run_log: RunLog, orders: Executor, grace: float, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.run_log = run_log
         self.tail = LogTail()
         self.outboxes = Outboxes()
@@ -51,11 +53,11 @@ class Routes:
         self.followers: list[Follower] = []
         # Number of log entries sent to shards, and the version that they make.
         self.sent = self.version = 0
-        # Seconds of the monotonic clock.
+        # Seconds of the job's clock.
         self.first_grant: float | None = None
         self.stopped_at: float | None = None
         self._orders = orders
-        self._grace = grace
+        self._grace, self._now = grace, now
         self._folded: set[int] = set()
 
     def go_on(self, entries: int, version: int, folded: Sequence[int], first_grant: float | None) -> None:
@@ -110,9 +112,9 @@ class Routes:
         """Record what the summary needs, and log what a reader of the server's log wants to know."""
         match entry:
             case entries.Grant():
-                self.first_grant = self.first_grant or time.monotonic()
+                self.first_grant = self.first_grant or self._now()
             case entries.Stop():
-                self.stopped_at = time.monotonic()
+                self.stopped_at = self._now()
             case entries.Refuse(version, _, _, parts):
                 workers = named(dict.fromkeys(part.worker for part in parts))
                 fields = event("update_refused", version=version, workers=workers)

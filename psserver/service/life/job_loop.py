@@ -108,7 +108,7 @@ class JobLoop:
 
     def _warn(self, job: Job, warn_at: float) -> float:
         """Log what a worker waits for, each time its wait has doubled."""
-        held = holdup(job.coordinator, time.monotonic())
+        held = holdup(job.coordinator, job.decider.now())
         if held is None or held[0] < self._wait_warning:
             return self._wait_warning
         seconds, sentence = held

@@ -353,13 +353,13 @@ class CoordinatorRpc:
             worker.carriers.extend(map(pb.Carrier.Value, job.carriers.get(worker.name, ())))
             member = job.coordinator.roster.present.get(worker.name)
             worker.computes = "" if member is None else member.computes
-        progress = job.progress.measure(job.coordinator, time.monotonic())
+        progress = job.progress.measure(job.coordinator, job.decider.now())
         if progress is not None:
             reply.progress.CopyFrom(progress_to_wire(progress))
         reply.job = job.terms.job
         reply.security = self._security
         reply.folder = self._folder
-        reply.seconds = time.monotonic() - job.began
+        reply.seconds = job.decider.now() - job.began
         optimizer = job.agreement.optimizer
         reply.policy = job.coordinator.policy.name
         reply.policy_knobs = json.dumps(to_plain(job.coordinator.policy.knobs))

@@ -28,7 +28,7 @@ from psserver.service.replicas.deciding import ReplicatedDecider
 from psserver.service.replicas.giving import Giving
 from psserver.service.replicas.learning import Arrival, pending_of, take_up
 from psserver.service.replicas.log import FollowersLog
-from psserver.service.replicas.same import OWN, check_same, described, named
+from psserver.service.replicas.same import OWN, check_folder, check_same, described, mark_folder, named
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError
 from psserver.service.store.checkpoints import Checkpoints
@@ -104,6 +104,8 @@ class Copy:
             # From here on nothing refuses the run.
             found.cut()
             run_log.open()
+        assert settings.out is not None
+        mark_folder(settings.out, terms.job)
         beginning = {**named(job), "settings": described(settings)}
         self._leads()
         assert self._decider is not None
@@ -264,7 +266,7 @@ class Copy:
             assert self._host.state.shard is not None
             payloads.stage(self._host.state.shard, rest)
         else:
-            decider.take_again(inputs.decode(rest), self._configure)
+            decider.take_again(*inputs.decode(rest), self._configure)
             if decider.failure is not None:
                 raise RuntimeError(decider.failure.reason)
 
@@ -274,6 +276,8 @@ class Copy:
     def _begin_following(self, about: Mapping[str, Any], run_log: FollowersLog) -> None:
         """Make the job that another server leads. Raises OtherSettingsError."""
         check_same(self._settings, about["settings"])
+        assert self._settings.out is not None
+        check_folder(self._settings.out, about["job"])
         own = {name: about[name] for name in OWN}
         settings = replace(self._settings, terms=replace(self._settings.terms, **own))
         self._make(settings, run_log, bytes.fromhex(about["secret"]), about["began"])

@@ -29,7 +29,8 @@ Hold = Callable[[bytes, Callable[[], None]], None]
 class ReplicatedDecider(Decider):
     """A decider that leads, or takes again what another one has decided. The loop's thread owns it.
 
-    `began`: when the job began, in seconds of a clock that all servers share. `hold`: as of `Hold`. `stable`: waits
+    `began`: when the job began, by its clock: the first primary's, which each later one goes on with as its predecessor
+    told it. `hold`: as of `Hold`. `stable`: waits
     until the copies hold all that was given to `hold`. `saves`: whether this server saves the checkpoint that an entry
     orders.
     """
@@ -46,6 +47,8 @@ class ReplicatedDecider(Decider):
         saves: Callable[[int], bool],
     ) -> None:
         self._origin, self._hold, self._stable, self._saves = began, hold, stable, saves
+        # Seconds by which the job's clock is ahead of this machine's.
+        self._ahead = 0.0
         self.leads = False
         # When this server took the newest input of another one that led; seconds, monotonic.
         self._heard: float | None = None
@@ -59,6 +62,14 @@ class ReplicatedDecider(Decider):
         self.decided: Callable[[Coordinator], object] = lambda coordinator: None
         self.made: Callable[[int, int], object] = lambda version, entries: None
         super().__init__(*given)
+
+    def now(self) -> float:
+        return super().now() + self._ahead
+
+    def hear(self, now: float) -> None:
+        """Take the time from another server that leads."""
+        self._heard = time.monotonic()
+        self._ahead = now - self._heard
 
     def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
         self.began = self._origin
@@ -122,7 +133,7 @@ class ReplicatedDecider(Decider):
         state = self._captured() if self.leads and ordered_checkpoint(outputs) else None
         release = partial(self._release, outputs, version, stopped, over, state)
         if self.leads:
-            self._hold(inputs.encode(self.coordinator.taken()), release)
+            self._hold(inputs.encode(self.coordinator.taken(), self.now()), release)
         else:
             release()
 
@@ -208,13 +219,11 @@ class ReplicatedDecider(Decider):
 
     # Following
 
-    def take_up(self, coordinator: Coordinator) -> None:
-        """Continue with a coordinator that has everything which another one has decided by now."""
-        super().take_up(coordinator)
-        self._heard = time.monotonic()
-
-    def take_again(self, calls: Sequence[Call], configure: Callable[[shard_pb2.Configure], None]) -> None:
-        """Decide what the primary has decided."""
+    def take_again(
+        self, calls: Sequence[Call], now: float, configure: Callable[[shard_pb2.Configure], None]
+    ) -> None:
+        """Decide what the primary has decided; `now`: when it did, by the job's clock."""
+        self.hear(now)
         for call in calls:
             if call.name == "configure":
                 self.model = shard_pb2.Configure.FromString(base64.b64decode(call.given[0]))
@@ -225,7 +234,6 @@ class ReplicatedDecider(Decider):
         self.opened = self.opened or any(call.name == "opening" for call in rest)
         super().step(lambda: inputs.take(self.coordinator, rest))
         self.execute()
-        self._heard = time.monotonic()
 
 
 def _lost(worker: str, incarnation: int, coordinator: Coordinator, now: float) -> list[Output]:

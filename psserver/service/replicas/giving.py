@@ -178,6 +178,7 @@ def _about(job: Job, decider: ReplicatedDecider, settings: str) -> dict[str, Any
         "settings": settings,
         "model": base64.b64encode(model).decode(),
         "coordinator": decider.coordinator.state().to_json(),
+        "now": decider.now(),
         "bounds": decider.assurance.state(),
         "first_grant": decider.routes.first_grant,
         "pending": _plain(decider.routes.run_log.pending),

@@ -101,12 +101,15 @@ def _built(coordinator: Coordinator, value: Any) -> Any:
     return value
 
 
-def encode(calls: Sequence[Call]) -> bytes:
-    return json.dumps([[c.name, _plain(list(c.given)), _plain(dict(c.named))] for c in calls]).encode()
+def encode(calls: Sequence[Call], now: float) -> bytes:
+    """Return the inputs as bytes. `now`: when they were taken, by the job's clock."""
+    return json.dumps([now, [[c.name, _plain(list(c.given)), _plain(dict(c.named))] for c in calls]]).encode()
 
 
-def decode(data: bytes) -> list[Call]:
-    return [Call(name, _value(given), _value(named)) for name, given, named in json.loads(data)]
+def decode(data: bytes) -> tuple[list[Call], float]:
+    """Return what `encode` was given."""
+    now, calls = json.loads(data)
+    return [Call(name, _value(given), _value(named)) for name, given, named in calls], float(now)
 
 
 def _plain(value: Any) -> Any:

@@ -82,6 +82,7 @@ async def take_up(
     first_grant = None if began is None else float(began)
     decider.routes.go_on(state.entries, state.version, coordinator.folded, first_grant)
     decider.take_up(coordinator)
+    decider.hear(float(about["now"]))
     host.go_on(state.entries)
 
 

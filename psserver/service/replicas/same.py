@@ -1,10 +1,15 @@
 """What must be the same on all servers of a job with replicas."""
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
+from psserver.checkpoint import UnwritableError
+from psserver.checkpoint.disk import RealDisk
 from psserver.service.job.job import Job
+from psserver.service.job.log_file import LogError
 from psserver.service.life.settings import ServerSettings
+from psserver.service.replicas.disk import FOLDER
 
 # Terms that the first primary of a generation names.
 OWN: Final = ("job", "generation", "regather")
@@ -35,3 +40,26 @@ def check_same(settings: ServerSettings, others: str) -> None:
             f"expected the options of the primary, {others}, got {own}: start all servers of a job with replicas with "
             "the same options"
         )
+
+
+def mark_folder(out: Path, job: str) -> None:
+    """Leave the job's name in the run folder, for `check_folder`. Raises LogError."""
+    mark = _mark(out, job)
+    try:
+        RealDisk().make_folder(mark.parent)
+        mark.touch()
+    except (OSError, UnwritableError) as error:
+        raise LogError(f"{mark}: {error}") from error
+
+
+def check_folder(out: Path, job: str) -> None:
+    """Raise OtherSettingsError unless this is the run folder of the job's first primary."""
+    if not _mark(out, job).is_file():
+        raise OtherSettingsError(
+            f"{out} is not the run folder of the server that leads: expected --out on a file system that all servers "
+            "see, because another one goes on with the log there"
+        )
+
+
+def _mark(out: Path, job: str) -> Path:
+    return out / FOLDER / f"job-{job}"

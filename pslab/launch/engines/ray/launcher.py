@@ -100,8 +100,8 @@ class RayLauncher(RemoteLauncher):
 
         servers = [each for each in wanted if each.role == "server"]
         workers = [each for each in wanted if each.role == "worker"]
-        spread = any(each.spread for each in servers)
-        self._group(servers, "STRICT_SPREAD" if spread else "PACK")
+        spread, apart = any(each.spread for each in servers), any(each.apart for each in servers)
+        self._group(servers, "STRICT_SPREAD" if spread else "SPREAD" if apart else "PACK")
         self._group(workers, "PACK")
         ready = [group.ready() for group in self._groups]
         done, _ = ray.wait(ready, num_returns=len(ready), timeout=self.wait)
