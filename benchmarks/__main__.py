@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import checkpoints, cli, recovery
+from benchmarks import checkpoints, cli, recovery, replicas
 from benchmarks.advisor import cli as advisor
 from benchmarks.codecs import cli as codecs
 from benchmarks.codecs import rounds
@@ -17,6 +17,8 @@ elif sys.argv[1:2] == ["checkpoint"]:
     checkpoints.main(sys.argv[2:], prog_name="bench checkpoint")
 elif sys.argv[1:2] == ["recovery"]:
     recovery.main(sys.argv[2:], prog_name="bench recovery")
+elif sys.argv[1:2] == ["replicas"]:
+    replicas.main(sys.argv[2:], prog_name="bench replicas")
 elif sys.argv[1:2] == ["links"]:
     links.main(sys.argv[2:], prog_name="bench links")
 elif sys.argv[1:2] == ["codecs"]:

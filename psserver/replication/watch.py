@@ -14,6 +14,9 @@ from psserver.replication.state import Replica
 HEARTBEAT: Final = 0.25
 SILENCE: Final = 1.0
 ATTEMPT: Final = 0.5
+#: Seconds after which a primary keeps nothing more for a silent learner. It may be busy with what it gets, a copy costs
+#: much, and nobody waits for it.
+LEARNER_SILENCE: Final = 5.0
 #: The first pause before another attempt, for each partner; it doubles up to LONGEST_PAUSE.
 PAUSES: Final = (0.05, 0.15)
 LONGEST_PAUSE: Final = 2.0
@@ -133,4 +136,8 @@ class Watch:
         """Return the learners for which a primary need keep nothing more: they begin anew when they are heard again."""
         members = replica.disk.config.members
         learners = [each.member for each in replica.progress if each.member not in members]
-        return [each.server for each in learners if self.silent(each.server, now)]
+        return [
+            each.server
+            for each in learners
+            if each.server in self._broken or now - self._heard.get(each.server, self.began) > LEARNER_SILENCE
+        ]

@@ -97,6 +97,7 @@ class Greeting(_message.Message):
     HOSTS_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    PROBE_FIELD_NUMBER: _builtins.int
     task_index: _builtins.int
     proof: _builtins.bytes
     """Proof that the sender has the job's secret; empty without one."""
@@ -106,6 +107,10 @@ class Greeting(_message.Message):
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The addresses of all servers, in order, as far as the sender knows."""
 
+    @_builtins.property
+    def probe(self) -> Global___Segment:
+        """A segment of the sender. Who can open it can read what items consist of there."""
+
     def __init__(
         self,
         *,
@@ -113,10 +118,11 @@ class Greeting(_message.Message):
         hosts: _abc.Iterable[_builtins.str] | None = ...,
         proof: _builtins.bytes = ...,
         generation: _builtins.int = ...,
+        probe: Global___Segment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "hosts", b"hosts", "proof", b"proof", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "hosts", b"hosts", "probe", b"probe", "proof", b"proof", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -132,11 +138,20 @@ class Piece(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    USE_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The item's name."""
     number: _builtins.int
     data: _builtins.bytes
     last: _builtins.bool
+    use: _builtins.int
+    size: _builtins.int
+    @_builtins.property
+    def segment(self) -> Global___Segment:
+        """Instead of data: the item lies in a segment of the sender, in that use of it."""
+
     def __init__(
         self,
         *,
@@ -144,10 +159,13 @@ class Piece(_message.Message):
         number: _builtins.int = ...,
         data: _builtins.bytes = ...,
         last: _builtins.bool = ...,
+        segment: Global___Segment | None = ...,
+        use: _builtins.int = ...,
+        size: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "epoch", b"epoch", "last", b"last", "number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "epoch", b"epoch", "last", b"last", "number", b"number", "segment", b"segment", "size", b"size", "use", b"use"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -231,12 +249,17 @@ Global___VersionDigest: _TypeAlias = VersionDigest  # noqa: Y015
 class ReplicateReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    READS_FIELD_NUMBER: _builtins.int
+    reads: _builtins.bool
+    """The receiver reads what lies in segments of the sender."""
     def __init__(
         self,
+        *,
+        reads: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reads", b"reads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

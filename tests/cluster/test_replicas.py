@@ -54,17 +54,17 @@ def start(
         cluster.start_worker("--task-index", str(rank), *much, *gates)
 
 
-def killed_and_started_again(cluster: Cluster, number: int, policy: str) -> None:
+def killed_and_started_again(cluster: Cluster, number: int, policy: str, *more: str) -> None:
     """Kill a server, and start it once the other one that has a copy knows."""
     cluster.servers[number].kill()
     wait_state(cluster, 1 - number, number, "lost")
-    start_again(cluster, number, policy)
+    start_again(cluster, number, policy, *more)
 
 
-def start_again(cluster: Cluster, number: int, policy: str) -> None:
+def start_again(cluster: Cluster, number: int, policy: str, *more: str) -> None:
     """Start a server that was killed, with its command of before."""
     where = ("--ps-hosts", cluster.hosts, "--task-index", str(number), "--worker-timeout", "60.0")
-    command = ("-m", "psserver", *where, *options(cluster, policy), "--replicas", "2", "--json")
+    command = ("-m", "psserver", *where, *options(cluster, policy), "--replicas", "2", "--json", *more)
     cluster.servers[number].close()
     cluster.servers[number] = cluster.launch(f"server-{number}-again", *command)
 
@@ -161,21 +161,23 @@ def undisturbed(folder: Path, elements: int, batches: int) -> str:
         return sha256(cluster)
 
 
-@pytest.mark.parametrize("elements", [1000, 400_000])
+@pytest.mark.parametrize(("elements", "transport"), [(1000, "auto"), (400_000, "auto"), (400_000, "socket")])
 def test_both_copies_are_killed_one_after_the_other_and_the_weights_are_those_of_a_run_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elements: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elements: int, transport: str
 ) -> None:
+    """Large payloads go to the follower through memory, or else in pieces."""
     expected = undisturbed(tmp_path / "alone", elements, MORE)
     monkeypatch.setenv("PS_REPLICAS", "2")
     (tmp_path / "killed").mkdir()
     with Cluster(tmp_path / "killed") as cluster:
-        start(cluster, "sync", batches=MORE, elements=elements)
+        through = ("--transport", transport)
+        start(cluster, "sync", batches=MORE, elements=elements, more=through)
         wait_for_the_gate(cluster, GATE)
-        killed_and_started_again(cluster, 0, "sync")
+        killed_and_started_again(cluster, 0, "sync", *through)
         # It gets its copy while the others train.
         open_gates(cluster, "gate")
         wait_state(cluster, 1, 0, "in sync")
-        killed_and_started_again(cluster, 1, "sync")
+        killed_and_started_again(cluster, 1, "sync", *through)
         wait_state(cluster, 0, 1, "in sync")
         end(cluster)
         assert sha256(cluster) == expected

@@ -39,7 +39,7 @@ from psserver.replication.messages import (
     Stand,
 )
 from psserver.replication.pace import LONGEST_DELAY, SHARE, Pace, Rate
-from psserver.replication.watch import ATTEMPT, HEARTBEAT, SILENCE, Watch
+from psserver.replication.watch import ATTEMPT, HEARTBEAT, LEARNER_SILENCE, SILENCE, Watch
 
 CONFIG = first_config((0, 1))
 
@@ -231,7 +231,7 @@ def test_nothing_more_is_kept_for_a_silent_learner() -> None:
     watch = Watch(0, 0.0)
     watch.hear(1, Prepare(0), 5.0)
     assert watch.silent_learners(state, 5.5) == []
-    assert watch.silent_learners(state, 5.1 + SILENCE) == [1]
+    assert watch.silent_learners(state, 5.1 + LEARNER_SILENCE) == [1]
     state, _ = take(state, Broke(1))
     assert state.log.tail == () and state.progress == ()
 

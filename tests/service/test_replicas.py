@@ -222,6 +222,46 @@ def test_a_heartbeat_says_to_every_server_who_leads() -> None:
         assert watch.primary == 0
 
 
+def test_what_is_only_stable_by_now_waits_for_the_next_item_or_a_tick() -> None:
+    links = mock.create_autospec(Links, instance=True, links={1: None, 2: None}, met={1, 2})
+    shell = Shell(begin(0, 3, first_config((0, 1))), links, lambda disk: None, formed=True)
+    shell.machine = mock.create_autospec(Machine, instance=True)
+
+    def sent() -> list[m.Message]:
+        found = [call.args[1] for call in links.send.call_args_list if call.args[0] == 1]
+        links.send.reset_mock()
+        return found
+
+    shell.beat()
+    assert [type(each) for each in sent()] == [m.Append]
+    shell.offer(b"first")
+    assert [each.items for each in sent() if isinstance(each, m.Append)] == [((0, 1),)]
+    shell.receive(1, m.Held(0, 0, 1, 0))
+    assert shell.machine.execute.call_args.args == (1,) and sent() == []  # type: ignore[attr-defined]
+    shell.offer(b"second")
+    (said,) = sent()
+    assert isinstance(said, m.Append) and said.items == ((0, 2),) and said.stable == 1
+    shell.receive(1, m.Held(0, 0, 2, 1))
+    assert sent() == []
+    shell.tick()
+    assert all(isinstance(each, m.Append) and each.stable == 2 for each in sent())
+
+
+def test_a_follower_acknowledges_at_once_and_says_later_what_it_has_executed() -> None:
+    links = mock.create_autospec(Links, instance=True, links={0: None, 2: None}, met={0, 2})
+    config = first_config((0, 1))
+    shell = Shell(begin(1, 3, config), links, lambda disk: None, formed=True)
+    shell.machine = mock.create_autospec(Machine, instance=True)
+    shell.hold((0, 1), b"b")
+    shell.receive(0, m.Append(config, 0, ((0, 1),), 1))
+    assert links.send.call_args.args[:2] == (0, m.Held(0, 0, 1, 0))
+    links.send.reset_mock()
+    shell.executed(1)
+    assert not links.send.called
+    shell.tick()
+    assert (0, m.Held(0, 0, 1, 1)) in [call.args[:2] for call in links.send.call_args_list]
+
+
 def test_a_follower_without_the_jobs_beginning_takes_nobody_for_lost() -> None:
     """It could not go on; the primary may just be slow to start."""
     links = mock.create_autospec(Links, instance=True, links={0: None, 2: None}, met={0, 2})

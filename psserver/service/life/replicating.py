@@ -25,6 +25,7 @@ from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.life.successor import Succession
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.net.exchange import ExchangeRpc
+from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.copy import Copy
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.links import Links, Listener
@@ -109,16 +110,20 @@ class Replicating:
         self._waits = anew and settings.resume is not None
         if not self._waits:
             self._persist()
-        self.links = Links(index, continuation.hosts, settings.job_secret, listener, remembered.generation)
+        bodies = Bodies(host.sharing)
+        self.links = Links(
+            index, continuation.hosts, settings.job_secret, listener, remembered.generation, bodies
+        )
         ledger = host.memory.ledger
-        self._shell = shell = Shell(
+        self._shell = Shell(
             replica,
             self.links,
             lambda disk: promises.write(replace(remembered, disk=disk)),
             formed=not anew,
             most=int(LOG_SHARE * ledger.limit),
+            bodies=bodies,
         )
-        ledger.watch(lambda: shell.nbytes, lambda: [Held(MODEL, "replicated log", shell.nbytes)])
+        ledger.watch(lambda: bodies.nbytes, lambda: [Held(MODEL, "replicated log", bodies.nbytes)])
         self._copy = self._shell.machine = Copy(
             settings, host, self._shell, continuation.wake.set, self._planned, remembered.generation
         )
@@ -321,7 +326,7 @@ class Replicating:
             self._shell.broke(server)
             self._shell.tick()
 
-    def _hold(self, item: Item, body: bytes) -> None:
+    def _hold(self, item: Item, body: Body) -> None:
         if not self._waits:
             self._shell.hold(item, body)
 

@@ -23,6 +23,7 @@ from psserver.service.job.run_log import RunLog
 from psserver.service.life.settings import ServerSettings
 from psserver.service.net.loop import settle
 from psserver.service.replicas import inputs, payloads
+from psserver.service.replicas.bodies import LARGE, Body
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.deciding import ReplicatedDecider
 from psserver.service.replicas.giving import Giving
@@ -116,12 +117,12 @@ class Copy:
         self.leads, self.epoch = True, self._shell.replica.disk.config.epoch
         self._host.orders.unread_goes = False
 
-    def _offer(self, body: bytes, release: Callable[[], None]) -> None:
+    def _offer(self, body: Body, release: Callable[[], None]) -> None:
         self._held.append(release)
         self._shell.offer(body)
 
-    def _forward(self, body: bytes) -> None:
-        self._offer(_PAYLOAD + body, lambda: None)
+    def _forward(self, parts: list[Body]) -> None:
+        self._offer(self._shell.bodies.make([_PAYLOAD, *parts]), lambda: None)
 
     async def stable(self) -> None:
         """Wait until the copies hold everything that was taken so far."""
@@ -243,7 +244,11 @@ class Copy:
                     await self._learn()
                 while self._executed < self._upto:
                     held = self._shell.replica.log
-                    await self._take_again(self._shell.bodies[held.tail[self._executed - held.first]])
+                    body = self._shell.bodies[held.tail[self._executed - held.first]]
+                    await self._take_again(body)
+                    if len(body) >= LARGE:
+                        # A learner takes many of them in a row.
+                        await asyncio.sleep(0)
                     self._executed += 1
                     self._shell.executed(self._executed)
                 if self._activated is not None:
@@ -252,10 +257,10 @@ class Copy:
             log.exception("this copy cannot go on", extra=event("replica_failed"))
             self._fail(error)
 
-    async def _take_again(self, body: bytes) -> None:
-        kind, rest = body[:1], body[1:]
+    async def _take_again(self, body: Body) -> None:
+        kind, rest = bytes(body[:1]), memoryview(body)[1:]
         if kind == _BEGINNING:
-            self._follow_beginning(rest)
+            self._follow_beginning(bytes(rest))
             return
         job, decider = self.job, self._decider
         assert job is not None and decider is not None, "the log begins with the job"
@@ -266,7 +271,7 @@ class Copy:
             assert self._host.state.shard is not None
             payloads.stage(self._host.state.shard, rest)
         else:
-            decider.take_again(*inputs.decode(rest), self._configure)
+            decider.take_again(*inputs.decode(bytes(rest)), self._configure)
             if decider.failure is not None:
                 raise RuntimeError(decider.failure.reason)
 

@@ -17,6 +17,8 @@ from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.net.loop import settle
 from psserver.service.net.registration import Call, bounded, parsed
 from psserver.service.replicas import wire
+from psserver.service.replicas.bodies import Bodies, Body, Lies, Overwritten
+from psserver.service.store.shared_memory import from_wire, to_wire
 from pswire.addresses import Address, parse_address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -24,6 +26,7 @@ from pswire.security.credentials import Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.connecting import open_aio_channel
 from pswire.transport.failures import CallEnding, may_pass, reason
+from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -38,7 +41,7 @@ class Listener(NamedTuple):
     that leads sends such."""
 
     receive: Callable[[int, Message], None]
-    hold: Callable[[Item, bytes], None]
+    hold: Callable[[Item, Body], None]
     broke: Callable[[int], None]
     ends: Callable[[int, ExitCode, str], None]
     copy: Callable[[int, shard_pb2.CopyPiece], None]
@@ -60,10 +63,16 @@ class Link:
     """What this server sends to another one. The loop's thread owns it."""
 
     def __init__(
-        self, server: int, greet: Callable[[], shard_pb2.Greeting], address: Callable[[], Address]
+        self,
+        server: int,
+        greet: Callable[[], shard_pb2.Greeting],
+        address: Callable[[], Address],
+        bodies: Bodies,
     ) -> None:
         self.server, self.up = server, False
-        self._greet, self._address = greet, address
+        self._greet, self._address, self._bodies = greet, address, bodies
+        # Whether the other server reads items where they lie.
+        self._reads = False
         self._parts: list[shard_pb2.ReplicatePart] = []
         self._filled = asyncio.Event()
         # Those who wait until the parts are written.
@@ -72,14 +81,14 @@ class Link:
         self._carried: set[Item] = set()
         self._last = False
 
-    def send(self, message: Message, items: Iterable[tuple[Item, bytes]]) -> None:
+    def send(self, message: Message, items: Iterable[tuple[Item, Body]]) -> None:
         """Send a message behind the items that it names. Nothing is kept for a server that is not there."""
         if not self.up:
             return
         for item, body in items:
             if item not in self._carried:
                 self._carried.add(item)
-                self._parts += wire.pieces(item, body)
+                self._parts += wire.pieces(item, body, self._bodies.lies(body) if self._reads else None)
         self._parts.append(shard_pb2.ReplicatePart(message=wire.encode(message)))
         self._filled.set()
 
@@ -141,9 +150,10 @@ class Link:
         try:
             first = shard_pb2.ReplicatePart(greeting=self._greet())
             await call.write(shard_pb2.ReplicateRequest(parts=[first]))
-            if await call.read() is grpc.aio.EOF:
+            reply = await call.read()
+            if reply is grpc.aio.EOF:
                 return
-            self.up = True
+            self.up, self._reads = True, bool(reply.reads)
             sending = asyncio.ensure_future(self._send(call))
             try:
                 # Nothing more is said: this is how the end is noticed.
@@ -179,13 +189,20 @@ class Link:
 class Links:
     """The streams of server `server` to all others, and theirs to it. `hosts` becomes complete as others greet.
 
-    `generation`: of this server; others are not heard.
+    `generation`: of this server; others are not heard. `bodies`: what items consist of.
     """
 
     def __init__(
-        self, server: int, hosts: Sequence[Address], secret: bytes, listener: Listener, generation: int = 0
+        self,
+        server: int,
+        hosts: Sequence[Address],
+        secret: bytes,
+        listener: Listener,
+        generation: int = 0,
+        bodies: Bodies | None = None,
     ) -> None:
         self.hosts = list(hosts)
+        self._bodies = bodies or Bodies()
         self._generation = generation
         #: Servers that have greeted this one at least once.
         self.met: set[int] = set()
@@ -200,9 +217,10 @@ class Links:
                 hosts=[str(each) for each in self.hosts],
                 proof=greeting_proof(self._secret, self._server, server, self._generation),
                 generation=self._generation,
+                probe=None if (probe := self._bodies.probe()) is None else to_wire(probe),
             )
 
-        return Link(server, greet, lambda: self.hosts[server])
+        return Link(server, greet, lambda: self.hosts[server], self._bodies)
 
     def start(self, timeout: float, credentials: Credentials) -> None:
         """Begin to connect, within the running loop."""
@@ -211,7 +229,7 @@ class Links:
             asyncio.create_task(link.run(timeout, credentials, broke)) for link in self.links.values()
         ]
 
-    def send(self, to: int, message: Message, items: Iterable[tuple[Item, bytes]]) -> None:
+    def send(self, to: int, message: Message, items: Iterable[tuple[Item, Body]]) -> None:
         self.links[to].send(message, items)
 
     def forget(self, item: Item) -> None:
@@ -237,9 +255,12 @@ class Links:
                 for part in bounded(parsed(shard_pb2.ReplicateRequest, data)).parts:
                     if sender is None:
                         sender = self._greeted(part)
-                        await call.reply(shard_pb2.ReplicateReply())
+                        await call.reply(shard_pb2.ReplicateReply(reads=self._reads(part.greeting)))
                     else:
                         self._take(sender, part, arriving)
+                        if part.piece.size:
+                            # A batch of large items would keep everything else from running for seconds.
+                            await asyncio.sleep(0)
         finally:
             if sender is not None:
                 self._listener.broke(sender)
@@ -275,19 +296,16 @@ class Links:
         self.met.add(sender)
         return int(sender)
 
+    def _reads(self, greeting: shard_pb2.Greeting) -> bool:
+        return greeting.HasField("probe") and self._bodies.can_read(from_wire(greeting.probe))
+
     def _take(self, sender: int, part: shard_pb2.ReplicatePart, arriving: dict[Item, bytearray]) -> None:
         kind = part.WhichOneof("part")
         # Only who leads sends items and copies.
         self._listener.alive(sender, kind in ("piece", "copy"))
         match kind:
             case "piece":
-                piece = part.piece
-                item = piece.epoch, piece.number
-                body = arriving.setdefault(item, bytearray())
-                body += piece.data
-                if piece.last:
-                    del arriving[item]
-                    self._listener.hold(item, bytes(body))
+                self._take_piece(part.piece, arriving)
             case "message":
                 self._listener.receive(sender, wire.decode(part.message))
             case "ending":
@@ -302,6 +320,26 @@ class Links:
                 self._listener.digest(sender, part.digest)
             case other:
                 raise invalid(f"expected a piece, a message, an ending, a copy or a digest, got {other}")
+
+    def _take_piece(self, piece: shard_pb2.Piece, arriving: dict[Item, bytearray]) -> None:
+        item = piece.epoch, piece.number
+        if piece.HasField("segment"):
+            try:
+                body = self._bodies.read(Lies(from_wire(piece.segment), piece.use), piece.size)
+            except Overwritten:
+                raise Refused(
+                    grpc.StatusCode.UNAVAILABLE, "an item was gone before it was read: send it again"
+                ) from None
+            except SegmentError as error:
+                raise Refused(
+                    grpc.StatusCode.UNAVAILABLE, f"an item cannot be read where it lies: {error}"
+                ) from error
+            self._listener.hold(item, body)
+            return
+        data = arriving.setdefault(item, bytearray())
+        data += piece.data
+        if piece.last:
+            self._listener.hold(item, arriving.pop(item))
 
 
 def _options(timeout: float) -> Options:

@@ -17,6 +17,7 @@ from psserver.replication.messages import (
     Execute,
     Executed,
     GiveCopy,
+    Held,
     Input,
     Item,
     Message,
@@ -32,6 +33,7 @@ from psserver.replication.messages import (
 )
 from psserver.replication.pace import Pace
 from psserver.replication.watch import HEARTBEAT, NEAR, Watch
+from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.links import Links
 from pswire.logs.events import event
 
@@ -67,33 +69,42 @@ class Shell:
     `keep`: puts a promise on the disk. `machine` is set before the first input. `formed`: whether all servers were met
     and the log has begun, so that whoever is silent is lost, and not just late to start. `most`: bytes of items beyond
     which the log takes no more of them before the copies have executed some. `delay`: seconds between two items that it
-    takes, for a learner.
+    takes, for a learner. `bodies`: what items consist of.
     """
 
     machine: Machine
 
     def __init__(
-        self, replica: Replica, links: Links, keep: Callable[[Disk], None], *, formed: bool, most: int = MOST
+        self,
+        replica: Replica,
+        links: Links,
+        keep: Callable[[Disk], None],
+        *,
+        formed: bool,
+        most: int = MOST,
+        bodies: Bodies | None = None,
     ) -> None:
         self.replica, self.links, self.formed = replica, links, formed
         # What this server leads, or led: one that it proposes may yet fail.
         self.active = replica.disk.config
         self.watch = Watch(replica.server, time.monotonic())
-        # What items of the log consist of, and their bytes.
-        self.bodies: dict[Item, bytes] = {}
-        self.nbytes = 0
+        self.bodies = bodies or Bodies()
         self._keep, self._most = keep, most
         self._inputs: deque[Input] = deque()
         self._busy = False
         # Items that the log does not take yet.
-        self._offers: deque[tuple[Item, bytes]] = deque()
+        self._offers: deque[tuple[Item, Body]] = deque()
         self._offered = 0
+        # Messages that wait for the next tick; the configuration last told to each server, and what was acknowledged.
+        self._later: dict[int, Message] = {}
+        self._told: dict[int, Config] = {}
+        self._acknowledged: dict[int, tuple[int, int, int]] = {}
         self._beaten = 0.0
         self._met_at: float | None = None
         # A learner that falls behind: seconds between two items that are taken, and when the next one may be.
         self._pace, self.delay, self._free_at, self._waits = Pace(), 0.0, 0.0, False
 
-    def offer(self, body: bytes) -> None:
+    def offer(self, body: Body) -> None:
         """Have the log take an item, as soon as this server leads and has room. The order of calls is the log's."""
         self._offered += 1
         self._offers.append(((self.replica.disk.config.epoch, self._offered), body))
@@ -113,16 +124,11 @@ class Shell:
             # What the log had before. What it does not take because of a gap comes again, without its body.
             start = message.start if isinstance(message, Append) else message.first
             for item in message.items[: max(0, self.replica.log.first - start)]:
-                self._drop(item)
+                self.bodies.drop(item)
 
-    def hold(self, item: Item, body: bytes) -> None:
+    def hold(self, item: Item, body: Body) -> None:
         """Keep what an item consists of until all copies have executed it."""
-        self._drop(item)
-        self.bodies[item] = body
-        self.nbytes += len(body)
-
-    def _drop(self, item: Item) -> None:
-        self.nbytes -= len(self.bodies.pop(item, b""))
+        self.bodies.hold(item, body)
 
     def broke(self, server: int) -> None:
         self.watch.broke(server)
@@ -133,7 +139,8 @@ class Shell:
         self.give(Broke(server))
 
     def tick(self) -> None:
-        """Let time pass: heartbeats, and a change of the configuration where one is due."""
+        """Let time pass: what waits, heartbeats, and a change of the configuration where one is due."""
+        self._send_later()
         now = time.monotonic()
         if now - self._beaten >= HEARTBEAT:
             self._beaten = now
@@ -175,6 +182,7 @@ class Shell:
         if not self.replica.holds and primary is not None:
             # A sign of life of one that has nothing to say: it refuses what it has promised to refuse.
             self.links.send(primary, Refuse(self.replica.disk.promised), ())
+        self._send_later()
 
     def _run(self) -> None:
         if self._busy:
@@ -187,7 +195,7 @@ class Shell:
                 for output in outputs:
                     self._carry_out(output)
                 for item in before.tail[: self.replica.log.first - before.first]:
-                    self._drop(item)
+                    self.bodies.drop(item)
                     self.links.forget(item)
         finally:
             self._busy = False
@@ -204,7 +212,12 @@ class Shell:
     def _takes(self) -> bool:
         """Return whether the log takes an item now. If it may take one later without another input, that is tried."""
         replica, tail = self.replica, self.replica.log.tail
-        if not replica.leads or replica.sealed or len(tail) >= WINDOW or (tail and self.nbytes >= self._most):
+        if (
+            not replica.leads
+            or replica.sealed
+            or len(tail) >= WINDOW
+            or (tail and self.bodies.nbytes >= self._most)
+        ):
             return False
         if self.delay:
             now = time.monotonic()
@@ -225,8 +238,7 @@ class Shell:
             case Persist(disk):
                 self._keep(disk)
             case Send(to, message):
-                items = message.items if isinstance(message, Append | Sync) else ()
-                self.links.send(to, message, ((item, self.bodies[item]) for item in items))
+                self._send(to, message)
             case Execute(upto):
                 self.machine.execute(upto)
             case Activate(config):
@@ -241,6 +253,33 @@ class Shell:
                 self.machine.give_copy(to)
             case Reset():
                 self.machine.reset()
+
+    def _send(self, to: int, message: Message) -> None:
+        """Send a message; what only says that more is stable or executed waits for the next one of its kind, or a tick.
+
+        In a job that trains the next one comes at once, and says it too.
+        """
+        later, self._later[to] = self._later.get(to), message
+        if later is not None and type(later) is not type(message):
+            self._put(to, later)
+        if isinstance(message, Append):
+            waits, self._told[to] = self._told.get(to) == message.config, message.config
+            waits = waits and not message.items
+        elif isinstance(message, Held):
+            said = message.epoch, message.incarnation, message.end
+            waits, self._acknowledged[to] = self._acknowledged.get(to) == said, said
+        else:
+            waits = False
+        if not waits:
+            self._put(to, self._later.pop(to))
+
+    def _send_later(self) -> None:
+        while self._later:
+            self._put(*self._later.popitem())
+
+    def _put(self, to: int, message: Message) -> None:
+        items = message.items if isinstance(message, Append | Sync) else ()
+        self.links.send(to, message, ((item, self.bodies[item]) for item in items))
 
     def executed(self, count: int) -> None:
         """The first `count` items are executed here."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any, Final
 
 from psserver.replication import Config, Member
@@ -21,6 +21,8 @@ from psserver.replication.messages import (
     Synced,
 )
 from psserver.service.errors import invalid
+from psserver.service.replicas.bodies import Body, Lies
+from psserver.service.store.shared_memory import to_wire
 from pswire.v1 import shard_pb2
 
 #: Bytes of one piece of an item, and of the parts of one message, beyond which another one begins.
@@ -28,6 +30,13 @@ PIECE: Final = 2 << 20
 
 _MESSAGES: Final = (Prepare, Promise, Sync, Synced, Propose, Accepted, Refuse, Append, Held, Expel)
 _KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in (*_MESSAGES, Config, Member)}
+# What a field of another type than these holds: a tuple.
+_HELD: Final[dict[Any, type[Any]]] = {int: int, Config: Config}
+# Names of the fields of each kind, in order, and what each holds.
+_FIELDS: Final[dict[Any, tuple[tuple[str, type[Any]], ...]]] = {
+    kind: tuple((field.name, _HELD.get(field.type, tuple)) for field in fields(kind))
+    for kind in _KINDS.values()
+}
 
 
 def encode(message: Message) -> bytes:
@@ -46,35 +55,42 @@ def decode(data: bytes) -> Message:
 
 
 def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return [type(value).__name__, *(_plain(getattr(value, each.name)) for each in fields(value))]
+    known = _FIELDS.get(type(value))
+    if known is not None:
+        return [type(value).__name__, *[_plain(getattr(value, name)) for name, _ in known]]
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _value(plain: Any) -> Any:
-    if isinstance(plain, list):
-        if plain and isinstance(plain[0], str):
-            kind = _KINDS[plain[0]]
-            given = map(_value, plain[1:])
-            return kind(*(_typed(field, value) for field, value in zip(fields(kind), given, strict=True)))
-        return tuple(map(_value, plain))
-    if type(plain) is not int or plain < 0:
+    if type(plain) is int and plain >= 0:
+        return plain
+    if not isinstance(plain, list):
         raise ValueError(f"expected a whole number, got {plain!r}")
-    return plain
+    if not plain or not isinstance(plain[0], str):
+        return tuple(map(_value, plain))
+    kind = _KINDS[plain[0]]
+    given = [_value(each) for each in plain[1:]]
+    # A peer's mistake ends its stream and nothing else.
+    for (name, expected), value in zip(_FIELDS[kind], given, strict=True):
+        if not isinstance(value, expected):
+            raise TypeError(f"{name}: expected {expected.__name__}, got {value!r}")
+    return kind(*given)
 
 
-def _typed(field: Any, value: Any) -> Any:
-    """Check a value against the field's type, so that a peer's mistake ends its stream and nothing else."""
-    expected = {int: int, Config: Config}.get(field.type, tuple)
-    if not isinstance(value, expected):
-        raise TypeError(f"{field.name}: expected {expected.__name__}, got {value!r}")
-    return value
-
-
-def pieces(item: Item, body: bytes) -> list[shard_pb2.ReplicatePart]:
-    """Return an item of the log in pieces, in order."""
+def pieces(item: Item, body: Body, lies: Lies | None) -> list[shard_pb2.ReplicatePart]:
+    """Return an item of the log in pieces, in order; in one if the receiver can read it where it `lies`."""
     assert isinstance(item, tuple), "an item's name is an epoch and a number"
     epoch, number = item
+    if lies is not None:
+        piece = shard_pb2.Piece(
+            epoch=epoch,
+            number=number,
+            segment=to_wire(lies.place),
+            use=lies.use,
+            size=len(body),
+            last=True,
+        )
+        return [shard_pb2.ReplicatePart(piece=piece)]
     view = memoryview(body)
     ends = range(0, max(len(body), 1), PIECE)
     return [

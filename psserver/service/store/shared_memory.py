@@ -124,3 +124,7 @@ class Attachment:
 
 def to_wire(place: Place) -> shard_pb2.Segment:
     return shard_pb2.Segment(pid=place.pid, fd=place.fd, token=place.token, bytes=place.nbytes)
+
+
+def from_wire(segment: shard_pb2.Segment) -> Place:
+    return Place(segment.pid, segment.fd, segment.token, segment.bytes)
