@@ -3,6 +3,7 @@
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -14,26 +15,28 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.links.network import Counters, Network, NetworkError, bits_per_second, reason_against
 from benchmarks.loads import Load
 from benchmarks.peers import Burst, watched
-from benchmarks.peers.child import ROOT, Child, together
+from benchmarks.peers.child import HERE, ROOT, Child, Place, together
 from benchmarks.peers.ours import CPU_ONLY, start_servers
 from benchmarks.peers.theirs import Cluster
 from benchmarks.report.results import machine_facts
 from benchmarks.tables import load
 from pswire.command.options import CONTEXT
 
-console = Console(width=120)
+console = Console(width=140)
 # Steps of each worker in a burst.
 STEPS = 60
 SERVER = ("--optimizer", "adagrad", "--learning-rate", str(load.RATE))
 
 
 class Peer(Protocol):
-    """A running system. `losses`: of the first steps of worker 0."""
+    """A running system. `losses`: of the first steps of worker 0. `unique`: rows that the last burst's steps had."""
 
     name: str
     losses: list[float]
+    unique: int
 
     def measure(self, steps: int) -> Burst: ...
 
@@ -41,9 +44,12 @@ class Peer(Protocol):
 class Strategy:
     """TensorFlow's strategy with one server and one worker."""
 
-    def __init__(self, name: str, logs: Path, divisor: int, *, merged: bool, pack: int) -> None:
-        self.name, self.losses = name, list[float]()
-        self._cluster = Cluster(1, logs / name.replace(" ", "-"), "benchmarks.tables.chief")
+    def __init__(
+        self, name: str, logs: Path, divisor: int, places: Sequence[Place], *, merged: bool, pack: int
+    ) -> None:
+        self.name, self.losses, self.unique = name, list[float](), 0
+        program = "benchmarks.tables.chief"
+        self._cluster = Cluster(1, logs / name.replace(" ", "-"), program, places[:2])
         self._cluster.chief.ask("prepare", load=name, merged=merged, divisor=divisor, pack=pack)
 
     def measure(self, steps: int) -> Burst:
@@ -62,29 +68,43 @@ class Ours:
     """Servers and workers of ours, under `async`."""
 
     def __init__(
-        self, name: str, logs: Path, divisor: int, *, servers: int, workers: int, ahead: bool
+        self,
+        name: str,
+        logs: Path,
+        divisor: int,
+        places: Sequence[Place],
+        *,
+        servers: int,
+        workers: int,
+        ahead: bool,
     ) -> None:
-        self.name, self.losses = name, list[float]()
+        self.name, self.losses, self.unique = name, list[float](), 0
         label = name.replace(" ", "-").replace(",", "")
+        server, *others = places or [HERE] * (workers + 1)
+        # These namespaces share their memory, which hosts with a link do not.
+        reached = ["--bind", server.address, "--insecure", "--transport", "socket"] if places else []
+        connect = {"transport": "socket"} if places else {}
         with ExitStack() as begun:
-            at = Load(name, [], servers=servers, workers=workers)
-            self._servers, hosts = start_servers(label, at, SERVER, logs)
+            at = Load(name, (), servers=servers, workers=workers)
+            self._servers, hosts = start_servers(label, at, (*SERVER, *reached), logs, place=server)
             for server in self._servers:
                 begun.callback(server.close, 0.0)
             self._workers = []
             for index in range(workers):
                 log = logs / f"{label}-worker-{index}.log"
-                child = Child(f"{label}-{index}", ["-m", "benchmarks.tables.ours"], log, CPU_ONLY)
+                program = ["-m", "benchmarks.tables.ours"]
+                child = Child(f"{label}-{index}", program, log, CPU_ONLY, place=others[index])
                 begun.callback(child.close)
                 self._workers.append(child)
             for index, child in enumerate(self._workers):
-                child.ask("prepare", hosts=hosts, worker=index, divisor=divisor, ahead=ahead)
+                child.ask("prepare", hosts=hosts, worker=index, divisor=divisor, ahead=ahead, connect=connect)
             self._close = begun.pop_all().close
 
     def measure(self, steps: int) -> Burst:
         def run() -> list[dict[str, Any]]:
             told = together(self._workers, "measure", steps=steps)
             self.losses = told[0]["losses"]
+            self.unique = sum(each["unique"] for each in told)
             return told
 
         return watched([s.pid for s in self._servers], run, [w.pid for w in self._workers])
@@ -95,16 +115,51 @@ class Ours:
 
 @dataclass
 class Row:
-    """Steps per second of each burst, and CPU milliseconds per step of servers and of all other processes."""
+    """Of each burst: steps per second, and CPU milliseconds per step of servers and of all other processes.
+
+    `up`, `down`: megabytes of frames per step on the server's link. `share`: what they carry, without their headers,
+    divided by what unique rows and dense variables need; 0 of peers that do not count rows. Without a link these are
+    empty.
+    """
 
     peer: str
     rates: list[float] = field(default_factory=list)
     server_ms: list[float] = field(default_factory=list)
     other_ms: list[float] = field(default_factory=list)
+    up: list[float] = field(default_factory=list)
+    down: list[float] = field(default_factory=list)
+    share: list[float] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
         return statistics.median(self.rates)
+
+    def add(self, burst: Burst) -> None:
+        """Add a burst."""
+        self.rates.append(burst.rate)
+        self.server_ms.append(1000 * burst.server_cpu / burst.steps)
+        self.other_ms.append(1000 * burst.worker_cpu / burst.steps)
+
+    def add_bytes(self, moved: Counters, unique: int, steps: int) -> None:
+        """Add what a burst moved on the server's link."""
+        self.up.append(moved.received / steps / 1e6)
+        self.down.append(moved.sent / steps / 1e6)
+        self.share.append(moved.payload / steps / payload_bytes(unique / steps) if unique else 0.0)
+
+
+def payload_bytes(unique: float) -> float:
+    """Return what a step with so many unique rows moves: keys twice, rows and dense variables both ways."""
+    dense = sum(values.nbytes for values in load.weights().values())
+    return unique * ((8 + 4 * load.DIM) + (8 + 4 * load.DIM)) + 2 * dense
+
+
+def _rate(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            bits_per_second(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return text
 
 
 @click.command(context_settings=CONTEXT)
@@ -119,14 +174,24 @@ class Row:
     help="Divides Criteo's vocabularies: TensorFlow holds all rows, of which 1 needs 4 GiB.",
 )
 @click.option("--peer", "only", multiple=True, metavar="TEXT", help="Only peers whose name has this in it.")
+@click.option(
+    "--link",
+    metavar="RATE",
+    callback=_rate,
+    help="Over links of this rate, such as 1gbit, between network namespaces (as root): a server and each worker in "
+    "one of their own. Bytes are counted at the server's link.",
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/tables-TIME.")
-def main(rounds: int, divisor: int, only: tuple[str, ...], out: Path | None) -> None:
+def main(rounds: int, divisor: int, only: tuple[str, ...], link: str | None, out: Path | None) -> None:
     """Measure steps of a click model on sparse tables, beside TensorFlow's strategy, on one machine.
 
     26 features with Criteo's cardinalities, rows of 16, batches of 2,048, Adagrad. TensorFlow's strategy holds a
     variable for each feature, or one merged variable, and has packs of 1 or 8 steps; the better counts. All peers run
     side by side and take turns; the losses of their first steps must agree.
     """
+    reason = reason_against() if link is not None else None
+    if reason is not None:
+        raise click.ClickException(reason)
     folder = out or ROOT / "runs" / f"tables-{datetime.now():%Y%m%d-%H%M%S}"
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
@@ -134,17 +199,54 @@ def main(rounds: int, divisor: int, only: tuple[str, ...], out: Path | None) -> 
     def say(text: str) -> None:
         console.print(f"{time.monotonic() - begin:4.0f} s  {text}", soft_wrap=True, highlight=False)
 
+    rows: dict[str, Row] = {}
+    try:
+        with ExitStack() as running:
+            network = None if link is None else running.enter_context(Network(3, link))
+            places = [] if network is None else [host.place for host in network.hosts]
+            peers: list[Any] = []
+            for name, make in _makers(folder, divisor, places).items():
+                if only and not any(text in name for text in only):
+                    continue
+                say(f"starting {name}")
+                peers.append(make(name))
+                running.callback(peers[-1].close)
+            for turn in range(rounds + 1):
+                for peer in peers:
+                    before = None if network is None else network.hosts[0].counters()
+                    burst = peer.measure(STEPS)
+                    if turn:  # the first traces
+                        row = rows.setdefault(peer.name, Row(peer.name))
+                        row.add(burst)
+                        if network is not None and before is not None:
+                            row.add_bytes(network.hosts[0].counters() - before, peer.unique, burst.steps)
+                say(f"round {turn} of {rounds}")
+            _report(rows, peers, divisor, link)
+    except NetworkError as error:
+        raise click.ClickException(str(error)) from error
+    record = {
+        "machine": machine_facts(),
+        "divisor": divisor,
+        "link": link,
+        "rows": [asdict(row) for row in rows.values()],
+    }
+    (folder / "results.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    say(f"all samples: {folder / 'results.json'}")
+
+
+def _makers(folder: Path, divisor: int, places: Sequence[Place]) -> dict[str, Any]:
+    """Return what starts each peer, by name. `places`: of the server and of each worker; empty: all here."""
     makers: dict[str, Any] = {
         f"TensorFlow, {form}, pack {pack}": lambda name, merged=merged, pack=pack: Strategy(
-            name, folder, divisor, merged=merged, pack=pack
+            name, folder, divisor, places, merged=merged, pack=pack
         )
         for form, merged in (("26 tables", False), ("merged", True))
         for pack in (1, 8)
     }
-    makers |= {
+    return makers | {
         f"ours, {servers} server{'s' * (servers > 1)}, {workers} worker{'s' * (workers > 1)}{text}": (
             lambda name, s=servers, w=workers, a=ahead: Ours(
-                name, folder, divisor, servers=s, workers=w, ahead=a
+                name, folder, divisor, places, servers=s, workers=w, ahead=a
             )
         )
         for servers, workers, text, ahead in (
@@ -153,35 +255,18 @@ def main(rounds: int, divisor: int, only: tuple[str, ...], out: Path | None) -> 
             (2, 1, ", lookahead", True),
             (1, 2, ", lookahead", True),
         )
+        # On links, a second server would share the first one's.
+        if not places or servers == 1
     }
-    rows: dict[str, Row] = {}
-    with ExitStack() as running:
-        peers: list[Any] = []
-        for name, make in makers.items():
-            if only and not any(text in name for text in only):
-                continue
-            say(f"starting {name}")
-            peers.append(make(name))
-            running.callback(peers[-1].close)
-        for turn in range(rounds + 1):
-            for peer in peers:
-                burst = peer.measure(STEPS)
-                if turn:  # the first traces
-                    row = rows.setdefault(peer.name, Row(peer.name))
-                    row.rates.append(burst.rate)
-                    row.server_ms.append(1000 * burst.server_cpu / burst.steps)
-                    row.other_ms.append(1000 * burst.worker_cpu / burst.steps)
-            say(f"round {turn} of {rounds}")
-        _report(rows, peers)
-    record = {"machine": machine_facts(), "divisor": divisor, "rows": [asdict(row) for row in rows.values()]}
-    (folder / "results.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    say(f"all samples: {folder / 'results.json'}")
 
 
-def _report(rows: dict[str, Row], peers: list[Any]) -> None:
-    unique = np.mean([sum(np.unique(c).size for c in batch.ids.T) for batch in load.batches(0, 10)])
-    table = Table(title=f"steps/s, batches of {load.BATCH}, {unique:,.0f} unique rows each")
-    headings = ("peer", "steps/s", "of 26 tables", "of merged", "CPU ms: server", "others", "first losses")
+def _report(rows: dict[str, Row], peers: list[Any], divisor: int, link: str | None) -> None:
+    unique = np.mean([sum(np.unique(c).size for c in batch.ids.T) for batch in load.batches(0, divisor)])
+    over = "" if link is None else f", over {link}"
+    table = Table(title=f"steps/s, batches of {load.BATCH}, {unique:,.0f} unique rows each{over}")
+    headings = ["peer", "steps/s", "of 26 tables", "of merged", "CPU ms: server", "others", "first losses"]
+    if link is not None:
+        headings[-1:] = ["MB up", "down", "of the payload", "first losses"]
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "peer" else "right")
     best = {
@@ -191,11 +276,16 @@ def _report(rows: dict[str, Row], peers: list[Any]) -> None:
     for peer in peers:
         row = rows[peer.name]
         spread = 100 * (max(row.rates) - min(row.rates)) / 2 / row.rate
+        counted = []
+        if link is not None:
+            up, down, share = (statistics.mean(each) for each in (row.up, row.down, row.share))
+            counted = [f"{up:.3f}", f"{down:.3f}", f"{share:.3f}" if share else ""]
         table.add_row(
             peer.name,
             f"{row.rate:.1f} ±{spread:.0f}%",
             *(f"{row.rate / best[form]:.2f}" for form in best),
             *(f"{statistics.median(each):.1f}" for each in (row.server_ms, row.other_ms)),
+            *counted,
             " ".join(f"{loss:.5f}" for loss in peer.losses[:3]),
         )
     console.print(table)

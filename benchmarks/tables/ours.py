@@ -70,14 +70,15 @@ class Worker:
         return loss, gradients, of_embedded
 
     def measure(self, steps: int) -> dict[str, Any]:
-        """`steps` steps from a grant to its commit."""
+        """`steps` steps from a grant to its commit. `unique`: the rows that all of them had."""
         session = self._session
         looked = self._looked_up()
         if self._call is None:
             self._call = self._traced(looked)
         session.want_rows(looked.keys)
-        begin = time.monotonic()
+        begin, unique = time.monotonic(), 0
         for number in range(steps):
+            unique += int(looked.starts[-1])
             grant = session.ready()
             assert grant is not None
             weights = session.plan.gather(session.pull_flat(grant))
@@ -112,7 +113,8 @@ class Worker:
                 looked = following
                 if not self._ahead:
                     session.want_rows({})
-        return {"begin": begin, "end": time.monotonic(), "steps": steps, "losses": self.losses[:5]}
+        end = time.monotonic()
+        return {"begin": begin, "end": end, "steps": steps, "unique": unique, "losses": self.losses[:5]}
 
     def _looked_up(self) -> Lookup:
         """Return the next batch; the two behind it are looked up meanwhile."""
