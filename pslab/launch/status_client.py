@@ -28,6 +28,10 @@ INTERVAL = 0.25
 PATIENCE, PAUSE = 1.0, 0.05
 # Characters of a sentence at most.
 SENTENCE = 2000
+LEADERLESS = (
+    "no server leads the job: those that answer wait for a majority. Start the lost server again; of two servers, "
+    "ps-lab promote has the other one go on alone"
+)
 
 
 class StatusError(OSError):
@@ -152,6 +156,8 @@ class StatusClient:
             problem = self._problem()
             if problem:
                 return StatusUntrusted(problem)
+            if self._leader.several and self._leader.seek().heard:
+                return StatusError(LEADERLESS)
         return StatusError(_explain(self.address, self._timeout, error))
 
     def _problem(self) -> str:

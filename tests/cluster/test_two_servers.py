@@ -1,11 +1,13 @@
 """Replicas on other numbers of servers than three: two, of which a person promotes one, and five."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from pslab.cli import cli
+from pslab.launch.status_client import StatusClient, StatusError
 from tests.cluster.cluster import Cluster
 from tests.cluster.test_replicas import (
     GATE,
@@ -48,6 +50,11 @@ def test_a_person_promotes_the_server_that_is_left_and_later_the_other_one(tmp_p
             refused.output
         )
         cluster.servers[0].kill()
+        with (
+            closing(StatusClient(cluster.hosts)) as client,
+            pytest.raises(StatusError, match="ps-lab promote"),
+        ):
+            client.ask()
         assert promote(cluster.addresses[1], answer="n\n").exit_code == 1
         done = promote(cluster.out, answer="y\n")
         assert done.exit_code == 0 and f"{cluster.addresses[1]} goes on alone" in done.output, done.output

@@ -123,7 +123,10 @@ class Replicating:
             most=int(LOG_SHARE * ledger.limit),
             bodies=bodies,
         )
-        ledger.watch(lambda: bodies.nbytes, lambda: [Held(MODEL, "replicated log", bodies.nbytes)])
+        ledger.watch(
+            lambda: bodies.nbytes + bodies.spare,
+            lambda: [Held(MODEL, "replicated log", bodies.nbytes + bodies.spare)],
+        )
         self._copy = self._shell.machine = Copy(
             settings, host, self._shell, continuation.wake.set, self._planned, remembered.generation
         )
