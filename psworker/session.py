@@ -79,8 +79,6 @@ class Session(Facts):
             raise ValueError(
                 f"shared memory carries float32: expected another transport beside wire_dtype {wire_dtype!r}"
             )
-        if replicas and tables:
-            raise ValueError("tables: expected none in a job with replicas")
         parts = 1 if replicas else len(hosts)
         self.plan, self.work = make_plan([spec for spec, _ in variables], parts, tables), work
         self._layout = RowLayout(self.plan)

@@ -33,9 +33,10 @@ def start(
     elements: int = 1000,
     timeout: float = 60.0,
     more: tuple[str, ...] = (),
+    tables: bool = False,
 ) -> None:
     """Two workers, which stand still before their step number `GATE` until there is the file `gate`, and before number
-    `LATER` until there is `later`."""
+    `LATER` until there is `later`. `tables`: their model has sparse tables."""
     cluster.start_servers(
         servers if replicas == 2 else 1,
         timeout=timeout,
@@ -50,8 +51,11 @@ def start(
         str(cluster.folder / "later"),
     )
     for rank in range(2):
-        much = ("--batches", str(batches), "--elements", str(elements))
-        cluster.start_worker("--task-index", str(rank), *much, *gates)
+        much = "--batches", str(batches)
+        if tables:
+            cluster.start_tables_worker(rank, *much, *gates)
+        else:
+            cluster.start_worker("--task-index", str(rank), *much, "--elements", str(elements), *gates)
 
 
 def killed_and_started_again(cluster: Cluster, number: int, policy: str, *more: str) -> None:
@@ -151,12 +155,12 @@ def committed_once(cluster: Cluster, batches: int = BATCHES) -> None:
         assert worker.wait_event("finished")["computed"] == batches
 
 
-def undisturbed(folder: Path, elements: int, batches: int) -> str:
-    """The digest of the weights that one server makes alone."""
+def undisturbed(folder: Path, elements: int, batches: int, *, tables: bool = False) -> str:
+    """The digest of the weights, and of the rows of tables, that one server makes alone."""
     folder.mkdir()
     with Cluster(folder) as cluster:
         open_gates(cluster)
-        start(cluster, "sync", replicas=1, batches=batches, elements=elements)
+        start(cluster, "sync", replicas=1, batches=batches, elements=elements, tables=tables)
         cluster.wait_end()
         return sha256(cluster)
 

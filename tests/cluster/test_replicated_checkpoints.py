@@ -81,16 +81,17 @@ def test_a_server_that_begins_anew_alone_harms_nobody(
         committed_once(cluster, MORE)
 
 
-def test_both_copies_are_killed_at_once_and_the_run_is_resumed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tables", [0, 128], ids=["dense", "tables"])
+def test_both_copies_are_killed_at_once_and_the_run_is_resumed(tmp_path: Path, tables: int) -> None:
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     for folder in (alone, killed):
         folder.mkdir()
     for gate in GATES:
         (alone / str(gate)).touch()
-    with run(alone, "--quiet") as launcher:
+    with run(alone, "--quiet", tables=tables) as launcher:
         launcher.communicate(timeout=4 * PATIENCE)
     out = killed / "run"
-    with run(killed, *COPIES, "--restarts", "0") as launcher:
+    with run(killed, *COPIES, "--restarts", "0", tables=tables) as launcher:
         try:
             wait_until(lambda: whole(out, GATES[0]), "the first gate")
             wait_until(lambda: 9 in saved(out), "a checkpoint of version 9")
@@ -101,7 +102,7 @@ def test_both_copies_are_killed_at_once_and_the_run_is_resumed(tmp_path: Path) -
             launcher.kill()
         assert launcher.returncode == 3, said
     # All of them, from the checkpoint, with a copy for server 1.
-    with run(killed, *COPIES, "--resume", "latest") as launcher:
+    with run(killed, *COPIES, "--resume", "latest", tables=tables) as launcher:
         try:
             for gate in GATES:
                 wait_until(lambda at=gate: whole(out, at), f"version {gate} with two copies")
@@ -117,4 +118,7 @@ def test_both_copies_are_killed_at_once_and_the_run_is_resumed(tmp_path: Path) -
     assert restore["version"] == 9
     assert found.summary.weights_sha256 == Run(alone / "run").summary.weights_sha256 is not None
     assert found.summary.versions == BATCHES and max(saved(out)) == BATCHES
+    if tables:
+        files = [len(list(each.glob("server-0-rows-*"))) for each in out.glob("checkpoints/*/")]
+        assert min(files) >= 1 and max(files) > 1, "all rows, and increments"
     assert status(out) is None

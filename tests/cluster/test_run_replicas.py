@@ -34,11 +34,15 @@ arguments = ["--batches", "{BATCHES}", GATES]
 """
 
 
-def run(folder: Path, *options: str) -> "subprocess.Popen[str]":
-    """The workers stand still before each of GATES until there is a file of that number."""
+def run(folder: Path, *options: str, tables: int = 0) -> "subprocess.Popen[str]":
+    """The workers stand still before each of GATES until there is a file of that number. `tables`: the model has sparse
+    tables, and rows have so many numbers."""
     file = folder / "experiment.toml"
-    gates = ", ".join(f'"--gate", "{step}", "{folder / str(step)}"' for step in GATES)
-    file.write_text(EXPERIMENT.replace("GATES", gates))
+    given = ", ".join(f'"--gate", "{step}", "{folder / str(step)}"' for step in GATES)
+    text = EXPERIMENT
+    if tables:
+        text, given = text.replace("numpy_worker", "tables_worker"), f'{given}, "--dim", "{tables}"'
+    file.write_text(text.replace("GATES", given))
     return subprocess.Popen(
         [sys.executable, "-m", "pslab", "run", str(file), "--out", str(folder / "run"), *options],
         cwd=ROOT,

@@ -18,7 +18,6 @@ from psserver.replication.watch import Watch
 from psserver.service.errors import Refused
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
-from psserver.service.life.gate import Gate
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.disk import Promises, Remembered
@@ -329,14 +328,6 @@ def test_a_folder_that_is_not_the_leaders_is_refused(tmp_path: Path) -> None:
     for folder in (another, tmp_path / "none"):
         with pytest.raises(OtherSettingsError, match="is not the run folder of the server that leads"):
             check_folder(folder, "job")
-
-
-def test_a_model_with_tables_is_refused_before_anything_is_decided() -> None:
-    gate = Gate(mock.Mock(), mock.Mock())
-    gate.open(mock.Mock())
-    with pytest.raises(Refused) as refused:
-        asyncio.run(gate.join(pb.JoinRequest(tables="[{}]"), mock.Mock()))
-    assert refused.value.code.name == "FAILED_PRECONDITION"
 
 
 def test_a_remark_is_confirmed_once_all_copies_hold_it() -> None:

@@ -42,12 +42,6 @@ class Gate:
         self._rpc.weigh_join(request, call)
 
     async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinReply:
-        if request.tables:
-            raise Refused(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "a job with replicas has no sparse tables yet: expected a model without any, or servers without "
-                "--replicas",
-            )
         return await self._rpc.join(request, call)
 
     async def gather_epoch(self, request: pb.GatherEpochRequest, call: Call) -> pb.GatherEpochReply:

@@ -5,17 +5,14 @@ import json
 import logging
 from typing import Final
 
-import numpy as np
-
 from psserver.coordinator import Coordinator
 from psserver.replication import Config, Member
 from psserver.replication.digests import Comparison, Difference
 from psserver.replication.messages import Differs
 from psserver.service.replicas.shell import Shell
-from psserver.service.replicas.transfer import digest_of, first_difference
+from psserver.service.replicas.transfer import digest_of, digested, first_difference
 from psserver.service.store.executor import Question
 from psserver.service.store.host import ShardHost
-from psserver.shard import Shard
 from pswire.logs.events import event
 from pswire.records import StateError
 from pswire.v1 import shard_pb2
@@ -58,8 +55,11 @@ class Comparing:
         before, self._version = self._version, version
         if version // self._every > before // self._every:
             decided = self._coordinator.pop(version)
+            turn = version // self._every
             ask = Question(
-                lambda shard: shard.layout.nbytes, _digest, lambda found: self._own(version, decided + found)
+                digested,
+                lambda shard: digest_of(shard, turn),
+                lambda found: self._own(version, decided + found),
             )
             self._host.orders.submit([(entries, ask)])
 
@@ -110,8 +110,3 @@ def _digest_of_state(coordinator: Coordinator) -> bytes:
         # Of a policy that cannot be saved.
         state = f"{coordinator.entries} entries"
     return hashlib.blake2b(state.encode(), digest_size=DECIDED).digest()
-
-
-def _digest(shard: Shard) -> bytes:
-    newest = shard.arena.values(shard.version)
-    return digest_of(shard, np.empty(0, np.float32) if newest is None else newest)

@@ -355,6 +355,7 @@ class Copy:
 
     def _save_part(self, entry: int, shard: Shard) -> bool:
         if entry not in self._to_save:
+            self._host.saver.passes()
             return False
         self._to_save.discard(entry)
         return self._host.saver.save(entry, self._host.job, shard)

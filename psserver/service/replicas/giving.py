@@ -51,9 +51,10 @@ class Capture:
         if self._closed:
             return
         state = shard.views()
-        self._refusal = self._host.memory.ledger.take(MODEL, KIND, state.nbytes) or ""
+        nbytes = state.nbytes + shard.tables.saved_bytes
+        self._refusal = self._host.memory.ledger.take(MODEL, KIND, nbytes) or ""
         if not self._refusal:
-            self._state, self._nbytes, self._held = state, state.nbytes, True
+            self._state, self._nbytes, self._held = state, nbytes, True
             self._host.orders.hold_writes()
 
     async def copy(self) -> tuple[dict[str, Any], Mapping[str, Any]]:
@@ -69,12 +70,12 @@ class Capture:
             return {}, {}
 
         def copy() -> tuple[ShardState, bytes]:
-            made = copied(state)
-            newest = made.arrays.get(f"version/{state.facts.version}")
-            return made, b"" if newest is None else digest_of(shard, newest)
+            dense = copied(state)
+            rows = shard.tables.rows_saved(remember=False)
+            return ShardState(dense.facts, {**dense.arrays, **rows}), digest_of(shard, shard.version)
 
         try:
-            small = state.nbytes <= LARGE_PASS
+            small = self._nbytes <= LARGE_PASS
             made, digest = copy() if small else await self._host.heavy.on_pool(copy)
         finally:
             self._release()

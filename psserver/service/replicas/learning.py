@@ -90,8 +90,7 @@ def _restore(shard: Shard, whole: Whole) -> None:
     """Restore the shard. Raises CopyError for a version that is not the primary's, and as `take_up`."""
     about = whole.about
     shard.restore(ShardState.from_json(about["shard"], whole.arrays))
-    newest, expected = shard.arena.values(shard.version), bytes.fromhex(about["digest"])
-    own = b"" if newest is None else digest_of(shard, newest)
+    own, expected = digest_of(shard, shard.version), bytes.fromhex(about["digest"])
     if own != expected:
         where = first_difference(shard, own, expected)
         raise CopyError(f"version {shard.version} is not the primary's: it differs in {where}")

@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import grpc
 import numpy as np
@@ -14,6 +14,7 @@ from psserver.service.store.admission import PushSlots
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
+from pswire.model.rows import Rows
 
 _LENGTH = struct.Struct("<I")
 # Numbers begin at multiples of so many bytes of an item, whose first byte says its kind.
@@ -21,24 +22,47 @@ _ALIGNED = 64
 
 
 def encode(slot: Slot) -> list[Body]:
-    """Return the parts of a complete payload, with what the shard found out about it."""
-    about = {"ticket": slot.ticket, "ordinary": slot.ordinary, "squares": slot.squares}
+    """Return the parts of a complete payload, with what the shard found out about it, and behind it rows of tables."""
+    about = {
+        "ticket": slot.ticket,
+        "ordinary": slot.ordinary,
+        "squares": slot.squares,
+        "rows": [keys.size for keys, _ in slot.rows],
+    }
     header = json.dumps(about).encode()
     header += b" " * (-(1 + _LENGTH.size + len(header)) % _ALIGNED)
-    return [_LENGTH.pack(len(header)), header, slot.values.data.cast("B")]
+    rows = (
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for each in slot.rows for array in each
+    )
+    return [_LENGTH.pack(len(header)), header, slot.values.data.cast("B"), *rows]
 
 
 def stage(shard: Shard, body: memoryview) -> None:
     """Stage a payload, if its ticket still takes one."""
     (length,) = _LENGTH.unpack_from(body)
-    about = json.loads(bytes(body[_LENGTH.size : _LENGTH.size + length]))
-    values = np.frombuffer(body, np.float32, offset=_LENGTH.size + length)
+    start = _LENGTH.size + length
+    about = json.loads(bytes(body[_LENGTH.size : start]))
     if shard.refusal(about["ticket"]) is not None:
         return
+    values = np.frombuffer(body, np.float32, shard.layout.elements, start)
     slot = shard.staging.begin(about["ticket"])
     slot.values[...] = values
+    if about["rows"]:
+        slot.rows = _rows(shard, about["rows"], body[start + values.nbytes :])
     slot.ordinary, slot.squares = about["ordinary"], about["squares"]
     shard.staging.finish(slot)
+
+
+def _rows(shard: Shard, counts: Sequence[int], data: memoryview) -> Rows:
+    """Return so many rows of each table, in arrays of their own."""
+    found = []
+    for count, table in zip(counts, shard.tables.tables, strict=True):
+        keys, values = np.empty(count, np.uint64), np.empty((count, table.spec.dim), np.float32)
+        for array in (keys, values):
+            array.reshape(-1).view(np.uint8)[...] = np.frombuffer(data, np.uint8, array.nbytes)
+            data = data[array.nbytes :]
+        found.append((keys, values))
+    return found
 
 
 class ForwardedPushes(PushSlots):

@@ -14,7 +14,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from psserver.checkpoint import tensors
@@ -24,6 +23,7 @@ from psserver.checkpoint.manifest import FileFacts
 from psserver.service.errors import invalid
 from psserver.service.replicas.wire import PIECE
 from psserver.shard import Shard
+from psserver.shard.tables import digest
 from pswire.v1 import shard_pb2
 
 #: Bytes in a second, at most, so that training has most of a core.
@@ -103,17 +103,26 @@ class Arriving:
         return Whole(self.at, about, arrays)
 
 
-def digest_of(shard: Shard, values: NDArray[np.float32]) -> bytes:
-    """Return a cheap digest of a version, four bytes for each slice of the plan, in order."""
-    slices = shard.layout.slices
-    found = (zlib.crc32(values[each.offset : each.offset + each.size].data) for each in slices)
+def digest_of(shard: Shard, turn: int) -> bytes:
+    """Return a cheap digest of the newest version, four bytes for each slice of the plan, in order, and behind them for
+    each table. Nothing may write to the shard meanwhile. `turn`: which rows of large tables are looked at."""
+    values, slices = shard.arena.values(shard.version), shard.layout.slices
+    dense = [] if values is None else [zlib.crc32(values[s.offset : s.offset + s.size].data) for s in slices]
+    found = [*dense, *(digest.digest_of(table, turn) for table in shard.tables.tables)]
     return b"".join(crc.to_bytes(4, "little") for crc in found)
 
 
+def digested(shard: Shard) -> int:
+    """Return the bytes that `digest_of` passes over, about."""
+    rows = sum(min(table.count, digest.ROWS) * table.row_bytes for table in shard.tables.tables)
+    return shard.layout.nbytes + rows
+
+
 def first_difference(shard: Shard, own: bytes, other: bytes) -> str:
-    """Return the name of the first variable of which two digests of a version differ."""
-    for number, each in enumerate(shard.layout.slices):
+    """Return the name of the first variable or table of which two digests of a version differ."""
+    variables = [shard.plan.variables[each.variable].name for each in shard.layout.slices]
+    for number, name in enumerate([*variables, *(f"table {spec.name}" for spec in shard.plan.tables)]):
         part = slice(4 * number, 4 * number + 4)
         if own[part] != other[part]:
-            return shard.plan.variables[each.variable].name
+            return name
     return "another number of variables"

@@ -285,6 +285,13 @@ class PartSaver:
 
         written.add_done_callback(ended)
 
+    def passes(self) -> None:
+        """Another server saves a checkpoint. So this one's next has all rows: which ones go until then is not
+        remembered."""
+        if self._tables is not None and not self.working:
+            self._rows = None
+            self._tables.no_changes()
+
     def _forget_gone(self) -> None:
         """Forget rows that went before the files on which the next increment builds; a copy under way needs them."""
         if self._rows is not None and self._tables is not None and not self._copying:

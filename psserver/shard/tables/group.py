@@ -237,18 +237,18 @@ class Tables:
         """The size of `rows_saved` in bytes, at most."""
         return sum(8 * table.count + table.nbytes for table in self.tables)
 
-    def rows_saved(self, since: int | None = None) -> dict[str, NDArray[Any]]:
+    def rows_saved(self, since: int | None = None, *, remember: bool = True) -> dict[str, NDArray[Any]]:
         """Return the newest rows in arrays of their own, by name. Other threads may read meanwhile, none may write.
 
         `since`: only rows that changed after that version, and `table/<t>/gone`, the keys of those that went. For all
-        rows it begins to remember which go.
+        rows it begins to remember which go, unless nobody will ask for changes.
         """
         found: dict[str, NDArray[Any]] = {}
         for t, table in enumerate(self.tables):
             state, at = table.state(since), f"table/{t}"
-            if since is None:
+            if since is None and remember:
                 table.remember()
-            else:
+            elif since is not None:
                 found[f"{at}/gone"] = table.gone(since)
             found |= {
                 f"{at}/keys": state.keys,
@@ -265,6 +265,11 @@ class Tables:
         """Rows of that version are saved: changes will be asked for since then, or later."""
         for table in self.tables:
             table.forget_gone(version)
+
+    def no_changes(self) -> None:
+        """Nobody will ask for changes before all rows are saved again: remember no more which rows go."""
+        for table in self.tables:
+            table.remember_no_more()
 
     def added_rows(self) -> dict[str, NDArray[Any]]:
         """Return the rows of the coming update by name, without a copy."""

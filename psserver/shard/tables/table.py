@@ -21,7 +21,7 @@ from psserver.optimizers.row_kernels import Places, Slots
 from psserver.optimizers.rows import RowOptimizer
 from psserver.shard.accumulator import RunningSum
 from psserver.shard.tables.census import Census
-from psserver.shard.tables.index import Index
+from psserver.shard.tables.index import Buckets, Index
 from psserver.shard.tables.store import Counts, RowStore
 from psserver.shard.tables.undo import Undo
 from psserver.shard.tables.waiting import Waiting
@@ -246,15 +246,23 @@ class Table:
         if self._graves is None:
             self._graves = deque()
 
+    def remember_no_more(self) -> None:
+        """Forget which rows went, until `remember`."""
+        self._graves, self._grave_bytes = None, 0
+        self._measure()
+
     def forget_gone(self, version: int) -> None:
         """Forget rows that went at `version` or before: nobody asks for changes since an earlier one."""
         while self._graves and self._graves[0][0] <= version:
             self._grave_bytes -= self._graves.popleft()[1].nbytes
         self._measure()
 
-    def state(self, since: int | None = None) -> TableState:
-        """Return the newest version, or the rows in it that changed after version `since`, in arrays of its own."""
-        keys, slots = self._index.sorted()
+    def state(self, since: int | None = None, buckets: Buckets | None = None) -> TableState:
+        """Return the newest version, or the rows in it that changed after version `since`, in arrays of its own.
+
+        `buckets`: of all, which are chosen; None: all of them.
+        """
+        keys, slots = self._index.sorted(buckets)
         if since is not None:
             changed = self.store.ages(slots)[:, 0] > since
             keys, slots = keys[changed], slots[changed]

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from psserver.optimizers.row_kernels import RowKernels
-from psserver.shard.tables.index import Index
+from psserver.shard.tables.index import Buckets, Index
 from psserver.shard.tables.store import Counts
 from pswire.model.tables import Keys
 
@@ -65,9 +65,12 @@ class Waiting:
         keys, counts, touched = self.state()
         self.restore(keys, counts, touched)
 
-    def state(self) -> tuple[Keys, Counts, Counts]:
-        """Return all keys that have been seen, sorted, their counts, and the version of each one's last gradient."""
-        keys, slots = self._index.sorted()
+    def state(self, buckets: Buckets | None = None) -> tuple[Keys, Counts, Counts]:
+        """Return all keys that have been seen, sorted, their counts, and the version of each one's last gradient.
+
+        `buckets`: of all, which are chosen; None: all of them.
+        """
+        keys, slots = self._index.sorted(buckets)
         seen = self._seen[slots]
         held = seen[:, 0] > 0
         counts, touched = seen[held].T.copy()

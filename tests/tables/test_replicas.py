@@ -1,0 +1,288 @@
+"""Two copies of a job with tables: each executes the same rows, gets them with a copy, and shows where they differ."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import psworker
+from psserver.checkpoint import Store
+from psserver.checkpoint.increments import load_rows
+from psserver.checkpoint.store import name_of
+from psserver.optimizers import build
+from psserver.service.replicas import copy, payloads
+from psserver.service.replicas.comparing import Comparing
+from psserver.service.store import shard_part
+from psserver.service.store.shard_part import PartSaver
+from psserver.shard import Shard, ShardState
+from psserver.shard.tables import Table, TableState, digest
+from pswire.decisions.orders import Pin, Seal
+from pswire.model.plan import make_plan
+from pswire.model.rows import Rows
+from pswire.model.tables import TableSpec, mix
+from tests.service.serving import VARIABLES, Cluster, Served, granted, serving, wait_until
+from tests.service.test_learners import made_anew, newest, state_of
+from tests.tables import twin
+from tests.tables.test_increments import JOB, RULES, Later, about, made, only, plan, update
+
+# Rows of the first come and go; those of the second are admitted by chance, under a rule of their own.
+COUNTED = TableSpec("counted", 2, "uniform", (-1.0, 1.0), 5, admit_after=2, evict_age=3, evict_every=1)
+CHANCE = TableSpec(
+    "chance",
+    3,
+    "normal",
+    (0.0, 0.5),
+    6,
+    admit=0.5,
+    optimizer='{"learning_rate":0.1,"name":"rowwise-adagrad"}',
+)
+TABLES = (COUNTED, CHANCE)
+
+
+# A payload
+
+
+def shard() -> Shard:
+    return Shard(make_plan(list(VARIABLES), 1, TABLES), 0, build(RULES[0]))
+
+
+def rows(*sizes: int) -> Rows:
+    dice = np.random.default_rng(3)
+    found = []
+    for spec, size in zip(TABLES, sizes, strict=True):
+        keys = np.sort(mix(np.arange(size)))
+        found.append((keys, dice.normal(size=(size, spec.dim)).astype(np.float32)))
+    return found
+
+
+@pytest.mark.parametrize("pushed", [rows(5, 3), rows(0, 4), ()], ids=["rows", "of one table", "none"])
+def test_rows_are_staged_on_the_copy_as_they_were_pushed(pushed: Rows) -> None:
+    primary, follower = shard(), shard()
+    for each in (primary, follower):
+        each.execute(Pin(7, -1, initialise=True, worker="w"))
+    slot = primary.begin(7)
+    slot.values[...] = np.arange(slot.values.size)
+    slot.rows, slot.ordinary, slot.squares = pushed, False, 0.1
+    primary.staging.finish(slot)
+    body = memoryview(b"".join(payloads.encode(slot)))
+    payloads.stage(follower, body)
+    staged, other = primary.state(), follower.state()
+    assert staged.arrays.keys() == other.arrays.keys()
+    assert all(np.array_equal(staged.arrays[name], other.arrays[name]) for name in staged.arrays)
+    assert (follower.staging.ordinary(7), follower.staging.squares(7)) == (False, 0.1)
+    # A worker that sends it again, to whoever leads now, sends the same.
+    again = follower.begin(7)
+    again.values[...], again.rows = slot.values, pushed
+    assert follower.staging.finish(again)
+    # One whose ticket takes none any more is left out.
+    follower.execute(Seal(7))
+    payloads.stage(follower, body)
+
+
+# Digests
+
+
+def table() -> Table:
+    """30 rows, and an id that has been seen once and has no row yet."""
+    found = twin.table({"name": "adagrad", "learning_rate": 0.5}, COUNTED)
+    for seed in range(2):
+        twin.update(found, twin.gradient(list(range(30)), seed, dim=2))
+    twin.update(found, twin.gradient([1000], 9, dim=2))
+    return found
+
+
+def restored(
+    other: Table, change: Callable[[Table, TableState, list[Any]], object] = lambda *_: None
+) -> Table:
+    """A copy of a table, after a change of what it is made from."""
+    found, state = twin.table({"name": "adagrad", "learning_rate": 0.5}, COUNTED), other.state()
+    assert found.waiting is not None and other.waiting is not None
+    seen = list(other.waiting.state())
+    change(found, state, seen)
+    found.waiting.restore(*seen)
+    found.restore(state, other.version)
+    return found
+
+
+@pytest.mark.parametrize("looked_at", [digest.ROWS, 4])
+def test_a_row_that_differs_shows_in_one_of_the_digests_that_take_turns(
+    monkeypatch: pytest.MonkeyPatch, looked_at: int
+) -> None:
+    monkeypatch.setattr(digest, "ROWS", looked_at)
+    own = table()
+    turns = digest.turns(own)
+    assert turns == (8 if looked_at == 4 else 1)
+    equal = restored(own)
+    assert all(digest.digest_of(own, n) == digest.digest_of(equal, n + turns) for n in range(turns))
+    for row in range(own.count):
+
+        def flipped(_: Table, state: TableState, seen: list[Any], row: int = row) -> None:
+            state.values.view(np.uint32)[row, 0] ^= 1
+
+        other = restored(own, flipped)
+        assert [digest.digest_of(own, n) != digest.digest_of(other, n) for n in range(turns)].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table, state, seen: state.slots["accumulator"].__setitem__((3, 1), 9.0),
+        lambda table, state, seen: state.touched.__setitem__(3, 1),
+        lambda table, state, seen: state.count.__setitem__(3, 9),
+        lambda table, state, seen: seen[1].__setitem__(0, 3),
+        lambda table, state, seen: seen.__setitem__(slice(None), [each[:0] for each in seen]),
+    ],
+    ids=["slot", "last update", "updates", "how often seen", "seen"],
+)
+def test_a_digest_covers_all_that_a_later_update_depends_on(change: Callable[..., object]) -> None:
+    own = table()
+    assert digest.digest_of(own, 0) == digest.digest_of(restored(own), 0)
+    assert digest.digest_of(own, 0) != digest.digest_of(restored(own, change), 0)
+
+
+def test_a_row_too_many_shows_in_every_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "ROWS", 4)
+    own, other = table(), table()
+    for each, ids in ((own, [1]), (other, [1000])):
+        twin.update(each, twin.gradient(ids, 7, dim=2))
+    assert other.count == own.count + 1 and digest.turns(own) == digest.turns(other) == 8
+    assert all(digest.digest_of(own, turn) != digest.digest_of(other, turn) for turn in range(8))
+
+
+# Checkpoints
+
+
+def test_a_server_remembers_no_rows_that_went_while_another_one_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_part, "LARGE_PASS", 0)
+    loop, tables = Later(), made(RULES[0], evict_every=1)
+    facts = Shard(plan(RULES[0]), 0, build(RULES[0])).state().facts
+    shard: Any = SimpleNamespace(
+        tables=tables, views=lambda: ShardState(replace(facts, version=tables.tables[0].version), {})
+    )
+    owner: Any = SimpleNamespace(loop=loop)
+    saver = PartSaver(owner, 0, mock.Mock(take=lambda *_: None), lambda: None, lambda: None)
+    saver.store = Store(tmp_path / "checkpoints")
+
+    def saved(entry: int) -> list[str]:
+        assert saver.save(entry, JOB, shard)
+        saver.passes()
+        loop.do()
+        loop.do()
+        part = saver.parts[entry]
+        assert not part.error
+        return sorted(part.files)
+
+    update(tables, list(range(20)), 1)
+    saved(1)
+    update(tables, [50], 2)
+    # While it is saving it needs them: this is an increment.
+    assert len([file for file in saved(2) if "rows" in file]) == 2
+    update(tables, [50], 3)
+    saver.passes()
+    before = tables.nbytes
+    # Rows 0 to 19 are too old by version 4.
+    update(tables, [50], 4)
+    assert tables.tables[0].count == 1 and tables.nbytes < before
+    with pytest.raises(ValueError, match="not remembered"):
+        tables.rows_saved(2)
+    assert len([file for file in saved(5) if "rows" in file]) == 1
+    assert only(load_rows(saver.store, name_of(5, JOB), about(saver.store, 5, dict(saver.parts[5].files)), 0))
+    saver.close()
+
+
+# Three servers
+
+
+@pytest.fixture
+def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, psworker.Session]]:
+    """Copies are compared at every second version. A worker has made six."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    monkeypatch.setattr(copy, "Comparing", partial(Comparing, every=2))
+    overrides = ("cluster.replicas=2", "optimizer.name=adam")
+    with serving(servers=3, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
+        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+        session = psworker.connect(cluster.hosts, ones, name="w", tables=TABLES)
+        train(session, 6)
+        yield cluster, session
+        session.close()
+
+
+def train(session: psworker.Session, steps: int) -> None:
+    """Each step has some ids that are new, and some that were there before."""
+    for _ in range(steps):
+        grant = granted(session)
+        ids = {spec.name: np.arange(grant.version, grant.version + 6) for spec in TABLES}
+        _, found = session.pull(grant, rows=ids)
+        gradients = {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES if spec.kind == "trainable"}
+        moved = {spec.name: np.zeros(spec.shape) for spec in VARIABLES if spec.kind == "state"}
+        pushed = {name: (ids[name], found[name] + 1.0) for name in ids}
+        session.push(grant, gradients | moved, rows=pushed)
+        session.commit(grant, samples=1, loss=0.5)
+
+
+def rows_in(served: Served) -> dict[str, bytes]:
+    """All that the tables have, with their version."""
+
+    def read() -> dict[str, bytes]:
+        shard = served.server.host.state.shard
+        assert shard is not None
+        saved = shard.tables.rows_saved(remember=False)
+        return {"version": bytes([shard.version]), **{name: each.tobytes() for name, each in saved.items()}}
+
+    return served.server.owner.ask(read)
+
+
+def test_both_copies_have_the_same_rows_and_one_that_ended_gets_them(
+    three: tuple[Cluster, psworker.Session], tmp_path: Path
+) -> None:
+    cluster, session = three
+    first, second, _ = cluster.servers
+    wait_until(lambda: newest(first) == newest(second), "both copies at one version")
+    assert rows_in(first) == rows_in(second)
+    assert all(rows_in(first)[f"{name}/keys"] for name in ("table/0", "table/1", "waiting/0"))
+    assert {each.evicted > 0 for each in first.server.host.table_figures()} == {True, False}
+    second.probe.leave_out()
+    second.ended()
+    wait_until(lambda: state_of(cluster, 1) == "lost", "the loss")
+    train(session, 3)
+    made_anew(cluster, tmp_path, 1)
+    assert rows_in(first) == rows_in(cluster.servers[1])
+    train(session, 5)
+    wait_until(
+        lambda: newest(first) == newest(cluster.servers[1]) and newest(first)[0] == 14, "the last version"
+    )
+    assert rows_in(first) == rows_in(cluster.servers[1])
+    for served in cluster.servers[:2]:
+        assert not any("copy" in kind for kind in served.server.host.memory.ledger.of(""))
+
+
+def test_a_copy_with_another_row_counts_no_more(
+    three: tuple[Cluster, psworker.Session], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster, session = three
+    first, second, _ = cluster.servers
+    wait_until(lambda: newest(first) == newest(second), "both copies at one version")
+
+    def flip() -> None:
+        shard = second.server.host.state.shard
+        assert shard is not None
+        chance = shard.tables.tables[1]
+        keys = chance.state().keys
+        slots = chance.find(keys[:1])
+        rows = chance.store.whole(slots)
+        chance.store.write(slots, rows.values + np.float32(1.0), rows)
+
+    second.server.owner.ask(flip)
+    train(session, 4)
+    assert second.ended() is not None
+    (told,) = [each for each in caplog.records if "copy counts no more" in each.message]
+    assert "differs in table chance first" in told.message
+    assert "one copy is left" in cluster.status().note
