@@ -1,6 +1,8 @@
 """A script of `model.fit` that stands still before its third epoch until there is a file.
 
-ps-lab run --script tests/keras/gated_fit.py -- FOLDER
+ps-lab run --script tests/keras/gated_fit.py -- FOLDER [tables]
+
+With `tables` the model looks up rows on the servers.
 """
 
 import sys
@@ -26,11 +28,18 @@ class Gate(keras.callbacks.Callback):
 
 
 keras.utils.set_random_seed(1)
-x = np.random.default_rng(0).normal(size=(480, 8)).astype(np.float32)
+dice = np.random.default_rng(0)
+x = dice.normal(size=(480, 8)).astype(np.float32)
 y = (x.sum(axis=1, keepdims=True) > 0).astype(np.float32)
-model = keras.Sequential(
-    [keras.layers.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1, "sigmoid")]
-)
+first = [keras.layers.Input((8,))]
+if "tables" in sys.argv:
+    x = dice.integers(0, 200, (480, 8))
+    y = (x.sum(axis=1, keepdims=True) > 800).astype(np.float32)
+    first = [
+        keras.layers.Input((8,), dtype="int64"),
+        psworker.keras.RemoteEmbedding("words", 4, combiner="mean"),
+    ]
+model = keras.Sequential([*first, keras.layers.Dense(16, "relu"), keras.layers.Dense(1, "sigmoid")])
 model.compile(optimizer=keras.optimizers.Adam(0.01, global_clipnorm=1.0), loss="binary_crossentropy")
 psworker.keras.distribute(model)
 model.fit(x, y, epochs=4, batch_size=16, verbose=0, callbacks=[Gate()])

@@ -20,11 +20,11 @@ SCRIPT = Path(__file__).parent / "gated_fit.py"
 GATED = 2
 
 
-def fitted(folder: Path, *options: object, kill: bool) -> Run:
+def fitted(folder: Path, model: str, *options: object, kill: bool) -> Run:
     folder.mkdir()
     out = folder / "run"
     run = ("run", "--script", SCRIPT, "--workers", 2, "--policy", "sync", "--out", out, "--quiet", *options)
-    with lab(*run, "--", folder) as launcher:
+    with lab(*run, "--", folder, model) as launcher:
         if kill:
             wait_until((folder / f"epoch-{GATED}").is_file, "a worker at the gate")
             wait_until(lambda: whole(out, 1), "two copies")
@@ -37,11 +37,13 @@ def fitted(folder: Path, *options: object, kill: bool) -> Run:
     return found
 
 
+@pytest.mark.parametrize("model", ["dense", "tables"])
 def test_a_fit_whose_leading_server_is_killed_ends_with_the_weights_of_one_without_a_loss(
-    tmp_path: Path,
+    tmp_path: Path, model: str
 ) -> None:
-    alone = fitted(tmp_path / "alone", kill=False)
-    killed = fitted(tmp_path / "killed", "--servers", 3, "--replicas", 2, kill=True)
+    alone = fitted(tmp_path / "alone", model, kill=False)
+    killed = fitted(tmp_path / "killed", model, "--servers", 3, "--replicas", 2, kill=True)
+    assert len(killed.summary.tables) == (model == "tables")
     assert killed.summary.weights_sha256 == alone.summary.weights_sha256 is not None
     facts = [entry.fact for entry in killed.decisions()]
     (first,) = (fact for fact in facts if isinstance(fact, entries.Job))
