@@ -57,8 +57,8 @@ _KINDS: Mapping[str, Callable[[Request], list[dict[str, Any]]]] = {
 @click.option(
     "--claim",
     metavar="CLAIM",
-    help="PersistentVolumeClaim for run folders; without one they are lost with their pods. Checkpoints need a "
-    "claim to which all servers can write.",
+    help="PersistentVolumeClaim for run folders; without one they are lost with their pods. Checkpoints and "
+    "replicas need a claim to which all servers can write.",
 )
 @click.option(
     "--restarts",
@@ -66,7 +66,8 @@ _KINDS: Mapping[str, Callable[[Request], list[dict[str, Any]]]] = {
     default=3,
     show_default=True,
     metavar="N",
-    help="New pods for each worker that died of a transient cause; also for servers, with checkpoints and a --claim.",
+    help="New pods for each worker that died of a transient cause; also for servers, with checkpoints and a --claim, "
+    "or with replicas.",
 )
 @overrides_option("Override a key: cluster.workers=8. Repeatable.")
 def manifest(
@@ -99,7 +100,7 @@ def manifest(
     with failures(ExperimentError, ManifestError):
         loaded = load(experiment, overrides)
         request = Request(loaded, image, name or name_from(loaded.run.name), namespace, tls, claim, restarts)
-    documents = _KINDS[kind](request)
+        documents = _KINDS[kind](request)
     found = [*problems(documents), *(schema_problems(documents) or ())]
     if found:
         raise Failure("\n  ".join(["invalid manifest:", *found]), ExitCode.INTERNAL)
@@ -113,7 +114,8 @@ def _advise(request: Request) -> None:
         click.echo("note: without --tls anybody who reaches the pods can join and read the model", err=True)
     if request.claim is None:
         click.echo("note: without --claim the run folder is lost with the pod of server 0", err=True)
-    elif request.experiment.run.checkpoint_every and request.experiment.cluster.servers > 1:
+    elif request.comes_back and request.experiment.cluster.servers > 1:
         click.echo(
-            f"note: all servers write checkpoints: claim {request.claim} must be ReadWriteMany", err=True
+            f"note: all servers write into the run folder: claim {request.claim} must be ReadWriteMany",
+            err=True,
         )

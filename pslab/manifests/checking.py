@@ -14,6 +14,8 @@ KINDS = ("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job", 
 BUILT_IN = ("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job")
 # Exit codes after which another pod would fail in the same way: usage, refused, user code, diverged.
 FINAL = {2, 5, 6, 8}
+# Of these, what another pod does not repeat: a server with replicas that was replaced while it stood still.
+REPLACED = 5
 # Exit codes of transient failures: a lost server, SIGKILL, SIGTERM.
 TRANSIENT = {3, 137, 143}
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -28,8 +30,10 @@ def problems(documents: Sequence[Document]) -> list[str]:
     for owner, policy, pod in templates(documents):
         found += [f"{owner}: {problem}" for problem in (*_restarts(policy), *_pod(pod), *_mounts(pod))]
     for owner, job in jobs(documents):
-        found += [f"{owner}: {problem}" for problem in _job(job)]
-    return [*found, *_hosts(documents), *_servers_are_there(documents)]
+        found += [
+            f"{owner}: {problem}" for problem in _job(job, copies=_replicated(documents) and _serves(job))
+        ]
+    return [*found, *_hosts(documents), *_servers_are_there(documents), *_copies(documents)]
 
 
 def schema_problems(documents: Sequence[Document]) -> list[str] | None:
@@ -145,7 +149,42 @@ def _mounts(pod: Document) -> Iterator[str]:
     yield from (f"volumes: {name} is not mounted" for name in volumes.keys() - mounted)
 
 
-def _job(job: Document) -> Iterator[str]:
+def _replicated(documents: Sequence[Document]) -> bool:
+    """Return whether the experiment has replicas."""
+    files = [
+        text
+        for document in documents
+        if document["kind"] == "ConfigMap"
+        for text in document["data"].values()
+    ]
+    return any(re.search(r"^replicas = 2$", text, re.MULTILINE) for text in files)
+
+
+def _serves(job: Document) -> bool:
+    return any(
+        container["command"][:1] == ["ps-server"] for container in job["template"]["spec"]["containers"]
+    )
+
+
+def _copies(documents: Sequence[Document]) -> Iterator[str]:
+    """Check that of servers with replicas one may go at a time, and that all see one volume."""
+    if not _replicated(documents):
+        return
+    servers = sum(job["completions"] for _, job in jobs(documents) if _serves(job))
+    kept = [each["spec"]["minAvailable"] for each in documents if each["kind"] == "PodDisruptionBudget"]
+    if kept != [servers - 1]:
+        yield f"PodDisruptionBudget: expected {servers - 1} of {servers} servers with replicas, got {kept}"
+    for _, job in jobs(documents):
+        pod = job["template"]["spec"]
+        if not _serves(job):
+            continue
+        if not pod.get("affinity", {}).get("podAntiAffinity"):
+            yield "servers with replicas: expected a podAntiAffinity, got none"
+        if not any("persistentVolumeClaim" in volume for volume in pod["volumes"]):
+            yield "servers with replicas: expected one persistentVolumeClaim for all, got none"
+
+
+def _job(job: Document, *, copies: bool) -> Iterator[str]:
     if job.get("completionMode") != "Indexed" or job.get("completions") != job.get("parallelism"):
         yield "expected an Indexed Job, all of whose pods run at once"
     if job["template"]["spec"].get("restartPolicy") != "Never":
@@ -153,10 +192,12 @@ def _job(job: Document) -> Iterator[str]:
     rules = job.get("podFailurePolicy", {}).get("rules", [])
     ending = [rule for rule in rules if rule["action"] in ("FailJob", "FailIndex")]
     codes = {code for rule in ending for code in rule.get("onExitCodes", {}).get("values", ())}
-    if not codes >= FINAL:
+    replaced = {REPLACED} if copies else set()
+    if not codes >= FINAL - replaced:
         yield f"podFailurePolicy: exit codes {sorted(FINAL - codes)} would be retried"
-    if codes & (TRANSIENT | {0}):
-        yield f"podFailurePolicy: exit codes {sorted(codes & (TRANSIENT | {0}))} would end the job"
+    transient = TRANSIENT | replaced | {0}
+    if codes & transient:
+        yield f"podFailurePolicy: exit codes {sorted(codes & transient)} would end the job"
     per_index = job.get("backoffLimitPerIndex")
     if per_index is None and any(rule["action"] == "FailIndex" for rule in rules):
         yield "FailIndex needs backoffLimitPerIndex"

@@ -22,7 +22,7 @@ from pslab.manifests.pods import (
     network_policy,
     template,
 )
-from pslab.manifests.request import Request
+from pslab.manifests.request import ManifestError, Request
 from pswire.exits import ExitCode
 
 # Exit codes of a process that was asked to end, whose command may be fine.
@@ -33,23 +33,29 @@ _DISRUPTED: Mapping[str, Any] = {
 }
 
 
-def final_codes() -> list[int]:
-    """Return the exit codes after which the same command would fail in the same way."""
-    return [int(code) for code in ExitCode if code and not code.restart and code not in _ASKED]
+def final_codes(*, copies: bool = False) -> list[int]:
+    """Return the exit codes after which the same command would fail in the same way.
+
+    `copies`: of servers with replicas. One that was replaced while it stood still (5) is given a copy.
+    """
+    final = [int(code) for code in ExitCode if code and not code.restart and code not in _ASKED]
+    return [code for code in final if not (copies and code == ExitCode.REFUSED)]
 
 
-def limits(container: str, restarts: int) -> dict[str, Any]:
+def limits(container: str, restarts: int, *, copies: bool = False) -> dict[str, Any]:
     """Return the fields of an Indexed Job that limit restarts to `restarts` per index; 0 ends the job at a failure.
 
     A drained or evicted pod does not count. A pod with a final exit code is not retried, and the others go on. All
-    other ends count: a lost server (3), SIGKILL (137), SIGTERM (143).
+    other ends count: a lost server (3), SIGKILL (137), SIGTERM (143). `copies`: of servers with replicas, of which one
+    that has succeeded says that the job has.
     """
-    final = {"containerName": container, "operator": "In", "values": final_codes()}
+    final = {"containerName": container, "operator": "In", "values": final_codes(copies=copies)}
     if not restarts:
         ending = [{"action": "FailJob", "onExitCodes": final}]
         return {"backoffLimit": 0, "podFailurePolicy": {"rules": ending}}
     rules = [dict(_DISRUPTED), {"action": "FailIndex", "onExitCodes": final}]
-    return {"backoffLimitPerIndex": restarts, "podFailurePolicy": {"rules": rules}}
+    success = {"successPolicy": {"rules": [{"succeededCount": 1}]}} if copies else {}
+    return {"backoffLimitPerIndex": restarts, "podFailurePolicy": {"rules": rules}, **success}
 
 
 SERVER, WORKER = "ps", "worker"
@@ -141,13 +147,13 @@ def _spec(request: Request, role: Role, hosts: Sequence[str], subdomain: str | N
     cluster = request.experiment.cluster
     count = cluster.servers if role == "ps" else cluster.workers
     container = "server" if role == "ps" else "worker"
-    restarts = request.restarts if role == "worker" or request.saves else 0
+    restarts = request.restarts if role == "worker" or request.comes_back else 0
     return {
         "completionMode": "Indexed",
         "completions": count,
         "parallelism": count,
         "ttlSecondsAfterFinished": KEPT,
-        **limits(container, restarts),
+        **limits(container, restarts, copies=role == "ps" and request.copies),
         "template": template(request, role, Network(hosts, subdomain=subdomain), container),
     }
 
@@ -157,7 +163,11 @@ CONTAINER, PORT_NAME, PORT = "tensorflow", "tfjob-port", 2222
 
 
 def tfjob(request: Request) -> list[dict[str, Any]]:
-    """ConfigMap, TFJob, NetworkPolicy and PodDisruptionBudget."""
+    """Return ConfigMap, TFJob, NetworkPolicy and PodDisruptionBudget. Raises ManifestError."""
+    if request.copies:
+        raise ManifestError(
+            "cluster.replicas = 2: expected --kind jobs or jobset, got tfjob, which ends when a server fails"
+        )
     cluster = request.experiment.cluster
     spec = {
         "runPolicy": {

@@ -85,12 +85,15 @@ def network_policy(request: Request) -> dict[str, Any]:
 
 
 def disruption_budget(request: Request) -> list[dict[str, Any]]:
-    """Forbid draining a server's node while servers hold the only copy of the model; nothing with checkpoints."""
-    if request.saves:
+    """Forbid draining a server's node while servers hold the only copy of the model; nothing with checkpoints.
+
+    With replicas one server at a time may go.
+    """
+    if request.comes_back and not request.copies:
         return []
     # For pods of a Job, Kubernetes accepts a number only. Ended pods are not evicted and block no node.
     spec = {
-        "minAvailable": request.experiment.cluster.servers,
+        "minAvailable": request.experiment.cluster.servers - request.copies,
         "selector": {"matchLabels": labels(request, "ps")},
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
@@ -168,7 +171,7 @@ def _server(request: Request, network: Network) -> list[str]:
         command.append("--insecure")
     if request.metrics:
         command += ["--metrics-port", str(METRICS_PORT)]
-    return [*command, "--resume", "auto"] if request.saves else command
+    return [*command, "--resume", "auto"] if request.comes_back else command
 
 
 def _worker(request: Request, network: Network) -> list[str]:
@@ -187,6 +190,8 @@ def _variables(request: Request, role: Role, network: Network) -> list[dict[str,
     if request.tls is not None:
         files = {"PS_TLS_CA": "ca.crt", "PS_TLS_CERT": "tls.crt", "PS_TLS_KEY": "tls.key"}
         values |= {name: f"{SECRETS}/{file}" for name, file in files.items()}
+    if role == "worker" and request.copies:
+        values["PS_REPLICAS"] = str(request.experiment.cluster.replicas)
     if script and network.hosts:
         values["PS_HOSTS"] = ",".join(network.hosts)
     found: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in values.items()]
@@ -245,7 +250,8 @@ def quantity(number: int) -> str:
 
 
 def _spreading(request: Request, role: Role) -> dict[str, Any]:
-    """Spread workers over nodes; keep servers on separate nodes if the experiment requires it."""
+    """Spread workers over nodes; keep servers on separate nodes if the experiment requires it, or, with replicas, if
+    there are nodes enough."""
     if role == "worker":
         even = {
             "maxSkew": 1,
@@ -254,10 +260,16 @@ def _spreading(request: Request, role: Role) -> dict[str, Any]:
             "labelSelector": {"matchLabels": labels(request, role)},
         }
         return {"topologySpreadConstraints": [even]}
-    if not request.experiment.cluster.place.servers.spread:
-        return {}
     others = {
         "labelSelector": {"matchLabels": labels(request, role)},
         "topologyKey": "kubernetes.io/hostname",
     }
-    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}}}
+    if request.experiment.cluster.place.servers.spread:
+        apart: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": [others]}
+    elif request.copies:
+        apart = {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": others}]
+        }
+    else:
+        return {}
+    return {"affinity": {"podAntiAffinity": apart}}

@@ -27,8 +27,8 @@ class Request:
 
     `name`: prefix of all object names. `namespace`: None for kubectl's current one. `tls`: prefix of the names of two
     Secrets, NAME-servers and NAME-workers, with ca.crt, tls.crt and tls.key each. `claim`: PersistentVolumeClaim for
-    run folders; without one, they are lost with their pods. `restarts`: of each worker, and of each server if the run
-    takes checkpoints.
+    run folders; without one, they are lost with their pods. `restarts`: of each worker, and of each server if it can
+    come back.
     """
 
     experiment: Experiment
@@ -58,11 +58,21 @@ class Request:
                     "lower-case letters, digits and dashes",
                 )
         _expect(_IMAGE, "--image", self.image, 500, "an image such as registry.example/paramserver:0.1")
+        if self.copies and self.claim is None:
+            raise ManifestError(
+                "cluster.replicas = 2: expected --claim, with a volume that all servers can write to: "
+                "another server goes on with the log there"
+            )
 
     @property
-    def saves(self) -> bool:
-        """Whether a lost server can restart and find its state."""
-        return bool(self.experiment.run.checkpoint_every) and self.claim is not None
+    def comes_back(self) -> bool:
+        """Whether a lost server can restart: it finds its state, or another one has it."""
+        return self.copies or (bool(self.experiment.run.checkpoint_every) and self.claim is not None)
+
+    @property
+    def copies(self) -> bool:
+        """Whether two servers have copies of the job."""
+        return self.experiment.cluster.replicas > 1
 
     @property
     def metrics(self) -> bool:

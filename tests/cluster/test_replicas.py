@@ -189,6 +189,24 @@ def test_both_copies_are_killed_one_after_the_other_and_the_weights_are_those_of
         assert len(list(cluster.out.glob("decisions.before-epoch-*.jsonl"))) == 2
 
 
+def test_servers_always_have_the_command_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--resume auto` from the start, and without checkpoints; also when the job is over."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    auto = ("--resume", "auto")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync", batches=MORE, more=auto)
+        wait_for_the_gate(cluster, GATE)
+        wait_state(cluster, 0, 1, "in sync")
+        killed_and_started_again(cluster, 0, "sync", *auto)
+        open_gates(cluster, "gate")
+        wait_state(cluster, 1, 0, "in sync")
+        end(cluster)
+        committed_once(cluster, MORE)
+        for number in range(3):
+            start_again(cluster, number, "sync", *auto)
+        assert [server.wait_exit() for server in cluster.servers] == [0, 0, 0]
+
+
 def test_a_copy_that_stood_still_is_made_anew_and_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

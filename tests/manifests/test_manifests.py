@@ -207,6 +207,59 @@ def test_the_documented_patch_fits_what_is_made() -> None:
     assert not schema_problems(documents)
 
 
+COPIES = {"cluster": {"replicas": 2}}
+
+
+@pytest.mark.parametrize("kind", ["jobs", "jobset"])
+@pytest.mark.parametrize("servers", [2, 3, 5])
+def test_servers_with_replicas_come_back_apart_and_go_one_at_a_time(kind: str, servers: int) -> None:
+    documents = manifest(kind, servers, 3, COPIES, claim="runs", restarts=4)
+    assert problems(documents) == [] and not schema_problems(documents)
+    assert budgets(documents) == [servers - 1]
+    (_, job), (_, workers) = jobs(documents)
+    assert job["backoffLimitPerIndex"] == 4 and job["successPolicy"] == {"rules": [{"succeededCount": 1}]}
+    assert "successPolicy" not in workers
+    [final] = [rule for rule in job["podFailurePolicy"]["rules"] if rule["action"] == "FailIndex"]
+    assert ExitCode.REFUSED not in final["onExitCodes"]["values"]
+    pod = job["template"]["spec"]
+    [other] = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert other["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    assert pod["containers"][0]["command"][-2:] == ["--resume", "auto"]
+    [worker] = workers["template"]["spec"]["containers"]
+    assert {"name": "PS_REPLICAS", "value": "2"} in worker["env"]
+
+
+def test_replicas_that_kubernetes_cannot_have_are_refused() -> None:
+    with pytest.raises(ManifestError, match=r"cluster\.replicas = 2: expected --claim"):
+        request(3, 3, COPIES)
+    with pytest.raises(ManifestError, match=r"cluster\.replicas = 2: expected --kind jobs or jobset"):
+        manifest("tfjob", 3, 3, COPIES, claim="runs")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("4.spec.minAvailable", 3, "expected 2 of 3 servers with replicas, got [3]"),
+        ("2.spec.template.spec.affinity", {}, "expected a podAntiAffinity"),
+        (
+            "2.spec.template.spec.volumes.1",
+            {"name": "runs", "emptyDir": {}},
+            "expected one persistentVolumeClaim",
+        ),
+        (
+            "2.spec.podFailurePolicy.rules.1.onExitCodes.values",
+            [2, 5, 6, 8],
+            "exit codes [5] would end the job",
+        ),
+    ],
+)
+def test_a_planted_fault_of_replicas_is_found(path: str, value: Any, words: str) -> None:
+    documents = copy.deepcopy(manifest("jobs", 3, 3, COPIES, claim="runs"))
+    assert problems(documents) == []
+    put(path, value)(documents)
+    assert any(words in problem for problem in problems(documents)), problems(documents)
+
+
 # A fault in what is made would be found
 
 
