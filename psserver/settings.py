@@ -144,7 +144,6 @@ def _check_replicas(options: Options) -> None:
             "--out RUN, one folder that all servers see: for its log and for what they promise",
         ),
         (options.stay, "no --stay"),
-        (options.metrics_port is not None, "no --metrics-port"),
     ):
         if wrong:
             raise SettingsError(f"--replicas 2: expected {what}")

@@ -224,7 +224,8 @@ def _servers(status: pb.StatusReply) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("server", "address", "state"):
         table.add_column(title, no_wrap=True)
-    for title in ("MiB", "memory", "decisions executed"):
+    copies = bool(status.replicas)
+    for title in ("MiB", "memory", "decisions executed", *(["items behind"] if copies else [])):
         table.add_column(title, justify="right", no_wrap=True)
     for server in status.servers:
         table.add_row(
@@ -234,6 +235,7 @@ def _servers(status: pb.StatusReply) -> Table:
             f"{server.bytes / 2**20:.2f}",
             memory_line(server.memory),
             str(server.executed),
+            *([str(server.lag)] if copies else []),
         )
     return table
 

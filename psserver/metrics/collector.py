@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import grpc
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
@@ -16,6 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from psserver.metrics.counts import (
+    PREFIX,
     CountedRunLog,
     JobNumbers,
     ShardNumbers,
@@ -29,7 +31,9 @@ from psserver.service.store.host import ShardHost
 from psserver.shard import Apply, Order
 from pswire.security.credentials import NO_TLS, Credentials
 
-PREFIX = "paramserver_"
+if TYPE_CHECKING:
+    from psserver.service.replicas.overview import ReplicaNumbers
+
 PHASES = ("waiting for workers", "initialising", "training", "between phases", "stopping", "stopped")
 STALENESS = (0, 1, 2, 4, 8, 16, 32, 64)
 # Seconds of an update: from models of a few numbers to those of gigabytes.
@@ -37,41 +41,58 @@ UPDATE_SECONDS = (1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 class ServerCollector(Collector):
-    """The metrics of one server, and on the coordinator those of the job (`job` given, with a counting run log)."""
+    """The metrics of one server, and on the one that leads those of the job, if its run log counts.
+
+    `job`: returns it where it is led; `copies`: returns a server's part, with replicas. Both are called in the loop's
+    thread.
+    """
 
     def __init__(
-        self, host: ShardHost, job: Job | None, credentials: Credentials, authorizer: Authorizer
+        self,
+        host: ShardHost,
+        job: Callable[[], Job | None],
+        copies: "Callable[[], ReplicaNumbers] | None",
+        credentials: Credentials,
+        authorizer: Authorizer,
     ) -> None:
-        self._host, self._job = host, job
+        self._host, self._job, self._copies = host, job, copies
         self._credentials, self._authorizer = credentials, authorizer
-        run_log = job.routes.run_log if job is not None else None
-        self._counts = run_log.counts if isinstance(run_log, CountedRunLog) else None
 
     def collect(self) -> Iterator[Metric]:
         about = {"version": version("paramserver"), "grpc": grpc.__version__}
         yield InfoMetricFamily(f"{PREFIX}build", "Versions of this server.", about)
         yield from _shard(shard_numbers(self._host))
         yield from security_families(self._credentials, self._authorizer)
-        if self._job is None or self._counts is None:
+        if self._copies is not None:
+            from psserver.metrics.replicas import replica_families
+
+            yield from replica_families(self._host.owner.ask(self._copies))
+        job = self._host.owner.ask(self._job)
+        run_log = job.routes.run_log if job is not None else None
+        if job is None or not isinstance(run_log, CountedRunLog):
             return
-        terms, policy = self._job.terms, self._job.coordinator.policy.name
+        terms, policy = job.terms, job.coordinator.policy.name
         about = {"job": terms.job, "policy": policy, "optimizer": str(terms.optimizer.get("name", ""))}
         yield InfoMetricFamily(f"{PREFIX}job", "What is trained, and how.", about)
-        numbers = job_numbers(self._job, self._counts)
+        numbers = job_numbers(job, run_log.counts)
         yield from job_families(numbers)
         yield from worker_families(numbers.workers)
-        yield _evaluation(dict(self._job.evaluations.final))
-        executed = {f.server: f.executed for f in self._job.routes.followers}
+        yield _evaluation(dict(job.evaluations.final))
+        executed = {f.server: f.executed for f in job.routes.followers}
         lag = {str(server): max(numbers.entries - at, 0) for server, at in executed.items()}
         yield _gauges("follower_lag_entries", "Entries that a server has not executed yet.", "server", lag)
 
 
 def registry(
-    host: ShardHost, job: Job | None, credentials: Credentials = NO_TLS, authorizer: Authorizer | None = None
+    host: ShardHost,
+    job: Callable[[], Job | None],
+    copies: "Callable[[], ReplicaNumbers] | None" = None,
+    credentials: Credentials = NO_TLS,
+    authorizer: Authorizer | None = None,
 ) -> CollectorRegistry:
-    """Return a registry with all metrics of this server. Times its updates from now on."""
+    """Return a registry with all metrics of this server, as `ServerCollector`. Times its updates from now on."""
     found = CollectorRegistry()
-    found.register(ServerCollector(host, job, credentials, authorizer or Authorizer()))
+    found.register(ServerCollector(host, job, copies, credentials, authorizer or Authorizer()))
     ProcessCollector(registry=found)
     host.orders.timed = _timer(found)
     return found

@@ -7,19 +7,18 @@ thread that owns the numbers, rendered by another.
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
-from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
 from psserver.coordinator.status import holdup, phase
 from psserver.service.job.job import Job
-from psserver.service.job.log_file import Check, always
 from psserver.service.job.run_log import RunLog
 from psserver.service.store.host import ShardHost
 from pswire.decisions import entries
 from pswire.decisions.counting import moments
 
+PREFIX = "paramserver_"
 # Label values are closed sets, but a user's policy may give any reason.
 REASONS = {
     "stale": "stale",
@@ -132,14 +131,9 @@ class Counts:
 class CountedRunLog(RunLog):
     """A run log that counts its records once they are written. The event loop's thread owns it and `counts`."""
 
-    def __init__(
-        self,
-        folder: Path | None,
-        going_on: Mark | None = None,
-        check: Check = always,
-        rescue: Path | None = None,
-    ) -> None:
-        super().__init__(folder, going_on, check, rescue)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        """As for `RunLog`."""
+        super().__init__(*given, **named)
         self.counts = Counts()
 
     def append(self, record: Record) -> None:

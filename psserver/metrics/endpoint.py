@@ -14,7 +14,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -28,6 +28,9 @@ from pswire.addresses import Address
 from pswire.own_files import write_file
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, subject_among
+
+if TYPE_CHECKING:
+    from psserver.service.replicas.overview import ReplicaNumbers
 
 log = logging.getLogger("ps-server")
 
@@ -149,14 +152,15 @@ class Metrics:
         port: int,
         names: Collection[str],
         host: ShardHost,
-        job: Job | None,
+        job: Callable[[], Job | None],
         deadline: float = DEADLINE,
         credentials: Credentials = NO_TLS,
         authorizer: Authorizer | None = None,
+        copies: "Callable[[], ReplicaNumbers] | None" = None,
     ) -> None:
-        """`authorizer` identifies callers if `credentials` have TLS."""
+        """`job`, `copies`: as for `ServerCollector`. `authorizer` identifies callers if `credentials` have TLS."""
         authorizer = authorizer or Authorizer()
-        self._registry = registry(host, job, credentials, authorizer)
+        self._registry = registry(host, job, copies, credentials, authorizer)
         self._rendering = threading.Lock()
         self._text, self._rendered = b"", float("-inf")
         handler = _handler(self.text, frozenset(names) | {"localhost"}, Doorkeeper(credentials, authorizer))

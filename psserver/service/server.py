@@ -149,7 +149,8 @@ class Server:
         role = self._take_role()
         health = await self._register(served)
         self.listeners.open_data_port()
-        self.listeners.open_metrics(address.host, self.job, self.authorizer)
+        copies = None if self._replicating is None else self._replicating.numbers
+        self.listeners.open_metrics(address.host, lambda: self.job, copies, self.authorizer)
         self.watch.start(self.owner.loop)
         if self.job is not None:
             # Before anybody can join.
@@ -158,7 +159,10 @@ class Server:
         self._announce_ready(address)
         reminding = asyncio.create_task(Reminders(self.settings.credentials, self.settings.exposure).run())
         try:
-            return await role.run()
+            code = await role.run()
+            if self._replicating is not None and self._replicating.numbers().role == "leads":
+                self.listeners.write_metrics()
+            return code
         finally:
             reminding.cancel()
             self.host.state.close()

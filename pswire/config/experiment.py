@@ -163,7 +163,6 @@ class Experiment(Section):
                 cluster.servers,
             ),
             (run.engine == "simulated", "run.engine", "an engine with processes", run.engine),
-            (cluster.metrics, "cluster.metrics", "false", "true"),
         ):
             if said:
                 context = {"key": key, "expected": expected, "got": got}

@@ -1305,6 +1305,7 @@ class StatusReply(_message.Message):
     FOLDER_FIELD_NUMBER: _builtins.int
     POLICY_KNOBS_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
     EVALUATIONS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     phase: _builtins.str
@@ -1338,6 +1339,8 @@ class StatusReply(_message.Message):
     The knobs of `policy`, and what is known of changes of it, as a sentence.
     """
     change: _builtins.str
+    replicas: _builtins.str
+    """With replicas: the epoch, and what one more loss would mean; also at the end of `note`."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
     @_builtins.property
@@ -1382,11 +1385,12 @@ class StatusReply(_message.Message):
         folder: _builtins.str = ...,
         policy_knobs: _builtins.str = ...,
         change: _builtins.str = ...,
+        replicas: _builtins.str = ...,
         evaluations: _abc.Iterable[Global___Evaluation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "change", b"change", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "evaluations", b"evaluations", "folder", b"folder", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "policy_knobs", b"policy_knobs", "progress", b"progress", "samples", b"samples", "seconds", b"seconds", "security", b"security", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "change", b"change", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "evaluations", b"evaluations", "folder", b"folder", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "policy_knobs", b"policy_knobs", "progress", b"progress", "replicas", b"replicas", "samples", b"samples", "seconds", b"seconds", "security", b"security", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1562,13 +1566,16 @@ class ServerStatus(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     EXECUTED_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
     task_index: _builtins.int
     address: _builtins.str
     state: _builtins.str
-    """"connecting", "ready", "lost" """
+    """"connecting", "ready", "lost"; with replicas "leads", "in sync", "learns", "votes", "lost" """
     bytes: _builtins.int
     executed: _builtins.int
     """The number of log entries that it has executed."""
+    lag: _builtins.int
+    """With replicas: items of the log that its copy has not executed yet."""
     @_builtins.property
     def memory(self) -> _memory_pb2.Memory: ...
     def __init__(
@@ -1580,10 +1587,11 @@ class ServerStatus(_message.Message):
         bytes: _builtins.int = ...,
         executed: _builtins.int = ...,
         memory: _memory_pb2.Memory | None = ...,
+        lag: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "executed", b"executed", "memory", b"memory", "state", b"state", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "executed", b"executed", "lag", b"lag", "memory", b"memory", "state", b"state", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

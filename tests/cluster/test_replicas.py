@@ -229,17 +229,23 @@ def test_a_copy_that_stood_still_is_made_anew_and_leads(
         committed_once(cluster, MORE)
 
 
+@pytest.mark.parametrize(
+    ("more", "loss"), [((), "end the job"), (("--checkpoint-every", "3v"), "go back to the checkpoint")]
+)
 def test_the_other_copy_is_killed_and_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], loss: str
 ) -> None:
     monkeypatch.setenv("PS_REPLICAS", "2")
     with Cluster(tmp_path) as cluster:
-        start(cluster, "async")
+        start(cluster, "async", more=more)
         wait_for_the_gate(cluster, 2 * GATE)
+        if more:
+            wait_until(lambda: list(cluster.out.glob("checkpoints/*/manifest.json")), "a checkpoint")
         states = [server.state for server in cluster.status().servers]
         assert states == ["leads", "in sync", "votes"]
         cluster.servers[1].kill()
-        cluster.wait_for(lambda status: "one copy is left" in status.note, "the loss in the status")
+        said = f"one copy is left: its loss would {loss}"
+        cluster.wait_for(lambda status: said in status.note, "the loss in the status")
         end(cluster, lost=1)
         committed_once(cluster)
 

@@ -17,6 +17,7 @@ import psworker
 from pslab.dashboard.past import PART
 from pslab.runs.folder import Run
 from tests.cluster.cluster import Cluster
+from tests.cluster.test_replicas import GATE, start, wait_for_the_gate
 from tests.dashboard.page import Page
 from tests.dashboard.test_change import START
 from tests.repetitions import usually
@@ -449,3 +450,28 @@ def test_the_form_changes_the_policy(tmp_path: Path, browser: Any) -> None:
             tab.wrong.clear()
             tab.close()
         session.done()
+
+
+def test_the_header_says_what_servers_with_replicas_do(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync")
+        wait_for_the_gate(cluster, GATE)
+        with Page(tmp_path, cluster.hosts) as page:
+            tab = Tab(browser, f"{page.url}#/servers")
+            header = tab.page.locator("#copies")
+            header.filter(
+                has_text=re.compile(
+                    r"^server 0 leads · server 1 in sync(, \d+ items? behind)? · server 2 votes · epoch \d+$"
+                )
+            ).wait_for()
+            assert header.get_attribute("data-whole") == "true"
+            cluster.servers[1].kill()
+            header.filter(has_text="server 1 lost · server 2 votes").wait_for()
+            header.filter(has_text="one copy is left: its loss would end the job").wait_for()
+            assert header.get_attribute("data-whole") == "false"
+            tab.page.set_viewport_size({"width": 360, "height": 740})
+            tab.page.wait_for_function("() => document.documentElement.scrollWidth <= 360")
+            tab.close()

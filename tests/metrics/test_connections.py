@@ -30,7 +30,7 @@ class Port:
     def __init__(self, deadline: float = DEADLINE) -> None:
         self._before = set(threading.enumerate())
         host: Any = None
-        self.metrics = Metrics("127.0.0.1", 0, (), host, None, deadline=deadline)
+        self.metrics = Metrics("127.0.0.1", 0, (), host, lambda: None, deadline=deadline)
 
     def connect(self, source: str = "127.0.0.1") -> socket.socket:
         place = ("127.0.0.1", self.metrics.address.port)

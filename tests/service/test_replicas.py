@@ -280,7 +280,6 @@ def test_a_follower_without_the_jobs_beginning_takes_nobody_for_lost() -> None:
     [
         (["cluster.servers=1"], "cluster.servers"),
         (["cluster.servers=8"], "cluster.servers"),
-        (["cluster.metrics=true"], "cluster.metrics"),
         (["run.engine=simulated"], "run.engine"),
     ],
 )
@@ -308,7 +307,6 @@ def resolved(tmp_path: Path, **more: object) -> None:
     [
         {"out": None},
         {"stay": True},
-        {"metrics_port": 0},
     ],
     ids=lambda more: next(iter(more)),
 )

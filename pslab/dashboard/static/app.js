@@ -126,6 +126,7 @@ function receive(model, info) {
   const { ended: end, gone, skipped } = context.info;
   if (end) model.window = [Math.max(0, model.seconds - 120), model.seconds];
   exposed(end || gone ? "" : model.status?.exposed);
+  copies(end || gone ? null : model.status);
   showEnd(end);
   if (!clock.owner) context.resume();
   notice(end ? "" : gone ? info.broken ? gone : `No answer: ${gone}. The page shows the last known state and asks again every second.`
@@ -148,6 +149,16 @@ function exposed(text) {
   const element = $("exposed");
   element.hidden = !text;
   say(element, text ?? "");
+}
+
+/** Show on every page what the servers of a job with replicas do, and what one more loss would mean. */
+function copies(status) {
+  const element = $("copies");
+  element.hidden = !status?.replicas;
+  if (element.hidden) return;
+  const behind = ({ lag }) => lag ? `, ${lag.toLocaleString("en")} ${lag === 1 ? "item" : "items"} behind` : "";
+  say(element, [...status.servers.map((server) => `server ${server.task_index} ${server.state}${behind(server)}`), status.replicas].join(" · "));
+  element.dataset.whole = String(!status.servers.some(({ state }) => state === "lost" || state === "learns"));
 }
 
 // Keyboard

@@ -76,7 +76,10 @@ def make_job(
 
     settings = replace(settings, terms=name_job(settings))
     going_on = resume_point(settings)
-    run_log = _run_log(settings, None if going_on is None else going_on.mark)
+    check: Check = always
+    if settings.out is not None and settings.has_generations:
+        check = Fence(settings.out / CHECKPOINTS / GENERATION)
+    run_log = run_log_of(settings, None if going_on is None else going_on.mark, check)
     job = Job(
         settings.terms,
         settings.policy,
@@ -145,10 +148,8 @@ def _followers(
         yield Follower(server, hosts[server], message, timeout, *told)
 
 
-def _run_log(settings: ServerSettings, going_on: Mark | None) -> RunLog:
-    check: Check = always
-    if settings.out is not None and settings.has_generations:
-        check = Fence(settings.out / CHECKPOINTS / GENERATION)
+def run_log_of(settings: ServerSettings, going_on: Mark | None, check: Check) -> RunLog:
+    """Return the log of a job that begins here, which counts if there are metrics. Raises LogError."""
     if settings.metrics_port is None:
         return RunLog(settings.out, going_on, check, settings.rescue)
     from psserver.metrics.counts import CountedRunLog

@@ -28,7 +28,7 @@ from pswire.transport.framed_socket import SocketError
 
 if TYPE_CHECKING:
     from psserver.metrics.endpoint import Metrics
-
+    from psserver.service.replicas.overview import ReplicaNumbers
 
 log = logging.getLogger("ps-server")
 
@@ -81,8 +81,15 @@ class Listeners:
             except SocketError as error:
                 raise BindError(f"--data-port: {error}; is another process using it?") from error
 
-    def open_metrics(self, name: str, job: Job | None, authorizer: Authorizer) -> None:
-        """Open the metrics port, if any. Raises BindError.
+    def open_metrics(
+        self,
+        name: str,
+        job: Callable[[], Job | None],
+        copies: "Callable[[], ReplicaNumbers] | None",
+        authorizer: Authorizer,
+    ) -> None:
+        """Open the metrics port, if any. `job`: returns it where it is led; `copies`: with replicas, this server's
+        part. Raises BindError.
 
         Imports here, because prometheus_client is an extra and costs a server memory.
         """
@@ -94,7 +101,14 @@ class Listeners:
         bind, credentials = self._settings.bind, self._settings.credentials
         try:
             self.metrics = Metrics(
-                bind, port, {name.lower()}, self._host, job, credentials=credentials, authorizer=authorizer
+                bind,
+                port,
+                {name.lower()},
+                self._host,
+                job,
+                credentials=credentials,
+                authorizer=authorizer,
+                copies=copies,
             )
         except OSError as error:
             raise BindError(f"--metrics-port {port}: {error.strerror or error}") from error

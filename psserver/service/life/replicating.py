@@ -15,8 +15,7 @@ from psserver.service.guard.authorization import Names
 from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
-from psserver.service.job.run_log import RunLog
-from psserver.service.life.coordinating import lock_folder, resume_point
+from psserver.service.life.coordinating import lock_folder, resume_point, run_log_of
 from psserver.service.life.gate import Gate
 from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.moves import Moves
@@ -70,7 +69,7 @@ def _replica(
 
 class Replicating:
     """The role of each server of a job with replicas. `rpc`: what workers and observers call; `links`: the method
-    Replicate. The loop's thread owns it."""
+    Replicate; `numbers`: for metrics. The loop's thread owns it."""
 
     def __init__(
         self,
@@ -133,6 +132,7 @@ class Replicating:
         if replica.leads and not self._waits:
             self._begin()
         self._overview = Overview(host, self._shell, self._copy)
+        self.numbers = self._overview.numbers
         self.rpc = Gate(self._overview, self._copy.stable)
 
     def _begin(self) -> None:
@@ -141,9 +141,7 @@ class Replicating:
         assert settings.out is not None
         found = resume_point(settings)
         mark = None if found is None else found.mark
-        self._copy.begin(
-            settings.terms, RunLog(settings.out, mark, fence(settings.out), settings.rescue), found
-        )
+        self._copy.begin(settings.terms, run_log_of(settings, mark, fence(settings.out)), found)
 
     async def _meet(self) -> None:
         """Wait for all servers of a new generation, and begin it. Raises as `_begin`."""

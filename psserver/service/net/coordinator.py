@@ -389,9 +389,9 @@ class CoordinatorRpc:
         if self._copies is None:
             reply.servers.extend([own, *others])
         else:
-            servers, sentence = self._copies()
+            servers, reply.replicas = self._copies()
             reply.servers.extend(servers)
-            reply.note = "; ".join(filter(None, (reply.note, sentence)))
+            reply.note = "; ".join(filter(None, (reply.note, reply.replicas)))
         if request.HasField("entries_from"):
             records = job.routes.tail.since(request.entries_from)
             reply.entries.extend(lines(records))

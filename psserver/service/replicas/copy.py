@@ -73,6 +73,8 @@ class Copy:
         self.job: Job | None = None
         self.leads, self.epoch, self.deposed = False, 0, 0
         self.outdated = ""
+        # How often this server took the place of another one.
+        self.takeovers = 0
         self.failure: Exception | None = None
         # How many items are executed here, and how many may be.
         self._executed = self._upto = 0
@@ -220,9 +222,7 @@ class Copy:
         about = whole.about
         state = CoordinatorState.from_json(about["coordinator"])
         agreement.check(state)
-        self._begin_following(
-            about, FollowersLog(self._settings.rescue, state.entries, state.version, pending_of(about))
-        )
+        self._begin_following(about, self._new_log(state.entries, state.version, pending_of(about)))
         assert self.job is not None
         await take_up(whole, state, self.job, self._configure)
         self._arrival.end()
@@ -276,7 +276,15 @@ class Copy:
                 raise RuntimeError(decider.failure.reason)
 
     def _follow_beginning(self, data: bytes) -> None:
-        self._begin_following(json.loads(data), FollowersLog(self._settings.rescue))
+        self._begin_following(json.loads(data), self._new_log())
+
+    def _new_log(self, *before: Any) -> FollowersLog:
+        """Return the log of a copy; `before`: what it had then."""
+        if self._settings.metrics_port is None:
+            return FollowersLog(self._settings.rescue, *before)
+        from psserver.metrics.copies import CountedFollowersLog
+
+        return CountedFollowersLog(self._settings.rescue, *before)
 
     def _begin_following(self, about: Mapping[str, Any], run_log: FollowersLog) -> None:
         """Make the job that another server leads. Raises OtherSettingsError."""
@@ -314,6 +322,7 @@ class Copy:
             run_log.succeed(out, f"{generation}epoch-{config.epoch}")
         assert self._decider is not None
         self._leads()
+        self.takeovers += 1
         self._decider.lead()
         self._changed()
 

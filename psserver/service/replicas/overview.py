@@ -2,7 +2,8 @@
 
 import logging
 import time
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from psserver.replication import ReplicationError, majority
 from psserver.replication.messages import Stand
@@ -17,6 +18,20 @@ log = logging.getLogger("ps-server")
 
 #: Servers with a copy. The others vote.
 HOLDERS: Final = (0, 1)
+
+
+class ReplicaNumbers(NamedTuple):
+    """A server's numbers for its metrics.
+
+    `takeovers`: how often it took the place of another one. `in_sync`, `lag`: the copies that count, and the items of
+    the log that each other server's copy has not executed, as the one that leads knows; None for any other.
+    """
+
+    role: str
+    epoch: int
+    takeovers: int
+    in_sync: int | None
+    lag: Mapping[int, int] | None
 
 
 class Overview:
@@ -36,7 +51,7 @@ class Overview:
 
     def copies(self) -> tuple[list[pb.ServerStatus], str]:
         """Return each server with its role, and a sentence about what one more loss would mean."""
-        replica, members = self._shell.replica, self._in_sync()
+        replica, members, lag = self._shell.replica, self._in_sync(), self._lag()
         found = []
         for server, address in enumerate(self._shell.links.hosts):
             own = server == replica.server
@@ -47,11 +62,35 @@ class Overview:
                     state=self._state(server, members),
                     bytes=self._host.nbytes if own or server in members else 0,
                     executed=self._host.state.executed if own else 0,
+                    lag=lag.get(server, 0),
                 )
             )
         here = sum(each.state != "lost" for each in found)
         waits = here < majority(len(found)) and len(self._shell.active.members) > 1
-        return found, f"epoch {self._copy.epoch}{_loss(here, len(found), len(members), waits=waits)}"
+        store = self._host.saver.store
+        saved = len(members) == 1 and store is not None and bool(store.names())
+        said = _loss(here, len(found), len(members), waits=waits, saved=saved)
+        return found, f"epoch {self._copy.epoch}{said}"
+
+    def numbers(self) -> ReplicaNumbers:
+        """Return this server's part in numbers."""
+        replica, copy, config = self._shell.replica, self._copy, self._shell.replica.disk.config
+        if copy.leads and not copy.deposed:
+            return ReplicaNumbers("leads", config.epoch, copy.takeovers, len(self._in_sync()), self._lag())
+        if not replica.holds:
+            role = "votes"
+        else:
+            role = "in sync" if replica.in_sync(config) else "learns"
+        return ReplicaNumbers(role, config.epoch, copy.takeovers, None, None)
+
+    def _lag(self) -> dict[int, int]:
+        """Return how many items of the log each other server has not executed, of those whose copies are here."""
+        replica = self._shell.replica
+        return {
+            each.member.server: max(0, replica.log.end - each.executed)
+            for each in replica.progress
+            if each.member.server in HOLDERS and not self._lost(each.member.server)
+        }
 
     def _in_sync(self) -> set[int]:
         """Return the servers whose copies count: not one that has started again, nor one that is being left out."""
@@ -103,12 +142,12 @@ class Overview:
         return epoch
 
 
-def _loss(here: int, servers: int, copies: int, *, waits: bool) -> str:
+def _loss(here: int, servers: int, copies: int, *, waits: bool, saved: bool) -> str:
     """Say what one more loss would mean, if that is more than nothing. `here`: servers that are not lost; `copies`: of
-    the model; `waits`: whether nothing can be decided now."""
+    the model; `waits`: whether nothing can be decided now; `saved`: whether there is a checkpoint."""
     if waits:
         vote = "" if servers > len(HOLDERS) else ", or for ps-lab promote"
         return f"; the job waits for a server that was lost{vote}"
     if copies < len(HOLDERS):
-        return "; one copy is left: its loss would end the job"
+        return f"; one copy is left: its loss would {'go back to the checkpoint' if saved else 'end the job'}"
     return "; one more loss would stop the job" if here == majority(servers) else ""

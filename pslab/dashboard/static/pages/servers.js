@@ -20,6 +20,7 @@ export function servers() {
   function update({ model, clock, info, about }) {
     const found = clock.live ? (model.status?.servers ?? []).map((server) => ({ index: server.task_index, ...server })) : model.servers ?? [];
     changing.offer(about.policies);
+    const copies = Boolean(clock.live && model.status?.replicas);
     const log = Math.max(0, ...found.map((server) => server.executed ?? 0));
     const status = clock.live ? model.status : null, at = status ? null : model.figures(clock.t);
     // Without values that change with each frame, so that the page is redrawn only if something else changes.
@@ -27,7 +28,9 @@ export function servers() {
     if (now === key) return;
     key = now;
     put(body, found.map((server) => row(server.state, [String(server.index), server.address, h("span", { class: "state" }, server.state), bytes(server.bytes), memory(server.memory),
-      count(server.executed), server.executed === null || server.executed === undefined ? "–" : String(log - server.executed)])));
+      // Of servers with replicas the one that leads knows what it has executed itself, and how far copies are behind.
+      ...(copies ? [count(server.state === "leads" ? server.executed : null), ["in sync", "learns"].includes(server.state) ? count(server.lag) : "–"]
+        : [count(server.executed), server.executed === null || server.executed === undefined ? "–" : String(log - server.executed)])])));
     say(total, `Together ${bytes(found.reduce((sum, server) => sum + (server.bytes ?? 0), 0))}: the weights and what the optimizer keeps.`);
     table.hidden = !found.length;
     const parts = found.flatMap((server) => memoryParts(server, found.length > 1));
