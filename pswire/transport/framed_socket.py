@@ -41,6 +41,10 @@ LARGE: Final = 1 << 16
 # itself would then wait a quarter of an hour for an answer, and gRPC's pings use another connection. Idle seconds,
 # interval in seconds, and number of unanswered probes.
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+# Bytes that one process leaves in a Unix socket without waiting for the other: keys and rows of a batch, which are no
+# part of shared memory. With the system's 208 KiB both processes wake each other several times for a message. The
+# system may give less (net.core.wmem_max).
+ROOM: Final = 2**20
 # More data follows at once. Not every system has this flag.
 MORE: Final = getattr(socket, "MSG_MORE", 0)
 
@@ -55,8 +59,10 @@ class SocketError(OSError):
 
 
 def keep_alive(connected: Carrier) -> None:
-    """Configure TCP: send small messages at once, and keep the connection known to routers."""
-    if connected.family != socket.AF_UNIX:
+    """Configure TCP: send small messages at once, and keep the connection known to routers. Give a Unix socket room."""
+    if connected.family == socket.AF_UNIX:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
+    else:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE.items():

@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
+from pathlib import Path
 
 import grpc
 import pytest
@@ -20,7 +21,7 @@ from psserver.service.net import sockets as served
 from psserver.service.net.streams import Serve, Stream
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, SocketError
+from pswire.transport.framed_socket import FRAME_BYTES, ROOM, FramedSocket, SocketError
 from pswire.transport.frames import Message
 from psworker.data.exchange import SocketBroken, SocketStream
 from tests.comparing import same
@@ -249,6 +250,20 @@ def test_a_frame_that_is_cut_short_is_none() -> None:
         other.sendall(struct.pack("<IB", 10, 0) + b"half")
         other.close()
         assert connection.receive() is None
+
+
+def test_a_batch_of_rows_waits_in_a_unix_socket_while_nobody_reads() -> None:
+    """Who sends does not wait for who receives, and neither wakes the other in between."""
+    most = Path("/proc/sys/net/core/wmem_max")
+    if not most.exists() or int(most.read_text()) < ROOM:
+        pytest.skip("the system gives a socket less")
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with closing(FramedSocket(one)) as connection, closing(FramedSocket(other)) as far:
+        one.settimeout(PATIENCE)
+        rows = bytes(900_000)
+        connection.send([b"head", rows])
+        frame = far.receive()
+        assert frame is not None and bytes(frame[0]) == b"head" + rows
 
 
 @pytest.mark.parametrize("kind", ["socket", "shared-memory"])
