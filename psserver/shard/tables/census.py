@@ -3,8 +3,10 @@
 Updates are noted as they come, and counted a few at a time: a job may have many small tables.
 """
 
+import heapq
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -25,18 +27,21 @@ SAMPLED: Final = 7
 
 @value
 class _Counts:
-    """Rows by level, those with the most updates, and what is not counted yet: (updated or gone, keys, counts)."""
+    """Rows by level, those with the most updates, and what is not counted yet: (updated or gone, keys, counts).
+
+    Of these only `waiting` changes: it grows.
+    """
 
     levels: NDArray[np.int64]
     hot: Mapping[int, int]
-    waiting: tuple[tuple[bool, Keys, Counts], ...] = ()
+    waiting: list[tuple[bool, Keys, Counts]] = field(default_factory=list)
 
 
 class Census:
     """The figures of one table on one server. Any thread may ask for `figures`; one other thread notes."""
 
     def __init__(self) -> None:
-        # Replaced as a whole, so that readers need no lock.
+        # Replaced as a whole when what waits is counted, so that readers need no lock.
         self._counts = _Counts(np.zeros((LEVELS, 2), np.int64), {})
         # Rows that are not counted yet.
         self._pending = 0
@@ -61,12 +66,11 @@ class Census:
         self._wait(False, keys, counts)
 
     def _wait(self, updated: bool, keys: Keys, counts: Counts) -> None:
-        now = self._counts
-        more = _Counts(now.levels, now.hot, (*now.waiting, (updated, keys, counts)))
+        waiting = self._counts.waiting
+        waiting.append((updated, keys, counts))
         self._pending += keys.size
-        if len(more.waiting) >= _SEVERAL or self._pending >= _ROWS:
-            more, self._pending = _counted(more), 0
-        self._counts = more
+        if len(waiting) >= _SEVERAL or self._pending >= _ROWS:
+            self._counts, self._pending = _counted(self._counts), 0
 
     def took_up(self, keys: Keys, counts: Counts) -> None:
         """Note rows that a checkpoint had."""
@@ -107,7 +111,7 @@ class Census:
 
 def _counted(now: _Counts) -> _Counts:
     """Count what waits, in its order."""
-    levels, hot, waiting = now.levels.copy(), now.hot, now.waiting
+    levels, hot, waiting = now.levels.copy(), now.hot, tuple(now.waiting)
     while waiting:
         stop = next((k for k, (updated, _, _) in enumerate(waiting) if not updated), len(waiting))
         if stop:
@@ -146,23 +150,30 @@ def _add(levels: NDArray[np.int64], counts: Counts, sign: int) -> None:
 
 def _tally(counts: Counts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return each different count, and how many rows have it. Nearly all are small."""
-    small = np.bincount(counts[counts < _SMALL])
-    number = np.flatnonzero(small)
-    large, rows = np.unique(counts[counts >= _SMALL], return_counts=True)
-    return np.concatenate([number, large.astype(np.int64)]), np.concatenate([small[number], rows])
+    large = counts >= _SMALL
+    if not large.any():
+        return _tally_small(counts)
+    number, few = _tally_small(counts[~large])
+    many, rows = np.unique(counts[large], return_counts=True)
+    return np.concatenate([number, many.astype(np.int64)]), np.concatenate([few, rows])
+
+
+def _tally_small(counts: Counts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    rows = np.bincount(counts)
+    number = np.flatnonzero(rows)
+    return number, rows[number]
 
 
 def _hottest(hot: Mapping[int, int], keys: Keys, counts: Counts) -> dict[int, int]:
-    """Return the rows with the most updates. Each of `keys` is there at most once for each update."""
+    """Return the rows with the most updates. `keys`: of updates in their order, with the numbers after each."""
     floor = min(hot.values()) if len(hot) >= HOTTEST else 0
     more = np.flatnonzero(counts >= floor)
     most = HOTTEST * (_SEVERAL + 1)
     if more.size > most:
-        more = more[np.argpartition(counts[more], more.size - most)[-most:]]
-    found = dict(hot)
-    for key, count in zip(keys[more].tolist(), counts[more].tolist(), strict=True):
-        found[key] = max(count, found.get(key, 0))
-    return dict(sorted(found.items(), key=_order)[:HOTTEST])
+        more = np.sort(more[np.argpartition(counts[more], more.size - most)[-most:]])
+    # Numbers only rise, so the last one of a row is its largest.
+    found = {**hot, **dict(zip(keys[more].tolist(), counts[more].tolist(), strict=True))}
+    return dict(heapq.nsmallest(HOTTEST, found.items(), _order))
 
 
 def _order(row: tuple[int, int]) -> tuple[int, int]:
