@@ -1,7 +1,7 @@
 """The shard: stages payloads and executes orders, strictly in order."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import numpy as np
@@ -173,7 +173,7 @@ class Shard:
 
     # Readers of rows
 
-    def read_rows(self, keys: WantedRows, version: int) -> list[Floats]:
+    def read_rows(self, keys: WantedRows, version: int) -> Sequence[Floats]:
         """Return rows at a version, [n, dim] for each table. Raises ValueError if the version is gone."""
         return self.tables.read(keys, version)
 

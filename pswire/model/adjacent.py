@@ -1,10 +1,30 @@
 """Parts of one array, joined again without a copy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Cut(tuple[NDArray[Any], ...]):
+    """Parts of one flat array, one behind the other, that remember it: `whole`. A part may have more axes."""
+
+    whole: NDArray[Any]
+
+    @classmethod
+    def of(cls, whole: NDArray[Any], parts: Iterable[NDArray[Any]]) -> "Cut":
+        """Return the parts, which are all of `whole`, in order."""
+        made = cls(parts)
+        made.whole = whole
+        return made
+
+
+def cut(whole: NDArray[Any], sizes: Sequence[int]) -> Cut:
+    """Return parts of these sizes, which add up to the array's."""
+    ends = accumulate(sizes)
+    return Cut.of(whole, (whole[stop - size : stop] for stop, size in zip(ends, sizes, strict=True)))
 
 
 def joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -12,6 +32,8 @@ def joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
     Parts of one array that lie one behind the other are not copied.
     """
+    if isinstance(parts, Cut):
+        return parts.whole
     if len(parts) == 1:
         return parts[0].reshape(-1)
     filled = [part for part in parts if part.size] or [parts[0]]

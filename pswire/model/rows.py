@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pswire.model.adjacent import Cut
 from pswire.model.plan import Plan
 from pswire.model.tables import BUCKETS, Floats, Keys, check_keys, first_wrong, split, sums, unique
 from pswire.nearest import did_you_mean
@@ -13,6 +14,25 @@ from pswire.values import value
 
 Rows = Sequence[tuple[Keys, Floats]]
 """Of each table, in the order of the plan: sorted unique keys, and a float32 row for each, [n, dim]."""
+
+
+class CutRows(tuple[tuple[Keys, Floats], ...]):
+    """Rows whose keys are parts of one array, and whose numbers are parts of another: `keys` and `values`.
+
+    A step goes through all tables many times; what lies in one array is gone through once.
+    """
+
+    keys: Cut
+    values: Cut
+
+    @classmethod
+    def of(cls, keys: Cut, values: Cut) -> "CutRows":
+        """Return the rows of tables with these keys and these numbers."""
+        made = cls(zip(keys, values, strict=True))
+        made.keys, made.values = keys, values
+        return made
+
+
 WantedRows = tuple[Keys, ...]
 """Of each table, in the order of the plan: sorted unique keys of rows to read."""
 KeysByName = Mapping[str, Keys]
@@ -31,6 +51,16 @@ class ReceivedRows:
     keys: WantedRows
     rows: Sequence[Floats]
     version: int
+
+
+def keys_of(rows: Rows) -> WantedRows:
+    """Return the keys of each table."""
+    return rows.keys if isinstance(rows, CutRows) else tuple(keys for keys, _ in rows)
+
+
+def values_of(rows: Rows) -> Sequence[Floats]:
+    """Return the rows of each table."""
+    return rows.values if isinstance(rows, CutRows) else [values for _, values in rows]
 
 
 def since_of(early: ReceivedRows | None) -> int:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pswire.model.adjacent import Cut, joined
 from pswire.model.variables import PlanError
 from pswire.values import value
 
@@ -322,7 +323,7 @@ def first_wrong(several: Sequence[Keys], start: int, stop: int) -> int | None:
     """Return the number of the first array in which `check_keys` finds something wrong, or None."""
     if not any(each.size for each in several):
         return None
-    keys = np.concatenate(several)
+    keys = joined(several) if isinstance(several, Cut) else np.concatenate(several)
     rises = keys[1:] > keys[:-1]
     # Between two arrays keys may fall.
     ends = np.cumsum([each.size for each in several])

@@ -5,18 +5,18 @@ that is elementwise, else as float32. Tables are in the order of the plan; a mes
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.model.adjacent import joined
-from pswire.model.rows import Rows, WantedRows
+from pswire.model.adjacent import Cut, cut, joined
+from pswire.model.rows import CutRows, Rows, WantedRows, values_of
 from pswire.model.tables import Floats, Keys, TableSpec
 from pswire.transport.codecs import FLOAT32, Array, Codec, ElementDecoder, Elementwise
 from pswire.values import value
 
 _KEY = np.dtype("<u8")
+_NOTHING: Floats = np.zeros(0, np.float32)
 
 
 def row_codec(codec: Codec) -> Elementwise:
@@ -71,21 +71,21 @@ class RowFormat:
         keys = [each for each, _ in rows if each.size] + [each for each in ahead if each.size]
         if not keys:
             return []
-        return [np.concatenate(keys).astype(_KEY, copy=False), *self.encode_answer([r for _, r in rows])]
+        return [np.concatenate(keys).astype(_KEY, copy=False), *self.encode_answer(values_of(rows))]
 
-    def encode_answer(self, rows: Iterable[Floats]) -> list[Array]:
+    def encode_answer(self, rows: Sequence[Floats]) -> list[Array]:
         """Return arrays whose memory, one after another, is the rows."""
-        filled = [each for each in rows if each.size]
-        return [self.codec.encode(joined(filled))] if filled else []
+        whole = joined(rows) if rows else _NOTHING
+        return [self.codec.encode(whole)] if whole.size else []
 
     def decode(self, data: memoryview) -> tuple[Rows, WantedRows]:
         """Read what `encode` returned, `nbytes` long. The keys are not checked. The arrays may be parts of `data`."""
         whole: Keys = np.frombuffer(data[: 8 * self.keys], _KEY).astype(np.uint64, copy=False)
-        found = _cut(whole, (*self.counts, *self.ahead))
+        own = sum(self.counts)
         rows = self.decode_answer(data[8 * self.keys :])
-        return tuple(zip(found, rows, strict=False)), tuple(found[len(self.counts) :])
+        return CutRows.of(cut(whole[:own], self.counts), rows), cut(whole[own:], self.ahead)
 
-    def decode_answer(self, data: memoryview) -> list[Floats]:
+    def decode_answer(self, data: memoryview) -> Cut:
         """Read what `encode_answer` returned. The arrays are parts of one, perhaps of `data`."""
         sizes = [n * table.dim for n, table in zip(self.counts, self.tables, strict=bool(self.counts))]
         if self.codec.exact:
@@ -93,12 +93,12 @@ class RowFormat:
         else:
             whole = np.empty(sum(sizes), np.float32)
             ElementDecoder(self.codec, whole).feed(data)
-        parts = zip(_cut(whole, sizes), self.counts, self.tables, strict=bool(self.counts))
-        return [part.reshape(count, table.dim) for part, count, table in parts]
+        parts = zip(cut(whole, sizes), self.counts, self.tables, strict=bool(self.counts))
+        return Cut.of(whole, (part.reshape(count, table.dim) for part, count, table in parts))
 
 
 def encode_changes(
-    form: RowFormat, chosen: Sequence[NDArray[np.bool_]], rows: Iterable[Floats]
+    form: RowFormat, chosen: Sequence[NDArray[np.bool_]], rows: Sequence[Floats]
 ) -> list[Array]:
     """Return arrays whose memory is a bit for each key, in 64-bit words, and then the chosen rows."""
     bits = np.zeros(_bit_bytes(sum(form.counts)), np.uint8)
@@ -112,7 +112,7 @@ def most_changes(form: RowFormat) -> int:
     return _bit_bytes(sum(form.counts)) + form.answer_nbytes
 
 
-def take_changes(form: RowFormat, data: memoryview, rows: Sequence[Floats]) -> list[Floats]:
+def take_changes(form: RowFormat, data: memoryview, rows: Sequence[Floats]) -> Sequence[Floats]:
     """Return `rows` with those in their places that `encode_changes` had chosen. Their memory may be written to.
 
     Raises ValueError for bytes that are not of such keys.
@@ -123,7 +123,7 @@ def take_changes(form: RowFormat, data: memoryview, rows: Sequence[Floats]) -> l
     if bits.size != begin:
         raise ValueError(f"expected a bit for each of {count} rows, got {data.nbytes} bytes")
     chosen = np.unpackbits(bits, count=count, bitorder="little").view(bool)
-    each = _cut(chosen, form.counts)
+    each = cut(chosen, form.counts)
     came = RowFormat(form.tables, form.codec, tuple(int(np.count_nonzero(own)) for own in each))
     if came.answer_nbytes != data.nbytes - begin:
         raise ValueError(
@@ -134,19 +134,15 @@ def take_changes(form: RowFormat, data: memoryview, rows: Sequence[Floats]) -> l
     if len(dims) > 1:
         for have, own, changed in zip(rows, each, new, strict=True):
             have[own] = changed
-        return list(rows)
+        return rows
     dim = dims.pop()
     whole = joined(rows).reshape(-1, dim)
     whole[chosen] = joined(new).reshape(-1, dim)
     sizes = [n * dim for n in form.counts]
-    return [part.reshape(-1, dim) for part in _cut(whole.reshape(-1), sizes)]
+    flat = whole.reshape(-1)
+    return Cut.of(flat, (part.reshape(-1, dim) for part in cut(flat, sizes)))
 
 
 def _bit_bytes(count: int) -> int:
     """Return the bytes of so many bits in 64-bit words."""
     return 8 * -(-count // 64)
-
-
-def _cut(whole: Array, sizes: Sequence[int]) -> list[Array]:
-    """Return parts of these sizes, one behind the other."""
-    return [whole[stop - size : stop] for stop, size in zip(accumulate(sizes), sizes, strict=True)]

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pswire.model.adjacent import joined
+from pswire.model.adjacent import Cut, cut, joined
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.data())
@@ -31,3 +31,11 @@ def test_parts_that_are_not_contiguous_are_copied() -> None:
     octets = np.frombuffer(whole.tobytes(), np.uint8)
     halves = [octets[:24].view(np.float32), octets[24:].view(np.float32)]
     assert joined(halves).tolist() == whole.reshape(-1).tolist()
+
+
+def test_what_was_cut_remembers_what_it_was_cut_from() -> None:
+    whole = np.arange(12, dtype=np.float32)
+    parts = cut(whole, [4, 0, 8])
+    assert [part.tolist() for part in parts] == [[0, 1, 2, 3], [], list(range(4, 12))]
+    assert joined(parts) is whole
+    assert joined(Cut.of(whole, (part.reshape(-1, 2) for part in parts))) is whole

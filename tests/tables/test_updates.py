@@ -6,8 +6,11 @@ import pytest
 from psserver.fast import FastBackend
 from psserver.optimizers import build
 from psserver.optimizers.rows import rows_optimizer
-from psserver.shard.tables import Advance, Table, TableState
-from pswire.model.tables import TableSpec, mix
+from psserver.shard.tables import Advance, Table, Tables, TableState
+from pswire.model.plan import VariableSpec, make_plan
+from pswire.model.tables import TableSpec, mix, unique
+from pswire.transport.codecs import FLOAT32
+from pswire.transport.rows import RowFormat
 from tests.repetitions import repetitions
 from tests.tables.twin import SGD, SPEC, gradient, read_meanwhile, update
 
@@ -23,6 +26,12 @@ BESIDE: list[dict[str, object]] = [
     {"name": "adam", "beta_2": 0.9999999},
     {"name": "group-adagrad"},
 ]
+
+TOGETHER = {
+    "in one store": (TableSpec("one", 3), TableSpec("two", 3)),
+    "in two stores": (TableSpec("one", 3), TableSpec("two", 3, optimizer='{"name":"sgd"}')),
+    "of which some are not admitted": (TableSpec("one", 3, admit=0.5), TableSpec("two", 3, admit_after=2)),
+}
 
 
 def arrays(state: TableState) -> list[np.ndarray]:
@@ -97,3 +106,43 @@ def test_readers_see_no_mixture_of_rows_written_in_place() -> None:
         with read_meanwhile(ours, keys):
             for _ in range(repetitions(1000, soak=20_000)):
                 update(ours, (keys, ones, 1.0), keep=True)
+
+
+@pytest.mark.parametrize("specs", TOGETHER.values(), ids=TOGETHER)
+def test_rows_that_came_in_one_message_have_the_bits_of_others(specs: tuple[TableSpec, ...]) -> None:
+    """The server keeps what it received in two arrays; a simulated worker's rows lie here and there."""
+    plan, rule = make_plan([VariableSpec("bias", (2,))], 1, specs), build({"name": "adagrad"})
+    with FastBackend() as backend:
+        fast = Tables(plan, 0, rule, backend)
+        backend.prepare(fast.variants, rows=True, passes=fast.passes)
+        assert backend.wait_ready(), backend.reason
+        slow, several = Tables(plan, 0, rule), Tables(plan, 0, rule, backend)
+        for step in range(30):
+            random = np.random.default_rng(step)
+            counts = [int(random.integers(0, 30)), 0 if step % 3 else 20]
+            rows = []
+            for count in counts:
+                keys, _ = unique(random.integers(0, 40, count))
+                rows.append((keys, random.normal(size=(keys.size, 3)).astype(np.float32)))
+            if not sum(keys.size for keys, _ in rows):
+                continue
+            form = RowFormat(specs, FLOAT32, tuple(keys.size for keys, _ in rows))
+            came, _ = form.decode(memoryview(b"".join(bytes(part.data) for part in form.encode(rows, ()))))
+            wanted = tuple(unique(np.arange(step, 60))[0] for _ in specs)
+            for tables, given in ((fast, came), (slow, rows), (several, came)):
+                tables.add(given, 0.5, step)
+                if tables is several:
+                    # Another contribution that changes nothing.
+                    tables.add([(keys, np.zeros_like(own)) for keys, own in rows], 0.5, step)
+                assert not tables.advance(0.25, 1.0, unchecked=False)
+                tables.committed()
+            found = [[each.tobytes() for each in t.read(wanted, t.tables[0].version)] for t in (fast, slow)]
+            assert found[0] == found[1]
+        one, two = fast.rows_saved(), slow.rows_saved()
+        assert one.keys() == two.keys()
+        assert all(one[name].size and one[name].tobytes() == two[name].tobytes() for name in one)
+        values = [name for name in one if name.endswith("values")]
+        if specs[0].admit == specs[1].admit_after == 1:
+            more = several.rows_saved()
+            assert all(np.array_equal(one[name], more[name]) for name in values)
+        assert fast.figures() == slow.figures()

@@ -14,7 +14,7 @@ from psserver.service.guard.room import MORE_ROOM
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
-from pswire.model.rows import Rows, WantedRows
+from pswire.model.rows import Rows, WantedRows, keys_of
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.transport.codecs import Array, Codec, Elementwise
@@ -116,7 +116,7 @@ class RowsBehind:
     def _decoded(self, data: memoryview) -> tuple[Rows, WantedRows]:
         rows, ahead = self.format.decode(data)
         tables = self.shard.tables
-        wrong = tables.wrong(tuple(keys for keys, _ in rows)) or tables.wrong(ahead)
+        wrong = tables.wrong(keys_of(rows)) or tables.wrong(ahead)
         if wrong is not None:
             raise invalid(f"rows of a message: {wrong}")
         return rows, ahead

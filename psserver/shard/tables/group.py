@@ -28,7 +28,7 @@ from psserver.shard.tables.table import Table, TableState, read
 from psserver.shard.tables.updates import Advance, Contributions, Update, compute
 from pswire.model.adjacent import joined
 from pswire.model.plan import Plan
-from pswire.model.rows import Rows, WantedRows
+from pswire.model.rows import CutRows, Rows, WantedRows, values_of
 from pswire.model.table_figures import TableFigures
 from pswire.model.tables import Floats, Keys, canonical, check_keys, first_wrong, split
 from pswire.records import StateError
@@ -140,8 +140,10 @@ class Tables:
         for table in self.tables:
             table.forget(oldest)
 
-    def read(self, keys: WantedRows, version: int) -> list[Floats]:
+    def read(self, keys: WantedRows, version: int) -> Sequence[Floats]:
         """Return rows at a version. Raises ValueError if it is gone."""
+        if keys and len(self._families) == 1:
+            return read(self.tables, keys, version)
         found: list[Floats] = [_NO_ROWS] * (len(self.tables) if keys else 0)
         for table in self.tables if keys else ():
             table.check_readable(version)
@@ -199,7 +201,7 @@ class Tables:
         made: list[Advance] = []
         try:
             for each in self._by_store(()):
-                made.append(Advance(each, scale, lr_scale, keep=True))
+                made.append(Advance(each, scale, lr_scale, keep=True, rows=self._single))
         except BaseException:
             for each_made in made:
                 each_made.back()
@@ -211,6 +213,12 @@ class Tables:
             else:
                 each_made.finish()
         return wrong
+
+    @property
+    def _single(self) -> CutRows | None:
+        """The rows of the coming update if they came in one payload and all lie in one store."""
+        rows = self.added[0][0] if len(self.added) == len(self._families) == 1 else None
+        return rows if isinstance(rows, CutRows) else None
 
     def _by_store(self, more: Sequence[tuple[Rows, float]]) -> list[Contributions]:
         added = [*self.added, *((rows, factor) for rows, factor in more if rows)]
@@ -377,6 +385,8 @@ def named(prefix: str, rows: Rows) -> dict[str, NDArray[Any]]:
 
 def nbytes_of(rows: Rows) -> int:
     """Return the memory of a payload's rows."""
+    if isinstance(rows, CutRows):
+        return rows.keys.whole.nbytes + rows.values.whole.nbytes
     return sum(keys.nbytes + values.nbytes for keys, values in rows)
 
 
@@ -395,7 +405,7 @@ def measured(rows: Rows, limit: float, backend: Backend = NUMPY) -> tuple[float,
     """
     if not rows:
         return 0.0, True
-    values = joined([each for _, each in rows])
+    values = joined(values_of(rows))
     squares = arithmetic.squares(values, np.float32(limit), backend)
     if squares is not None:
         return squares, True

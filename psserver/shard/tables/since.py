@@ -17,7 +17,7 @@ Chosen = NDArray[np.bool_]
 
 def read_since(
     tables: Sequence[Table], keys: Sequence[Keys], version: int, since: int
-) -> tuple[list[Chosen], list[Floats]]:
+) -> tuple[list[Chosen], Sequence[Floats]]:
     """Return which rows of each table may differ between two versions, and these rows at `version`, [m, dim].
 
     The tables are of one store. All rows come if `since` is the later version. Makes no row. Raises ValueError for a

@@ -25,6 +25,7 @@ from psserver.shard.tables.index import Buckets, Index
 from psserver.shard.tables.store import Counts, RowStore
 from psserver.shard.tables.undo import Undo
 from psserver.shard.tables.waiting import Waiting
+from pswire.model.adjacent import Cut
 from pswire.model.table_figures import TableFigures
 from pswire.model.tables import BUCKETS, Floats, Keys, TableSpec, bucket, check_keys, initial_rows
 from pswire.values import value
@@ -329,7 +330,7 @@ class Table:
         return out
 
 
-def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> list[Floats]:
+def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> Cut:
     """Return rows of keys (any order) of tables of one store at a version: [n, dim] for each table. Makes no row.
 
     Raises ValueError for a version that cannot be read.
@@ -342,7 +343,7 @@ def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> list[Fl
 
 def read_slots(
     tables: Sequence[Table], keys: Sequence[Keys], slots: Slots, ends: Sequence[int], version: int
-) -> list[Floats]:
+) -> Cut:
     """As `read`, where the slots of all keys are known; `ends`: those of each table's."""
     store = tables[0].store
     whole = fresh(tables, keys, slots, store.values(slots))
@@ -352,7 +353,7 @@ def read_slots(
         table.overlay(each, own, version)
         # The records may have ended meanwhile, and with them what was torn.
         table.check_readable(version)
-    return rows
+    return Cut.of(whole.reshape(-1), rows)
 
 
 def looked_through(every: int, version: int) -> NDArray[np.bool_] | None:

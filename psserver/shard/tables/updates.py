@@ -18,6 +18,7 @@ from psserver.shard.tables.table import Contribution, Table, fresh
 from psserver.shard.tables.undo import Undo
 from psserver.shard.tables.waiting import occurrences
 from pswire.model.adjacent import joined
+from pswire.model.rows import CutRows
 from pswire.model.tables import Floats, Keys, admitted, initial_rows
 from pswire.values import value
 
@@ -83,22 +84,19 @@ class _Asked:
         return RowStep(self.version, lr_scale, self.factor, scale)
 
 
-def _asked(contributions: Contributions) -> _Asked:
-    """Return the rows of an update.
+def _asked(contributions: Contributions, rows: CutRows | None = None) -> _Asked:
+    """Return the rows of an update. `rows`: these, if they are one payload's.
 
     A row's gradient is the sum of factor * gradient over the contributions that have it, times the scale: the bits of a
     dense variable whose other gradients are zero.
     """
     tables = [table for table, _ in contributions]
-    merged = [table.merged(own) for table, own in contributions]
-    factors = {factor for keys, _, factor in merged if keys.size} or {1.0}
-    factor = factors.pop() if len(factors) == 1 else 1.0
-    keys = [each for each, _, _ in merged]
-    # Tables in contributions of their own: multiplied here as the step would.
-    totals = [total * np.float32(own) if factors else total for _, total, own in merged]
+    keys, totals, factor = _merged(contributions) if rows is None else _alone(contributions, rows)
     whole, ends = tables[0].store.finder.find(tables, keys)
     found = [whole[end - each.size : end] for each, end in zip(keys, ends, strict=True)]
     refused = [0] * len(tables)
+    if any(table.spec.admit < 1 or table.waiting is not None for table in tables):
+        keys, totals = list(keys), list(totals)
     seen: list[tuple[Keys, Counts] | None] = [None] * len(tables)
     for t, (table, own) in enumerate(contributions):
         if table.spec.admit < 1 or table.waiting is not None:
@@ -113,6 +111,7 @@ def _asked(contributions: Contributions) -> _Asked:
                 seen[t] = keys[t][new], np.where(made, 0, total)[new].astype(np.uint32)
             stay = (found[t] >= 0) | made
             refused[t] = stay.size - int(np.count_nonzero(stay))
+            assert isinstance(keys, list) and isinstance(totals, list)
             keys[t], totals[t], found[t] = keys[t][stay], totals[t][stay], found[t][stay]
     if any(refused):
         whole = np.concatenate(found)
@@ -123,6 +122,22 @@ def _asked(contributions: Contributions) -> _Asked:
     )
     gradients = joined(totals).reshape(-1, tables[0].spec.dim)
     return _Asked(parts, whole, gradients, factor)
+
+
+def _merged(contributions: Contributions) -> tuple[Sequence[Keys], Sequence[Floats], float]:
+    """Return the keys of each table, the sums of their gradients, and the factor that is still to be multiplied."""
+    merged = [table.merged(own) for table, own in contributions]
+    factors = {factor for keys, _, factor in merged if keys.size} or {1.0}
+    factor = factors.pop() if len(factors) == 1 else 1.0
+    # Tables in contributions of their own: multiplied here as the step would.
+    totals = [total * np.float32(own) if factors else total for _, total, own in merged]
+    return [keys for keys, _, _ in merged], totals, factor
+
+
+def _alone(contributions: Contributions, rows: CutRows) -> tuple[Sequence[Keys], Sequence[Floats], float]:
+    """As `_merged`, of one payload: nothing is summed."""
+    factors = (factor for _, own in contributions for *_, factor in own)
+    return rows.keys, rows.values, next(factors, 1.0)
 
 
 def compute(contributions: Contributions, scale: float, lr_scale: float) -> Update:
@@ -179,7 +194,16 @@ class Advance:
     `finite`: whether all numbers of rows and slots are. Others may read older versions meanwhile if `keep` is set.
     """
 
-    def __init__(self, contributions: Contributions, scale: float, lr_scale: float, *, keep: bool) -> None:
+    def __init__(
+        self,
+        contributions: Contributions,
+        scale: float,
+        lr_scale: float,
+        *,
+        keep: bool,
+        rows: CutRows | None = None,
+    ) -> None:
+        """`rows`: those of all contributions, if these are one payload."""
         self._keep = keep
         store = contributions[0][0].store
         run = store.in_place
@@ -188,7 +212,7 @@ class Advance:
             self._computed = compute(contributions, scale, lr_scale)
             self.finite, self.parts = self._computed.finite, self._computed.parts
         else:
-            asked = _asked(contributions)
+            asked = _asked(contributions, rows)
             self._written = _Written(run, asked, asked.step(scale, lr_scale), keep=keep)
             self.finite, self.parts = self._written.finite, asked.parts
 
