@@ -336,3 +336,20 @@ def test_timers_go_on_with_the_server_that_takes_over(
         end(cluster, lost=0)
         committed_once(cluster)
         assert entries_of(cluster.checked_run(), "timer")
+
+
+def test_a_server_whose_disk_refuses_a_promise_ends_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one then has no majority: nobody leads without promises on disks."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync")
+        wait_for_the_gate(cluster, GATE)
+        promises = cluster.out / "replication"
+        promises.rename(cluster.out / "former")
+        promises.touch()
+        cluster.servers[0].kill()
+        assert cluster.servers[2].wait_exit() == 11
+        assert "a promise cannot be written" in cluster.servers[2].wait_event("stopped")["reason"]
+        assert not cluster.servers[1].events("stopped") and "leads" not in cluster.servers[1].errors

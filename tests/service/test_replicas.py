@@ -221,6 +221,21 @@ def test_a_heartbeat_says_to_every_server_who_leads() -> None:
         assert watch.primary == 0
 
 
+def test_without_its_promise_on_the_disk_a_server_takes_no_further_part() -> None:
+    links = mock.create_autospec(Links, instance=True, links={0: None, 1: None}, met={0, 1})
+
+    def full(disk: Disk) -> None:
+        raise LogError("no space left")
+
+    shell = Shell(begin(2, 3, first_config((0, 1))), links, full, formed=True)
+    machine = shell.machine = mock.create_autospec(Machine, instance=True)
+    shell.receive(1, m.Prepare(4))
+    assert isinstance(machine.fail.call_args.args[0], LogError)
+    shell.receive(1, m.Prepare(7))
+    shell.tick()
+    assert not links.send.called and machine.fail.call_count == 1
+
+
 def test_what_is_only_stable_by_now_waits_for_the_next_item_or_a_tick() -> None:
     links = mock.create_autospec(Links, instance=True, links={1: None, 2: None}, met={1, 2})
     shell = Shell(begin(0, 3, first_config((0, 1))), links, lambda disk: None, formed=True)

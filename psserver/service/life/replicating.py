@@ -261,7 +261,7 @@ class Replicating:
             settings.process.wait_warning,
             going.wake,
             lambda: going.signal,
-            lambda: bool(self._copy.deposed),
+            lambda: bool(self._copy.deposed or self._copy.failure),
         )
         await life.watch(results)
         if self._copy.deposed:
@@ -271,6 +271,9 @@ class Replicating:
                 f"server {self._shell.replica.disk.config.primary} has taken this server's place, in epoch "
                 f"{self._copy.deposed}: nothing that this one took since counts, and nothing of it is lost",
             )
+        if self._copy.failure is not None and (found := self._over()) is not None:
+            self.rpc.close()
+            return self._stopped(*found)
         if job.decider.stopped is None and job.decider.failure is None:
             return self._stopped(
                 ExitCode.UNREACHABLE,

@@ -187,7 +187,8 @@ class Copy:
         """This copy differs from the primary's."""
         self._begin_again("this copy is not the primary's equal")
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """Take no further part."""
         self.failure = self.failure or error
         self._changed()
 
@@ -212,7 +213,7 @@ class Copy:
         try:
             self._arrival.take(piece)
         except CopyError as error:
-            self._fail(error)
+            self.fail(error)
         if self._arrival.here:
             self._more.set()
 
@@ -255,7 +256,7 @@ class Copy:
                     self._succeed(self._activated)
         except Exception as error:
             log.exception("this copy cannot go on", extra=event("replica_failed"))
-            self._fail(error)
+            self.fail(error)
 
     async def _take_again(self, body: Body) -> None:
         kind, rest = bytes(body[:1]), memoryview(body)[1:]

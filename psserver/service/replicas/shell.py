@@ -33,6 +33,7 @@ from psserver.replication.messages import (
 )
 from psserver.replication.pace import Pace
 from psserver.replication.watch import HEARTBEAT, NEAR, Watch
+from psserver.service.job.log_file import LogError
 from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.links import Links
 from pswire.logs.events import event
@@ -62,14 +63,16 @@ class Machine(Protocol):
 
     def reset(self) -> None: ...
 
+    def fail(self, error: Exception) -> None: ...
+
 
 class Shell:
     """One server's part in the log, with its links and its disk. The loop's thread owns it.
 
-    `keep`: puts a promise on the disk. `machine` is set before the first input. `formed`: whether all servers were met
-    and the log has begun, so that whoever is silent is lost, and not just late to start. `most`: bytes of items beyond
-    which the log takes no more of them before the copies have executed some. `delay`: seconds between two items that it
-    takes, for a learner. `bodies`: what items consist of.
+    `keep`: puts a promise on the disk, or raises LogError, which ends this server's part. `machine` is set before the
+    first input. `formed`: whether all servers were met and the log has begun, so that whoever is silent is lost, and
+    not just late to start. `most`: bytes of items beyond which the log takes no more of them before the copies have
+    executed some. `delay`: seconds between two items that it takes, for a learner. `bodies`: what items consist of.
     """
 
     machine: Machine
@@ -91,7 +94,7 @@ class Shell:
         self.bodies = bodies or Bodies()
         self._keep, self._most = keep, most
         self._inputs: deque[Input] = deque()
-        self._busy = False
+        self._busy = self._failed = False
         # Items that the log does not take yet.
         self._offers: deque[tuple[Item, Body]] = deque()
         self._offered = 0
@@ -140,6 +143,8 @@ class Shell:
 
     def tick(self) -> None:
         """Let time pass: what waits, heartbeats, and a change of the configuration where one is due."""
+        if self._failed:
+            return
         self._send_later()
         now = time.monotonic()
         if now - self._beaten >= HEARTBEAT:
@@ -185,7 +190,7 @@ class Shell:
         self._send_later()
 
     def _run(self) -> None:
-        if self._busy:
+        if self._busy or self._failed:
             return
         self._busy = True
         try:
@@ -197,6 +202,10 @@ class Shell:
                 for item in before.tail[: self.replica.log.first - before.first]:
                     self.bodies.drop(item)
                     self.links.forget(item)
+        except LogError as error:
+            # Without the promise on its disk this server takes no further part.
+            self._failed = True
+            self.machine.fail(error)
         finally:
             self._busy = False
 
