@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from psserver.codec_rules import check_codec
+from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, PolicyError, facts
 from psserver.policies import build as build_policy
+from psserver.shard.fragments import check_fragments
 from pswire.config.experiment import FROM_JOB, Experiment
-from pswire.model.plan import Plan
+from pswire.model.groups import Groups
+from pswire.model.plan import Plan, ShardLayout
 from pswire.transport.wire import wire_named
 
 # What of a link's bits is payload, with Ethernet frames of 1,500 bytes and TCP.
@@ -38,6 +41,7 @@ class Row:
 
     `seconds`: the least time of a batch of one worker, from the link and the computation alone; None without a link.
     `bound`: "link" or "computation". `refusal`: why the experiment cannot use it; then nothing else is known.
+    Where groups of rows take turns, it is about the one that takes longest.
     """
 
     name: str
@@ -92,21 +96,23 @@ def _rows(
     compute: float,
     barrier: bool,
 ) -> Iterator[Row]:
-    cluster, config = experiment.cluster, experiment.optimizer
+    cluster, config, fragments = experiment.cluster, experiment.optimizer, policy.tensors.fragments
     optimizer = None if config.name == FROM_JOB else build_optimizer(config.config)
     for name in names:
         wire = wire_named(name)
         try:
             check_codec(wire.up, policy, optimizer)
-        except PolicyError as error:
+            check_fragments(fragments, optimizer, wire.deltas, plan)
+        except (PolicyError, OptimizerError) as error:
             yield Row(name, refusal=str(error))
             continue
-        ups = [wire.up.size(shard) for shard in plan.shards]
+        parts = _slowest(plan, fragments)
+        ups = [wire.up.size(part) for part in parts]
         # A worker under a barrier is one version behind; `async` sends whole versions where more happened meanwhile.
         behind = 1 if barrier else cluster.workers
         downs = [
-            min(behind * wire.deltas.size(shard), shard.nbytes) if wire.deltas else wire.down.size(shard)
-            for shard in plan.shards
+            min(behind * wire.deltas.size(part), part.nbytes) if wire.deltas else wire.down.size(part)
+            for part in parts
         ]
         row = Row(name, sum(ups), sum(downs))
         if rate is None:
@@ -117,6 +123,13 @@ def _rows(
         seconds, link = _least(up, down, compute, cluster.workers, barrier, cluster.prefetch)
         bound = "link" if link > compute else "computation"
         yield Row(name, row.up, row.down, seconds / policy.local_rule.batches, bound)
+
+
+def _slowest(plan: Plan, fragments: int) -> Sequence[ShardLayout]:
+    """Return what each server has of the group that takes longest, of those that take turns."""
+    groups, servers = Groups(plan, fragments), range(len(plan.shards))
+    turns = [[groups.of(turn, server).layout for server in servers] for turn in range(fragments)]
+    return max(turns, key=lambda parts: max(part.elements for part in parts))
 
 
 def _least(

@@ -11,6 +11,7 @@ from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.options import Options
+from psserver.policies import Policy
 from psserver.policies import build as build_policy
 from psserver.policy_plan import adapt_of, plan_of
 from psserver.service.job.agreement import FROM_JOB
@@ -86,7 +87,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     credentials = _credentials(options, experiment, index, len(hosts))
     exposed = _exposure(bind, credentials)
     if cluster.replicas > 1:
-        _check_replicas(options)
+        _check_replicas(options, policy)
     return ServerSettings(
         hosts=hosts,
         task_index=index,
@@ -136,7 +137,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     )
 
 
-def _check_replicas(options: Options) -> None:
+def _check_replicas(options: Options, policy: Policy) -> None:
     """Raise SettingsError for what servers with replicas do not do."""
     for wrong, what in (
         (
@@ -144,6 +145,7 @@ def _check_replicas(options: Options) -> None:
             "--out RUN, one folder that all servers see: for its log and for what they promise",
         ),
         (options.stay, "no --stay"),
+        (policy.tensors.fragments > 1, f"policy.fragments = 1, got {policy.tensors.fragments}"),
     ):
         if wrong:
             raise SettingsError(f"--replicas 2: expected {what}")

@@ -95,11 +95,16 @@ class ShardBounds:
         steps = [g * scale for g in gradients] if optimizer.per_worker else [total * scale]
         memory = bounds.pop("")
         found: Mapping[str, float] = bounds
+        # A group of rows counts its own updates.
+        step = 1 + (update.version - 1) // self._tensors.fragments
         for gradient in steps:
-            moved_on = after(optimizer.rule, rate, update.version, gradient * ROUNDING, found)
+            moved_on = after(optimizer.rule, rate, step, gradient * ROUNDING, found)
             if moved_on is None:
                 return None
             found = moved_on
+        if self._tensors.fragments > 1:
+            # The other groups stay as they are.
+            found = {name: max(bound, bounds[name]) for name, bound in found.items()}
         return {**found, "x": max(found["x"], state), "": memory} if state <= LIMIT else None
 
     def _compensated(

@@ -263,7 +263,7 @@ class TicketLoop:
             if self.evaluations is not None:
                 self.evaluations.take(grant, weights)
             gradients = Gradients(self.session, self.trainer, self.pause, batches, grant)
-            result = work.payload(weights, gradients, batches)
+            result = work.payload(weights, gradients, batches, grant.version)
         if not work.steps_taken:
             self.pause()
         if not math.isfinite(result.norm):

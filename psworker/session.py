@@ -141,7 +141,7 @@ class Session(Facts):
         """Return the local rule, with an empty memory. Raises Refused for a rule that this release does not have."""
         rule = self._joined.reply.local_rule
         try:
-            made = build(rule.name, rule.knobs, [shard.trainable for shard in self.plan.shards])
+            made = build(rule.name, rule.knobs, [shard.trainable for shard in self.plan.shards], self.plan)
         except LocalRuleError as error:
             raise Refused(str(error)) from error
         return LocalWork(made, self.membership)
@@ -428,7 +428,9 @@ class Session(Facts):
 
         def push(shard: ShardClient) -> bytes:
             own = divided[shard.server]
-            return shard.push(grant.ticket, flats[shard.server], grant.index, raw=raw, rows=own)
+            return shard.push(
+                *(grant.ticket, flats[shard.server], grant.index), version=grant.version, raw=raw, rows=own
+            )
 
         receipts = self._servers.each(push)
         self._receipts = {grant.ticket: tuple(receipts)}
@@ -493,7 +495,11 @@ class Session(Facts):
         with shard.turn:
             hello, narrow = self._joined.hello, self._reader.narrow
             result = shard.step(
-                *(grant.ticket, payload, grant.index, commit, hello), narrow=narrow, rows=own, ahead=ahead
+                *(grant.ticket, payload, grant.index, commit, hello),
+                version=grant.version,
+                narrow=narrow,
+                rows=own,
+                ahead=ahead,
             )
             if result.granted is not None and result.version is not None:
                 delay = time.monotonic() - result.received

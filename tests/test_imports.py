@@ -106,6 +106,7 @@ RULES = (
                 "pswire.model.rows",
                 "pswire.model.table_figures",
                 "pswire.model.adjacent",
+                "pswire.model.groups",
             ),
         ),
         never=IMPURE,
@@ -146,7 +147,10 @@ RULES = (
     Rule("psworker.backends", never=("psworker.torch", "psworker.jax", "psworker.keras", "grpc")),
     Rule(
         "psworker.local",
-        only=(*STDLIB, "numpy", "pswire.model.plan", "pswire.model.tables", "psworker.local", *KNOBS),
+        only=(
+            *(*STDLIB, "numpy", "psworker.local", *KNOBS),
+            *("pswire.model.plan", "pswire.model.groups", "pswire.model.tables"),
+        ),
         never=IMPURE,
     ),
     Rule(

@@ -49,8 +49,8 @@ def _sgd(rate: float) -> dict[str, Any]:
     return {"name": "sgd", "learning_rate": rate}
 
 
-def _markov(steps: int) -> dict[str, Any]:
-    options = {"steps": steps}
+def _markov(steps: int, **options: int) -> dict[str, Any]:
+    options = {"steps": steps, **options}
     return {
         "problem": "benchmarks.codecs.markov:MarkovChain",
         "options": options,
@@ -65,6 +65,8 @@ LOCAL_STEPS = {"Markov chain, DiLoCo": 300, "Markov chain, DiLoCo, long": 2000}
 # The paper's outer optimizer.
 NESTEROV = {"name": "nesterov", "learning_rate": 0.7, "momentum": 0.9}
 _DILOCO = {"name": "diloco", "steps": ROUND, "learning_rate": 0.001}
+# Groups of rows that take turns, and batches of a round.
+FRAGMENTS = ((1, 48), (2, 24), (4, 12), (2, 48), (4, 48))
 
 TASKS = (
     Task(
@@ -108,5 +110,19 @@ TASKS = (
             seeded=True,
         )
         for name, steps in LOCAL_STEPS.items()
+    ),
+    Task(
+        "Markov chain, 0.26M parameters, fragments",
+        {"policy": _DILOCO, "optimizer": _sgd(1.0), "simulation": _markov(2880, hidden=1344)},
+        ("excess",),
+        {
+            f"{wire}, P = {fragments}, {steps} batches": {
+                **_wire(wire),
+                "policy": {"fragments": fragments, "steps": steps},
+            }
+            for wire in ("float32", "int4")
+            for fragments, steps in FRAGMENTS
+        },
+        seeded=True,
     ),
 )

@@ -269,6 +269,10 @@ def misdeclared(job: e.Job, name: str, terms: Terms) -> Iterator[str]:
     expected = (terms.compensator, terms.aggregator, dict(terms.numbers))
     if declared != expected:
         yield f"the shards use {_described(declared)}; {name} uses {_described(expected)}"
+    knobs = {**job.policy, "fragments": job.policy.get("fragments", 1)}
+    for whose, says in (("shards", job.tensors), ("workers", job.local or {})):
+        if says.get("fragments", 1) != knobs["fragments"]:
+            yield f"the {whose} cut the model into {says.get('fragments', 1)} groups; {name} into {knobs['fragments']}"
     if terms.undivided and job.servers > 1:
         yield f"{name} compares whole gradients, but the model was divided over {job.servers} servers"
 

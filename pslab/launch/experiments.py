@@ -21,6 +21,7 @@ from psserver.codec_rules import check_codec
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.policy_plan import adapt_of, plan_of
+from psserver.shard.fragments import check_fragments
 from pswire.config.experiment import (
     FROM_JOB,
     Experiment,
@@ -96,6 +97,7 @@ def _try_out(experiment: Experiment, source: str) -> None:
             optimizer.check_local(built.local_rule.name)
             optimizer.check_whole((), cluster.parts)
         check_codec(wire.up, built, optimizer)
+        check_fragments(built.tensors.fragments, optimizer, wire.deltas)
         plan_of(experiment, built, optimizer)
         adapt_of(experiment, built, optimizer)
     except ValueError as error:

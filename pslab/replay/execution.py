@@ -247,6 +247,7 @@ class Replay:
             part or commit.batch,
             lambda found: _difference(commit, found, None) is None,
             gradient_of(self.trainer, partial(self.store.read_rows, base)),
+            base,
         )
         self.store.go_on_from(commit)
         if needed:
@@ -286,7 +287,8 @@ def local_work(job: entries.Job, plan: Plan) -> LocalWork:
     """Return the workers' local rule, as entry 0 of the log names it. Raises DataError."""
     name = str((job.local or {}).get("name", ""))
     try:
-        return LocalWork(build_local(name, _numbers(job), [shard.trainable for shard in plan.shards]))
+        trainable = [shard.trainable for shard in plan.shards]
+        return LocalWork(build_local(name, _numbers(job), trainable, plan))
     except LocalRuleError as error:
         raise DataError(f"the log's first entry: {error}") from error
 

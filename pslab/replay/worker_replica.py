@@ -66,8 +66,9 @@ class WorkerReplica:
         place: int | UnitPart,
         fits: Callable[[Result], bool],
         gradient: Gradient | None = None,
+        version: int = 0,
     ) -> Result:
-        """Compute a contribution from `weights`. Raises DataError if there is no such batch.
+        """Compute a contribution from `weights`, which are `version`. Raises DataError if there is no such batch.
 
         `gradient`: None for the trainer's step. `place`: the number of its last batch, or its part of a work unit. A
         model that draws random numbers depends on how often its worker has drawn before. If that is uncertain, the
@@ -80,7 +81,7 @@ class WorkerReplica:
             self._memory, work = before, copy(self.work)
             for _ in range(spare):
                 step(weights, batches[0])
-            result = work.payload(weights, step, batches)
+            result = work.payload(weights, step, batches, version)
             if found is None or fits(result):
                 found = result, self._memory, work
             if fits(result):

@@ -184,7 +184,7 @@ def _store(
     check_codec(wire_named(wire_dtype).up, policy, optimizer)
     given = [trainer for trainer in trainers.values() if trainer is not None]
     if not given:
-        return Store(servers, experiment.simulation.payload_bytes)
+        return Store(servers, experiment.simulation.payload_bytes, policy.tensors.fragments)
     plan = make_plan([spec for spec, _ in given[0].specs], servers, tables_of(given[0]))
     if plan.tables:
         check_rows(policy, optimizer)

@@ -221,8 +221,9 @@ class Cluster:
     def local_work(self) -> LocalWork:
         """Return the policy's local rule, with an empty memory."""
         rule = self.policy.local_rule
-        shards = self.store.plan.shards if isinstance(self.store, ShardStore) else ()
-        return LocalWork(build_local(rule.name, rule.knobs, [shard.trainable for shard in shards]))
+        plan = self.store.plan if isinstance(self.store, ShardStore) else None
+        trainable = [] if plan is None else [shard.trainable for shard in plan.shards]
+        return LocalWork(build_local(rule.name, rule.knobs, trainable, plan))
 
     def initial(self, worker: Worker) -> list[Floats]:
         """Return the payload of version 0: one flat array per shard."""

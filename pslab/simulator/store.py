@@ -12,6 +12,7 @@ from psserver.shard import Shard, ShardError, ShardState, arithmetic
 from psserver.shard.payload_checks import norm_of
 from pswire.decisions import entries
 from pswire.decisions.entries import Entry
+from pswire.model.groups import Groups
 from pswire.model.plan import Plan, VariableSpec, weights_sha256
 from pswire.model.rows import NO_ROWS, ReceivedRows, RowLayout, RowsByName
 from pswire.model.table_figures import TableFigures
@@ -27,25 +28,30 @@ Floats = NDArray[np.float32]
 class Store:
     """The model on the servers. This base class holds no arrays: messages have a size and no content (timing only).
 
-    `sizes_up`, `sizes_down`: bytes of each server's part of a gradient and of a version on the wire. `empty`: there
-    are no arrays to execute entries on, and no payload waits for memory. `remembers`: the workers' codecs do.
+    `sizes_down`: bytes of each server's part of a version on the wire. `empty`: there are no arrays to execute entries
+    on, and no payload waits for memory. `remembers`: the workers' codecs do.
     """
 
     empty = True
     remembers = False
     # The square of the L2 norm of the newest update's weighted sum of gradients; None if it is not measured.
     square: float | None = None
-    sizes_up: Sequence[int]
     sizes_down: Sequence[int]
 
-    def __init__(self, servers: int, nbytes: int) -> None:
-        self.sizes_up = self.sizes_down = [
-            nbytes * (s + 1) // servers - nbytes * s // servers for s in range(servers)
-        ]
+    def __init__(self, servers: int, nbytes: int, fragments: int = 1) -> None:
+        """`fragments`: groups that take turns, here of equal size."""
+        self.sizes_down = [nbytes * (s + 1) // servers - nbytes * s // servers for s in range(servers)]
+        self._fragments = fragments
+
+    def sizes_up(self, version: int | None) -> Sequence[int]:
+        """Return the bytes of each server's part of a contribution to `version`; None for initial values."""
+        return [size // (1 if version is None else self._fragments) for size in self.sizes_down]
 
     def sizes_from(self, base: int | None, version: int) -> Sequence[int]:
         """Return the bytes of each server's part of a version on its way to a reader that has version `base`."""
-        return self.sizes_down
+        if base is None or not base < version < base + self._fragments:
+            return self.sizes_down
+        return [size * (version - base) // self._fragments for size in self.sizes_down]
 
     def execute(self, entry: Entry) -> None:
         """Execute the next entry of the decision log."""
@@ -137,11 +143,21 @@ class ShardStore(Store):
         # Tickets of initial values, which are never rounded by a codec with scales.
         self._raw: set[int] = set()
         self._waiting: list[tuple[int, Callable[[], None]]] = []
-        self.sizes_up = [self._wire.up.size(layout) for layout in plan.shards]
+        self._groups = Groups(plan, tensors.fragments)
         self.sizes_down = [self._wire.down.size(layout) for layout in plan.shards]
+
+    def sizes_up(self, version: int | None) -> Sequence[int]:
+        up, servers = self._wire.up, range(len(self.plan.shards))
+        if version is None:
+            return [(FLOAT32 if up.scaled else up).size(layout) for layout in self.plan.shards]
+        return [up.size(self._groups.of(version, server).layout) for server in servers]
 
     def sizes_from(self, base: int | None, version: int) -> Sequence[int]:
         codec = self._wire.deltas
+        if self._groups.count > 1 and base is not None:
+            parts = [self._groups.changed(base, version, server) for server in range(len(self._shards))]
+            if parts[0]:
+                return [sum(self._wire.down.size(part.layout) for part in each) for each in parts]
         if codec is None or base is None:
             return self.sizes_down
         return [
@@ -246,15 +262,18 @@ class ShardStore(Store):
 
     def _arriving(self, ticket: int, flats: Sequence[Floats]) -> list[Floats]:
         """Return what the servers receive, as new arrays. Raises NotFinite."""
-        codec: Codec = FLOAT32 if ticket in self._raw and self._wire.up.scaled else self._wire.up
+        raw = ticket in self._raw
+        codec: Codec = FLOAT32 if raw and self._wire.up.scaled else self._wire.up
         if codec.exact:
             return [flat.copy() for flat in flats]
         found = []
         for shard, encoder, flat in zip(
             self._shards, self._encoders_of(self._holders.get(ticket, "")), flats, strict=True
         ):
-            out = np.empty_like(flat)
-            codec.decoder(shard.layout, out).feed(encoder.encode(ticket, flat).data)
+            part, out = shard.part(ticket), np.zeros_like(flat)
+            decoded = np.empty(part.layout.elements, np.float32)
+            codec.decoder(part.layout, decoded).feed(encoder.encode(ticket, flat, part).data)
+            part.put(out, decoded)
             found.append(out)
         return found
 

@@ -188,7 +188,7 @@ class Worker:
             assert step.weights is not None
             assert self._known is not None
             gradient = gradient_of(self.trainer, partial(self._cluster.store.read_rows, self._known))
-            step.result = self._work.payload(step.weights, gradient, self._present.batches)
+            step.result = self._work.payload(step.weights, gradient, self._present.batches, self._known)
             if not math.isfinite(step.result.norm):
                 self._not_finite(step)
                 return
@@ -208,7 +208,8 @@ class Worker:
         if network.free:
             self._pushed(step)
         else:
-            network.upload(self._cluster.store.sizes_up, partial(self._pushed, step))
+            sizes = self._cluster.store.sizes_up(None if step.initialise else self._known)
+            network.upload(sizes, partial(self._pushed, step))
 
     def _pushed(self, step: Step) -> None:
         if step is not self._step:

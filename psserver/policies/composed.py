@@ -35,7 +35,7 @@ from psserver.policies.events import (
 from psserver.policies.parts.deadlines import Deadline
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
 from psserver.policies.parts.saved import restored, save
-from psserver.policies.parts.staleness_rules import Compensate, DropVerdict, StalenessRule
+from psserver.policies.parts.staleness_rules import Compensate, DropStale, DropVerdict, StalenessRule
 from psserver.policies.parts.times import Times
 from psserver.policies.parts.triggers import CancelStale, Trigger
 from psserver.policies.parts.view import Contribution, Member, Open, View
@@ -113,6 +113,10 @@ class Composition:
             raise PolicyError(
                 f"{self.tensors.aggregator} needs contributions of different workers: expected the gate WaitForUpdate, "
                 f"got {type(self.gate).__name__}"
+            )
+        if self.tensors.fragments > 1 and self.staleness != DropStale(0):
+            raise PolicyError(
+                "fragments: an update changes its own version's group only: expected the staleness rule DropStale(0)"
             )
         if self.most_samples and (self.norm != "mean" or self.tensors.lists):
             raise PolicyError(

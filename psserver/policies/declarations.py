@@ -6,7 +6,7 @@ the log alone suffices for a replay.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from psserver.policies.decisions import PolicyError
 from pswire.domains import LARGEST_DOUBLE
@@ -48,6 +48,8 @@ class TensorParts:
     running sum of factor * g, scaled by the Apply; any other needs the list
     of all K, from different workers, and returns a gradient that is scaled already.
     `knobs`: the numbers of both, all of them and no others.
+    `fragments`: into how many groups of rows the model is cut, of which an
+    update changes one: that of the version it starts from, modulo `fragments`.
 
     Raises PolicyError for an unknown name or knob, or a missing one.
     """
@@ -55,6 +57,7 @@ class TensorParts:
     compensator: str | None = None
     aggregator: str = "mean"
     knobs: Mapping[str, float] = field(default_factory=dict)
+    fragments: int = 1
 
     def __post_init__(self) -> None:
         for what, name, known in (
@@ -63,6 +66,10 @@ class TensorParts:
         ):
             if name is not None and name not in known:
                 raise PolicyError(f"unknown {what} {name!r}; expected one of {', '.join(known)}")
+        if isinstance(self.fragments, bool) or not isinstance(self.fragments, int) or self.fragments < 1:
+            raise PolicyError(f"fragments: expected a whole number from 1 on, got {self.fragments!r}")
+        if self.fragments > 1 and (self.compensator is not None or self.aggregator != "mean"):
+            raise PolicyError("fragments: expected neither a compensator nor an aggregator beside them")
         _check_numbers(f"compensator {self.compensator} and aggregator {self.aggregator}", self.knobs)
         wanted = {*AGGREGATORS[self.aggregator], *COMPENSATORS.get(self.compensator or "", ())}
         if set(self.knobs) != wanted:
@@ -118,7 +125,14 @@ class TensorParts:
         """JSON-able; `from_config` reads it back as an equal declaration. Empty for the default."""
         if self == BARE:
             return {}
-        return {"compensator": self.compensator, "aggregator": self.aggregator, "knobs": dict(self.knobs)}
+        made: dict[str, object] = {
+            "compensator": self.compensator,
+            "aggregator": self.aggregator,
+            "knobs": dict(self.knobs),
+        }
+        if self.fragments > 1:
+            made["fragments"] = self.fragments
+        return made
 
 
 # The default: no compensator, and the mean.
@@ -129,9 +143,7 @@ def from_config(config: Mapping[str, object]) -> TensorParts:
     """Read `TensorParts.config` back. Raises PolicyError for anything else."""
     try:
         parts = TensorParts(**config)  # type: ignore[arg-type]
-        return TensorParts(
-            parts.compensator, parts.aggregator, {name: float(value) for name, value in parts.knobs.items()}
-        )
+        return replace(parts, knobs={name: float(value) for name, value in parts.knobs.items()})
     except PolicyError:
         raise
     except (TypeError, ValueError, AttributeError) as error:

@@ -13,6 +13,7 @@ from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.deltas import DeltaStream
+from psserver.shard.fragments import Turn, check_fragments
 from psserver.shard.payload_checks import PayloadChecks, ordinary
 from psserver.shard.staging import OpenTicket, Slot, Staging
 from psserver.shard.state import ShardParts, ShardState, check, copied, save, take_up
@@ -33,7 +34,8 @@ from pswire.decisions.orders import (
     Save,
     Seal,
 )
-from pswire.model.plan import Plan
+from pswire.model.groups import Groups, Part
+from pswire.model.plan import Plan, ShardLayout
 from pswire.model.rows import WantedRows
 from pswire.transport.blocks import BlockCodec
 
@@ -73,13 +75,21 @@ class Shard:
         self.plan = plan
         self.layout = plan.shards[server]
         optimizer.check_whole(split_variables(plan), len(plan.shards))
-        self.optimizer = optimizer.bound(*_trainable_pieces(plan, server))
+        self.optimizer = optimizer.bound(*_trainable_pieces(plan, self.layout))
         self.tensors = tensors
+        check_fragments(tensors.fragments, optimizer, deltas, plan)
+        self.groups = Groups(plan, tensors.fragments)
+        turns: list[Turn] = []
+        if tensors.fragments > 1:
+            turns = [
+                Turn(part, optimizer.bound(*_trainable_pieces(plan, part.layout)))
+                for part in self.groups.all(server)
+            ]
         self._keep_bases = keep_bases or tensors.keep_bases
         self.arena = Arena(self.layout.elements, versions, unlimited=self._keep_bases, allocate=allocate)
         self.staging = Staging(self.layout.elements, staging)
         self._backend = backend
-        self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend)
+        self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend, turns)
         self._updater.measures = measures
         self.checks = PayloadChecks(plan, server, ordinary(tensors), backend)
         self.stream = None if deltas is None else DeltaStream(deltas, self.layout)
@@ -161,6 +171,14 @@ class Shard:
             return f"ticket {ticket} is committed: its payload is final"
         return None
 
+    def part(self, ticket: int) -> Part:
+        """Return the part of an open ticket's payload that travels; the rest of it is zero. All of it for a ticket that
+        is not open."""
+        opened = self.staging.tickets.get(ticket)
+        if opened is None or opened.initialise or self.groups.count == 1:
+            return Part(self.layout)
+        return self.groups.of(opened.version, self.layout.server)
+
     def narrow(self, values: Floats) -> NDArray[np.uint16]:
         """Return a piece of a version as the bits of bfloat16 numbers."""
         bits = np.empty(values.size, np.uint16)
@@ -241,7 +259,7 @@ class Shard:
         return None
 
     def _pin(self, pin: Pin) -> None:
-        self.staging.open(OpenTicket(pin.ticket, pin.worker, pin.turn, pin.initialise))
+        self.staging.open(OpenTicket(pin.ticket, pin.worker, pin.turn, pin.initialise, False, pin.version))
         if not pin.initialise:
             if pin.version != self.version:
                 raise ShardError(
@@ -335,10 +353,9 @@ def split_variables(plan: Plan) -> list[str]:
 
 
 def _trainable_pieces(
-    plan: Plan, server: int
+    plan: Plan, layout: ShardLayout
 ) -> tuple[dict[str, tuple[int, ...]], list[tuple[str, int, int]]]:
-    """Return the shapes of all trainable variables, and (name, start, stop) of each piece in this server's arena."""
-    layout = plan.shards[server]
+    """Return the shapes of all trainable variables, and (name, start, stop) of each piece in this layout."""
     pieces = [(plan.variables[p.variable].name, p.offset, p.offset + p.size) for p in layout.slices]
     trained = [piece for piece in pieces if piece[1] < layout.trainable]
     return {spec.name: spec.shape for spec in plan.variables if spec.kind == "trainable"}, trained

@@ -22,6 +22,8 @@ class OpenTicket:
     turn: int | None
     initialise: bool
     sealed: bool = False
+    # The version that it was granted; -1 for initial values.
+    version: int = -1
 
 
 @dataclass(slots=True, eq=False)

@@ -12,6 +12,7 @@ from psserver.shard import arithmetic
 from psserver.shard.accumulator import PerWorker, Share, accumulator_for
 from psserver.shard.aggregators import build_aggregator
 from psserver.shard.compensators import Gap, build_compensator
+from psserver.shard.fragments import Turn
 
 Floats = NDArray[np.float32]
 
@@ -25,9 +26,15 @@ class Updater:
     """
 
     def __init__(
-        self, optimizer: Optimizer, tensors: TensorParts, trainable: int, backend: Backend = NUMPY
+        self,
+        optimizer: Optimizer,
+        tensors: TensorParts,
+        trainable: int,
+        backend: Backend = NUMPY,
+        turns: Sequence[Turn] = (),
     ) -> None:
-        self._optimizer = optimizer
+        """`turns`: of the groups of rows, if an update changes one of several."""
+        self._optimizer, self._turns = optimizer, turns
         self._end = trainable
         self._backend = backend
         # Whether steps measure the gradient, and the square of the L2 norm of the last one; None: not known.
@@ -46,6 +53,11 @@ class Updater:
     def compensates(self) -> bool:
         """True if the job's policy names a compensator."""
         return self._compensator is not None
+
+    @property
+    def in_turn(self) -> bool:
+        """True if an update changes one of several groups of rows."""
+        return bool(self._turns)
 
     @property
     def constants(self) -> tuple[str, ...]:
@@ -108,6 +120,8 @@ class Updater:
                 found = arithmetic.squares(total.values[:end], arithmetic.LARGEST, self._backend)
                 self.square = None if found is None else found * (total.pending * scale) ** 2
         now, out = now[:end], out[:end]
+        if self._turns:
+            return self._step_of_group(now, out, shares[0], version, scale, lr_scale) and good
         spare = np.empty_like(out) if len(shares) > 1 else out
         # One worker's step after another, in the order of the log; the last one ends in `out`.
         for left, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):
@@ -125,6 +139,27 @@ class Updater:
                 backend=self._backend,
             )
             good, now = good and stepped, target
+        return good
+
+    def _step_of_group(
+        self, now: Floats, out: Floats, share: Share, version: int, scale: float, lr_scale: float
+    ) -> bool:
+        """Make the next version, which differs in one group. The optimizer counts that group's own updates."""
+        turn = self._turns[version % len(self._turns)]
+        take, slots = turn.part.take, self.slots_of("")
+        made, moved = np.empty(turn.part.layout.elements, np.float32), {n: take(a) for n, a in slots.items()}
+        good = turn.optimizer.advance(
+            *(take(now), take(share.values), made, moved),
+            version=version // len(self._turns),
+            lr_scale=lr_scale,
+            factor=share.factor,
+            scale=scale,
+            backend=self._backend,
+        )
+        out[...] = now
+        turn.part.put(out, made)
+        for name, slot in slots.items():
+            turn.part.put(slot, moved[name])
         return good
 
     def copy(self, workers: Sequence[str]) -> "Updater":

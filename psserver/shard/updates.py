@@ -126,6 +126,11 @@ class Updates:
             raise ShardError(
                 f"ticket {fold.ticket} is to be compensated, but the job's policy names no compensator"
             )
+        version = self._staging.tickets[fold.ticket].version
+        if self._updater.in_turn and version != self._arena.newest:
+            raise ShardError(
+                f"ticket {fold.ticket} is of version {version}'s group, but {self._arena.newest} is newest"
+            )
 
     def _check_apply(self, apply: Apply) -> None:
         if apply.version != self._arena.newest + 1:

@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire.model.groups import Part
 from pswire.model.plan import ShardLayout
 from pswire.transport import frames
 from pswire.transport.codecs import Array, Bytes, Codec, Decoder, Encoder, NotFinite, WireDtypeError
@@ -213,47 +214,60 @@ class ErrorFeedback(Encoder):
         # coded, as every residual is.
         self._spare: Floats | None = None
 
-    def encode(self, ticket: int, values: Array) -> Octets:
-        payload = np.empty(self._size, np.uint8)
-        for _ in self._pieces(ticket, values, payload):
+    def encode(self, ticket: int, values: Array, part: Part | None = None) -> Octets:
+        payload = self._payload(part)
+        for _ in self._pieces(ticket, values, payload, part):
             pass
         return payload
 
-    def pieces(self, ticket: int, values: Array) -> Iterator[Array]:
-        payload, begin = np.empty(self._size, np.uint8), 0
-        for end in self._pieces(ticket, values, payload):
+    def pieces(self, ticket: int, values: Array, part: Part | None = None) -> Iterator[Array]:
+        payload, begin = self._payload(part), 0
+        for end in self._pieces(ticket, values, payload, part):
             yield payload[begin:end]
             begin = end
 
-    def _pieces(self, ticket: int, values: Array, payload: Octets) -> Iterator[int]:
+    def _payload(self, part: Part | None) -> Octets:
+        return np.empty(self._size if part is None else self._blocks.size(part.layout), np.uint8)
+
+    def _pieces(self, ticket: int, values: Array, payload: Octets, part: Part | None) -> Iterator[int]:
         """Encode row by row into `payload`. Yield how far that is whenever another chunk is full, and at the end."""
         left, sent, end = self._unused(), 0, 0
-        for run in self._runs:
+        coded, residual, own = self._runs, self.residual, left
+        if part is not None and part.rows is not None:
+            # Of all other rows the residual stays.
+            left[...] = residual
+            coded, values, residual = tuple(runs(part.layout)), part.take(values), part.take(residual)
+            own = np.zeros_like(residual)
+        for run in coded:
             size = self._blocks.row_bytes(run)
             together = max(1, frames.CHUNK_BYTES // size)
             for row in range(0, run.rows, together):
                 rows = min(together, run.rows - row)
                 begin, end = end, end + rows * size
                 start = run.start + row * run.width
-                self._encode_part(
-                    run, values, slice(start, start + rows * run.width), payload[begin:end], left
-                )
+                here = slice(start, start + rows * run.width)
+                self._encode_part(run, start, values[here], residual[here], payload[begin:end], own[here])
                 if end - sent >= frames.CHUNK_BYTES:
                     yield end
                     sent = end
+        if own is not left:
+            assert part is not None
+            part.put(left, own)
         self._next = (ticket, left)
         if end > sent:
             yield end
 
-    def _encode_part(self, run: Run, values: Array, part: slice, out: Octets, left: Floats) -> None:
-        """Encode elements of whole rows of `run`."""
+    def _encode_part(
+        self, run: Run, start: int, values: Array, residual: Floats, out: Octets, left: Floats
+    ) -> None:
+        """Encode elements of whole rows of `run`; they begin at `start` of the payload."""
         if not run.coded:
-            out.view("<f4")[...] = values[part]
+            out.view("<f4")[...] = values
             return
-        bad = self._blocks.encode_rows(values[part], self.residual[part], run.width, out, left[part])
+        bad = self._blocks.encode_rows(values, residual, run.width, out, left)
         if bad >= 0:
-            found = values[part.start + bad] + self.residual[part.start + bad]
-            raise NotFinite(f"expected finite numbers, got {found} at element {part.start + bad}")
+            found = values[bad] + residual[bad]
+            raise NotFinite(f"expected finite numbers, got {found} at element {start + bad}")
 
     def keep(self, ticket: int) -> None:
         if self._next is not None and self._next[0] == ticket:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire.model.groups import Part
 from pswire.model.plan import ShardLayout
 from pswire.transport import frames
 from pswire.v1 import model_pb2
@@ -55,19 +56,20 @@ class Encoder:
     def __init__(self, codec: "Elementwise") -> None:
         self._codec = codec
 
-    def encode(self, ticket: int, values: Array) -> Array:
+    def encode(self, ticket: int, values: Array, part: Part | None = None) -> Array:
         """Return an array whose memory is the payload. Encoding a ticket's payload again gives the same bytes.
 
-        `values`: C-contiguous, float32 or the codec's `array_dtype`. Raises NotFinite.
+        `values`: C-contiguous, float32 or the codec's `array_dtype`. `part`: the payload is this part of them. Raises
+        NotFinite.
         """
-        return self._codec.encode(values)
+        return self._codec.encode(values if part is None else part.take(values))
 
-    def pieces(self, ticket: int, values: Array) -> Iterator[Array]:
+    def pieces(self, ticket: int, values: Array, part: Part | None = None) -> Iterator[Array]:
         """As `encode`, in pieces that are each encoded when they are asked for: one travels while the next is made.
 
         Take all of them. Raises NotFinite between two pieces.
         """
-        return self._codec.pieces(values, frames.CHUNK_BYTES)
+        return self._codec.pieces(values if part is None else part.take(values), frames.CHUNK_BYTES)
 
     def keep(self, ticket: int) -> None:
         """Adopt the residual of encoding `ticket`, which is committed.

@@ -370,8 +370,9 @@ Global___PushHeader: _TypeAlias = PushHeader  # noqa: Y015
 
 @_typing.final
 class Base(_message.Message):
-    """A version that a reader has: it can be sent the changes since then, in a job
-    whose weights travel as changes, instead of a whole version.
+    """A version that a reader has: it can be sent the changes since then instead of a
+    whole version, in a job whose weights travel as changes. Where groups of rows
+    take turns, it is sent those that have changed.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -381,7 +382,8 @@ class Base(_message.Message):
     version: _builtins.int
     checksum: _builtins.int
     """The sum of (2 i + 1) times the bits of element i of the server's part, modulo
-    2**64. Another one: the reader's version is of another history.
+    2**64. Another one: the reader's version is of another history. Not looked at
+    where groups take turns: a reader asks with versions of its membership only.
     """
     def __init__(
         self,
@@ -788,8 +790,8 @@ class ExchangeReply(_message.Message):
     """
     refusal: _builtins.str
     changes: _builtins.int
-    """If not 0: the chunks are this many changes, from the worker's base to the
-    version, one behind the other.
+    """If not 0: the chunks are this many changes (or groups of rows), from the
+    worker's base to the version, one behind the other.
     """
     row_bytes: _builtins.int
     """Bytes of the rows that were asked for, which follow in chunks behind the last

@@ -1,11 +1,12 @@
-"""The version that this worker has of one server, where weights travel as changes."""
+"""The version that this worker has of one server, where only what differs from it has to come."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire.model.groups import Groups, Part
 from pswire.model.plan import ShardLayout
 from pswire.transport.blocks import BlockCodec
-from pswire.transport.codecs import WireDtypeError
+from pswire.transport.codecs import ElementDecoder, Elementwise, WireDtypeError
 from pswire.transport.deltas import add_change, checksum, longest_chain
 from pswire.v1 import shard_pb2
 from psworker.errors import SessionError
@@ -22,8 +23,9 @@ class KnownVersion:
         # The version to ask for changes since; None before the first one.
         self.base: shard_pb2.Base | None = None
 
-    def buffer(self, count: int) -> NDArray[np.uint8]:
-        """Return an array for `count` changes. Raises SessionError for more than a server may send."""
+    def buffer(self, count: int, version: int) -> NDArray[np.uint8]:
+        """Return an array for the `count` changes that lead to `version`. Raises SessionError for more than a server
+        may send."""
         most = 0 if self.base is None else longest_chain(self.codec, self._layout)
         if count > most:
             raise SessionError(f"expected at most {most} changes, got {count}")
@@ -44,3 +46,39 @@ class KnownVersion:
             raise SessionError(f"the changes to version {version} do not fit: {error}") from error
         out[...] = self._values
         self.base = shard_pb2.Base(version=version, checksum=found)
+
+
+class KnownGroups:
+    """As `KnownVersion`, where versions change one group of rows after the other, and what has changed comes as it is.
+
+    Belongs to one membership: in another one, the same number may be a version of another history.
+    """
+
+    def __init__(self, groups: Groups, server: int, codec: Elementwise, elements: int) -> None:
+        self._groups, self._server, self._codec = groups, server, codec
+        self._values = np.empty(elements, np.float32)
+        self.base: shard_pb2.Base | None = None
+
+    def _parts(self, version: int) -> list[Part]:
+        return [] if self.base is None else self._groups.changed(self.base.version, version, self._server)
+
+    def buffer(self, count: int, version: int) -> NDArray[np.uint8]:
+        parts = self._parts(version)
+        if count != len(parts):
+            raise SessionError(f"expected {len(parts)} groups that have changed, got {count}")
+        return np.empty(sum(self._codec.size(part.layout) for part in parts), np.uint8)
+
+    def take(self, version: int, values: Floats) -> None:
+        self._values[...] = values
+        self.base = shard_pb2.Base(version=version)
+
+    def advance(self, version: int, chain: NDArray[np.uint8], count: int, out: Floats) -> None:
+        """Take over the groups that have changed, and write the version to `out`."""
+        parts, self.base = self._parts(version), None
+        for part in parts:
+            size, decoded = self._codec.size(part.layout), np.empty(part.layout.elements, np.float32)
+            ElementDecoder(self._codec, decoded).feed(chain[:size].data)
+            part.put(self._values, decoded)
+            chain = chain[size:]
+        self.take(version, self._values)
+        out[...] = self._values

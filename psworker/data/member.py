@@ -7,6 +7,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pswire.messages import REQUESTS
+from pswire.model.groups import Groups
+from pswire.model.plan import Plan
 from pswire.model.rows import WantedRows
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Encoder
@@ -16,6 +18,7 @@ from pswire.transport.segments import here
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2, shard_pb2
+from psworker.data.changes import KnownGroups
 from psworker.engine import Commit
 
 _FILL = REQUESTS.codecs[Commit].fill
@@ -27,18 +30,34 @@ class Member:
     The two push requests are filled in anew for each payload, because most of their fields stay the same.
     """
 
-    __slots__ = ("_hello", "_plan", "_proof", "_push", "_step", "_weights", "encoder", "joined")
+    __slots__ = (
+        "_hello",
+        "_plan",
+        "_proof",
+        "_push",
+        "_step",
+        "_weights",
+        "encoder",
+        "groups",
+        "joined",
+        "known",
+    )
 
-    def __init__(self, joined: pb.JoinReply, encoder: Encoder, plan: str, wire: Wire) -> None:
-        """`plan`: the fingerprint of the plan."""
+    def __init__(self, joined: pb.JoinReply, encoder: Encoder, plan: Plan, server: int, wire: Wire) -> None:
         self.joined, self.encoder = joined, encoder
-        self._plan, self._weights = plan, wire.down.number
+        # The groups of rows that take turns, and the version that the worker has, if there are several.
+        self.groups = Groups(plan, int(joined.local_rule.knobs.get("fragments", 1)))
+        self.known: KnownGroups | None = None
+        if self.groups.count > 1:
+            elements = plan.shards[server].elements
+            self.known = KnownGroups(self.groups, server, wire.down, elements)
+        self._plan, self._weights = plan.fingerprint, wire.down.number
         self._proof: dict[str, Any] = {
             "job": joined.job,
             "worker": joined.worker,
             "incarnation": joined.incarnation,
             "membership_token": joined.membership_token,
-            "plan": plan,
+            "plan": plan.fingerprint,
         }
         answer_dtype = model_pb2.WIRE_DTYPE_UNSPECIFIED if wire.same else wire.down.number
         header = shard_pb2.PushHeader(**self._proof, weights_dtype=answer_dtype)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import EVENTS
+from pswire.model.groups import Part
 from pswire.model.plan import Plan
 from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing, same_keys, since_of
 from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
@@ -24,7 +25,7 @@ from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, Contact, insist, translated
-from psworker.data.changes import KnownVersion
+from psworker.data.changes import KnownGroups, KnownVersion
 from psworker.data.exchange import Answer
 from psworker.data.member import Member, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
@@ -172,11 +173,12 @@ class ShardClient:
             request = member.pull(
                 *(ticket, version, after),
                 in_place=in_place,
-                base=self._base,
+                base=self._base(member),
                 rows=rows,
                 since=since_of(early),
             )
-            return self._received(self.transport.exchange.ask(request), ticket, version, narrow, rows, early)
+            answer = self.transport.exchange.ask(request)
+            return self._received(member, answer, ticket, version, narrow, rows, early)
 
         with self.turn:
             return insist(ask, self._backoff())
@@ -251,9 +253,12 @@ class ShardClient:
         with self.turn:
             return insist(ask, self._backoff())
 
-    @property
-    def _base(self) -> shard_pb2.Base | None:
-        return None if self._known is None else self._known.base
+    def _known_of(self, member: Member) -> KnownVersion | KnownGroups | None:
+        return self._known if member.known is None else member.known
+
+    def _base(self, member: Member) -> shard_pb2.Base | None:
+        known = self._known_of(member)
+        return None if known is None else known.base
 
     def _received_rows(
         self, answer: Answer, base: int, rows: WantedRows, version: int, early: ReceivedRows | None = None
@@ -271,6 +276,7 @@ class ShardClient:
 
     def _received(
         self,
+        member: Member,
         answer: Answer,
         ticket: int,
         version: int,
@@ -279,14 +285,16 @@ class ShardClient:
         early: ReceivedRows | None = None,
     ) -> Received:
         """Receive a version, and the rows behind it."""
-        found = self._received_version(answer, ticket, version, narrow)
+        found = self._received_version(member, answer, ticket, version, narrow)
         if answer[0].row_bytes:
             base = 0 if answer[0].HasField("located") else answer[0].bytes
             found.rows = self._received_rows(answer, base, rows, version, early)
         return found
 
-    def _received_version(self, answer: Answer, ticket: int, version: int, narrow: bool) -> Received:
-        first, known = answer[0], self._known
+    def _received_version(
+        self, member: Member, answer: Answer, ticket: int, version: int, narrow: bool
+    ) -> Received:
+        first, known = answer[0], self._known_of(member)
         if first.HasField("located"):
             attachment = self.transport.attachment
             if attachment is None:
@@ -296,7 +304,7 @@ class ShardClient:
         if known is None:
             exchange.payload(answer, self._wire.down, values)
         elif first.changes:
-            chain = known.buffer(first.changes)
+            chain = known.buffer(first.changes, version)
             exchange.payload(answer, OCTETS, chain)
             known.advance(version, chain, first.changes, values)
         else:
@@ -320,16 +328,27 @@ class ShardClient:
         slot = attachment.slot() if attachment is not None else None
         return np.empty(self.elements, np.float32) if slot is None else slot
 
-    def push(self, ticket: int, payload: Payload, after: int, *, raw: bool = False, rows: Rows = ()) -> bytes:
+    def push(
+        self,
+        ticket: int,
+        payload: Payload,
+        after: int,
+        *,
+        version: int = 0,
+        raw: bool = False,
+        rows: Rows = (),
+    ) -> bytes:
         """Stage the payload, and rows of gradients of tables, under `ticket` and return the server's receipt.
 
-        `raw`: the payload is no gradient, and a codec with scales must not round it. Raises ValueError,
-        PayloadRefused, Voided, Refused, Unreachable.
+        `version`: the one that the ticket was granted. `raw`: the payload is no gradient: a codec with scales must not
+        round it, and it is of all rows. Raises ValueError, PayloadRefused, Voided, Refused, Unreachable.
         """
         values, member = self._checked(payload), self._member_with(ticket)
+        part = None if raw else self._part(member, version, values)
         with self.turn:
             reply, _ = insist(
-                lambda: self._send(member, ticket, values, after, raw=raw, rows=rows), self._backoff()
+                lambda: self._send(member, ticket, values, after, part=part, raw=raw, rows=rows),
+                self._backoff(),
             )
         return bytes(reply.receipt)
 
@@ -341,6 +360,7 @@ class ShardClient:
         commit: Commit,
         hello: pb.Hello,
         *,
+        version: int = 0,
         narrow: bool = False,
         rows: Rows = (),
         ahead: WantedRows = (),
@@ -353,10 +373,12 @@ class ShardClient:
         does not come, and then the session has to find out whether the commit counted. Otherwise raises as `push`.
         """
         values, member = self._checked(payload), self._member_with(ticket)
+        part = self._part(member, version, values)
         early = self._taken_early(member, ahead)
         try:
             answer = self._send(
                 *(member, ticket, values, after, commit, hello),
+                part=part,
                 rows=rows,
                 ahead=ahead,
                 since=since_of(early),
@@ -374,18 +396,26 @@ class ShardClient:
                 granted = granted or known
             if known is not None:
                 events.append(known)
-        version = None if granted is None else self._version_along(answer, granted, narrow, ahead, early)
-        return StepResult(events, now, None if granted is None else granted.ticket, version)
+        if granted is None:
+            return StepResult(events, now, None, None)
+        along = self._version_along(member, answer, granted, narrow, ahead, early)
+        return StepResult(events, now, granted.ticket, along)
 
     def _version_along(
-        self, answer: Answer, granted: Grant, narrow: bool, ahead: WantedRows, early: ReceivedRows | None
+        self,
+        member: Member,
+        answer: Answer,
+        granted: Grant,
+        narrow: bool,
+        ahead: WantedRows,
+        early: ReceivedRows | None,
     ) -> Received | None:
         """The version that came with the answer; None when it did not come whole, and has to be pulled."""
         reply, chunk = answer
         if chunk is None and not reply.HasField("located"):
             return None
         try:
-            return self._received(answer, granted.ticket, granted.version, narrow, ahead, early)
+            return self._received(member, answer, granted.ticket, granted.version, narrow, ahead, early)
         except (grpc.RpcError, SessionError) as error:
             log.info(
                 "the version that came with the grant was cut off: %s", error, extra=event("version_cut_off")
@@ -401,6 +431,7 @@ class ShardClient:
         commit: Commit | None = None,
         hello: pb.Hello | None = None,
         *,
+        part: Part | None = None,
         raw: bool = False,
         rows: Rows = (),
         ahead: WantedRows = (),
@@ -411,7 +442,7 @@ class ShardClient:
         if commit is None or hello is None:
             request = member.push(ticket, after)
         else:
-            request = member.step(ticket, after, commit, hello, self._base)
+            request = member.step(ticket, after, commit, hello, self._base(member))
         header, behind = request.push, self._behind(request.push, rows, ahead, since)
         request.in_place = attachment is not None
         slot = attachment.fill(values) if attachment is not None else 0
@@ -430,8 +461,8 @@ class ShardClient:
         array = np.ascontiguousarray(array_of(values))
         codec = FLOAT32 if raw and self._wire.up.scaled else self._wire.up
         encoder = member.encoder if codec is self._wire.up else codec.encoder(self._layout)
-        pieces = encoder.pieces(ticket, array)
-        header.dtype, header.bytes = codec.number, codec.size(self._layout)
+        pieces = encoder.pieces(ticket, array, part)
+        header.dtype, header.bytes = codec.number, codec.size(self._layout if part is None else part.layout)
         try:
             # A piece is encoded while the kernel sends the one before it.
             return exchange.ask(messages(request, pieces, behind))
@@ -464,6 +495,21 @@ class ShardClient:
             )
         return values
 
+    def _part(self, member: Member, version: int, values: NDArray[Any] | Pieces) -> Part | None:
+        """Return the part of a contribution to `version` that travels; None for all of it. Raises ValueError if more
+        than that is not zero."""
+        if member.groups.count == 1:
+            return None
+        part, rest = member.groups.of(version, self.server), array_of(values).copy()
+        part.put(rest, np.zeros(part.layout.elements, rest.dtype))
+        if rest.any():
+            place = int(np.flatnonzero(rest)[0])
+            raise ValueError(
+                f"payload for server {self.server}: expected zeros but for group {version % member.groups.count} of "
+                f"{member.groups.count}, got {rest[place]} at element {place}"
+            )
+        return part
+
     # Inside
 
     def _member_with(self, ticket: int) -> Member:
@@ -477,7 +523,7 @@ class ShardClient:
         return member
 
     def _new_member(self, joined: pb.JoinReply, encoder: Encoder) -> Member:
-        return Member(joined, encoder, self._settings.plan.fingerprint, self._wire)
+        return Member(joined, encoder, self._settings.plan, self.server, self._wire)
 
     def _contact_at(self, address: Address) -> Contact | None:
         """None without TLS: this worker could join, so it knows that the servers use none."""

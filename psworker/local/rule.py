@@ -173,9 +173,11 @@ class Rule(Protocol):
         weights: Flats,
         gradient: Gradient,
         batches: Iterable[Any],
+        version: int,
     ) -> tuple[Result, Any]:
         """Return the payload for a ticket that was granted `weights`, and the memory once it is committed.
 
+        `version`: the number of the granted version.
         `memory`: None when a worker begins. `taken`: the result of `take_steps`, if that was called; `batches` are then
         not read. A norm that is not finite means that the payload is useless: it is the norm of the first gradient that
         was not finite, and no later batch was read.
@@ -202,6 +204,7 @@ class Plain:
         weights: Flats,
         gradient: Gradient,
         batches: Iterable[Any],
+        version: int,
     ) -> tuple[Result, Any]:
         (batch,) = batches
         return gradient(weights, batch), None

@@ -9,6 +9,8 @@ import numpy as np
 
 from pswire.domains import Domain
 from pswire.knobs import Knob, KnobError
+from pswire.model.groups import Groups
+from pswire.model.plan import Plan, PlanError
 from psworker.local.inner import AdamW, Inner, InnerSteps, Sgd, Slots, fresh, inner_steps, norm_of
 from psworker.local.rule import Contribution, Flats, Gradient, Plain, Result, Rule
 
@@ -41,6 +43,7 @@ class LocalSteps:
         weights: Flats,
         gradient: Gradient,
         batches: Iterable[Any],
+        version: int,
     ) -> tuple[Result, Slots]:
         slots = memory if memory is not None else fresh(self.inner, self.trainable)
         made = inner_steps(weights, slots, self.inner, self.trainable, gradient, batches)
@@ -52,6 +55,74 @@ class LocalSteps:
             np.subtract(local[size:], pulled[size:], out=local[size:])
         norm = norm_of(made.x, self.trainable)
         return Contribution(made.x, made.loss, norm, made.samples), made.slots
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """What a worker of `StreamingSteps` keeps: the `version` that its last payload started from, its weights after the
+    steps, and its optimizer's state."""
+
+    version: int
+    x: Flats
+    slots: Slots
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingSteps:
+    """Streaming DiLoCo (Douillard et al. 2025) without its overlap: as `LocalSteps`, but a round exchanges one
+    group of rows, that of its version (`pswire.model.groups`).
+
+    A worker goes on from its own weights. Before its steps it takes over the group that it pushed last and those that
+    the servers have changed since, whatever became of its contribution; all of them if it cannot tell. So the pulled
+    weights are where each group of its own began, and what it pushes is pulled - own, of the round's group.
+    """
+
+    whole: LocalSteps
+    # None where only time is simulated.
+    groups: Groups | None
+    steps_before_pull: ClassVar[bool] = False
+    remembers: ClassVar[bool] = True
+
+    @property
+    def steps(self) -> int:
+        return self.whole.steps
+
+    def take_steps(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
+        raise TypeError("local steps begin at pulled weights only")
+
+    def payload(
+        self,
+        memory: Streamed | None,
+        taken: InnerSteps | None,
+        weights: Flats,
+        gradient: Gradient,
+        batches: Iterable[Any],
+        version: int,
+    ) -> tuple[Result, Streamed | None]:
+        assert self.groups is not None
+        trainable, inner = self.whole.trainable, self.whole.inner
+        start = weights if memory is None else self._start(memory, weights, version)
+        slots = fresh(inner, trainable) if memory is None else memory.slots
+        made = inner_steps(start, slots, inner, trainable, gradient, batches)
+        if not made.finite:
+            return Contribution(made.x, made.loss, made.norm, made.samples), memory
+        payload = [np.zeros_like(flat) for flat in weights]
+        for server, (out, pulled, local) in enumerate(zip(payload, weights, made.x, strict=True)):
+            part = self.groups.of(version, server)
+            part.put(out, part.take(pulled) - part.take(local))
+        norm = norm_of(payload, trainable)
+        return Contribution(payload, made.loss, norm, made.samples), Streamed(version, made.x, made.slots)
+
+    def _start(self, memory: Streamed, weights: Flats, version: int) -> Flats:
+        assert self.groups is not None
+        if not memory.version <= version < memory.version + self.groups.count:
+            return weights
+        start = [own.copy() for own in memory.x]
+        for each in range(memory.version, max(memory.version + 1, version)):
+            for server, (own, pulled) in enumerate(zip(start, weights, strict=True)):
+                part = self.groups.of(each, server)
+                part.put(own, part.take(pulled))
+        return start
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +151,7 @@ class Elastic:
         weights: Flats,
         gradient: Gradient,
         batches: Iterable[Any],
+        version: int,
     ) -> tuple[Result, Flats]:
         start = memory if memory is not None else weights
         made = taken if taken is not None else self.take_steps(start, gradient, batches)
@@ -121,6 +193,7 @@ class DanaSlim:
         weights: Flats,
         gradient: Gradient,
         batches: Iterable[Any],
+        version: int,
     ) -> tuple[Result, Flats | None]:
         (batch,) = batches
         result = gradient(weights, batch)
@@ -156,19 +229,24 @@ class Kind:
 
     meaning: str
     knobs: tuple[Knob, ...]
-    make: Callable[[Trainable, Knobs], Rule]
+    make: Callable[[Trainable, Knobs, Plan | None], Rule]
 
 
-def _local_sgd(trainable: Trainable, knobs: Knobs) -> Rule:
+def _local_sgd(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> Rule:
     return LocalSteps(trainable, int(knobs["steps"]), Sgd(knobs["learning_rate"]))
 
 
-def _local_adamw(trainable: Trainable, knobs: Knobs) -> Rule:
-    inner = {name: value for name, value in knobs.items() if name != "steps"}
+def _local_adamw(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> LocalSteps:
+    inner = {name: value for name, value in knobs.items() if name not in ("steps", "fragments")}
     return LocalSteps(trainable, int(knobs["steps"]), AdamW(**inner))
 
 
-def _elastic(trainable: Trainable, knobs: Knobs) -> Rule:
+def _streaming_adamw(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> Rule:
+    groups = None if plan is None else Groups(plan, int(knobs["fragments"]))
+    return StreamingSteps(_local_adamw(trainable, knobs, plan), groups)
+
+
+def _elastic(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> Rule:
     return Elastic(trainable, int(knobs["steps"]), knobs["alpha"], Sgd(knobs["learning_rate"]))
 
 
@@ -187,23 +265,30 @@ _ADAMW = (
     _decay("beta_2", "decay of the mean of squared gradients"),
     Knob("epsilon", Domain("number", above=0), "added to the root of the mean square"),
 )
+_FRAGMENTS = Knob("fragments", Domain("integer", at_least=2), "groups of rows that take turns")
 _ALPHA = Knob("alpha", Domain("number", above=0), "how far worker and centre move to each other")
 
 KINDS: Mapping[str, Kind] = {
-    PLAIN: Kind("one batch, one gradient", (), lambda trainable, knobs: Plain(trainable)),
+    PLAIN: Kind("one batch, one gradient", (), lambda trainable, knobs, plan: Plain(trainable)),
     "local-sgd": Kind("steps of SGD; pushes how far they led", _SGD, _local_sgd),
     "local-adamw": Kind("steps of AdamW, whose moments stay; pushes how far they led", _ADAMW, _local_adamw),
+    "streaming-adamw": Kind(
+        "as local-adamw, on weights that stay; pushes how far they led one group of rows",
+        (*_ADAMW, _FRAGMENTS),
+        _streaming_adamw,
+    ),
     "elastic": Kind("steps of SGD on weights of its own, tied to the centre", (*_SGD, _ALPHA), _elastic),
     "dana-slim": Kind(
         "one gradient with momentum of its own",
         (_decay("momentum", "decay of the worker's velocity"),),
-        lambda trainable, knobs: DanaSlim(trainable, knobs["momentum"]),
+        lambda trainable, knobs, plan: DanaSlim(trainable, knobs["momentum"]),
     ),
 }
 
 
-def build(name: str, knobs: Knobs, trainable: Sequence[int]) -> Rule:
+def build(name: str, knobs: Knobs, trainable: Sequence[int], plan: Plan | None = None) -> Rule:
     """Return the rule `name`; an empty name is the plain rule. `trainable`: trained elements of each server's payload.
+    `plan`: needed by rules that exchange groups of rows, unless nothing is computed.
 
     Raises LocalRuleError for an unknown name, missing or unknown knobs, and numbers out of range.
     """
@@ -225,7 +310,10 @@ def build(name: str, knobs: Knobs, trainable: Sequence[int]) -> Rule:
         }
     except KnobError as error:
         raise LocalRuleError(str(error)) from error
-    return kind.make(tuple(trainable), values)
+    try:
+        return kind.make(tuple(trainable), values, plan)
+    except PlanError as error:
+        raise LocalRuleError(f"local rule {name}: {error}") from error
 
 
 def _number(value: float) -> float:

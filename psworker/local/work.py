@@ -148,13 +148,16 @@ class LocalWork:
         self._taken = made if made.finite else None
         return made
 
-    def payload(self, weights: Flats, gradient: Gradient, batches: Any) -> Result:
-        """Return what to push for a ticket that was granted `weights`. Useless if its norm is not finite.
+    def payload(self, weights: Flats, gradient: Gradient, batches: Any, version: int = 0) -> Result:
+        """Return what to push for a ticket that was granted `weights`, which are `version`. Useless if its norm is not
+        finite.
 
         Numbers that are too large become infinite without a warning; the norm shows it.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            result, self._next = self._rule.payload(self._memory, self._taken, weights, gradient, batches)
+            result, self._next = self._rule.payload(
+                self._memory, self._taken, weights, gradient, batches, version
+            )
         return result
 
     def keep(self) -> None:

@@ -235,7 +235,7 @@ def test_a_payload_that_is_sent_again_has_the_same_bytes(
     monkeypatch.setattr(SessionStream, "dropped", property(lambda stream: dropped[0]))
     pieces = ErrorFeedback.pieces
 
-    def recorded(encoder: ErrorFeedback, ticket: int, values: np.ndarray) -> Iterator[np.ndarray]:
+    def recorded(encoder: ErrorFeedback, ticket: int, values: np.ndarray, part: None) -> Iterator[np.ndarray]:
         sent.append((ticket, np.concatenate(list(pieces(encoder, ticket, values)))))
         return iter([sent[-1][1]])
 

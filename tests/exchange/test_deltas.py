@@ -138,12 +138,12 @@ def test_a_reader_takes_only_changes_that_fit() -> None:
     known = KnownVersion(INT8, LAYOUT)
     out = np.empty(LAYOUT.elements, np.float32)
     with pytest.raises(SessionError, match="at most 0 changes"):
-        known.buffer(1)
+        known.buffer(1, 5)
     known.take(4, np.ones_like(out))
     assert known.base == shard_pb2.Base(version=4, checksum=checksum(np.ones_like(out)))
     with pytest.raises(SessionError, match="at most 3 changes"):
-        known.buffer(4)
-    chain = known.buffer(1)
+        known.buffer(4, 8)
+    chain = known.buffer(1, 5)
     chain[:] = 0xFF
     with pytest.raises(SessionError):
         known.advance(5, chain, 1, out)

@@ -41,6 +41,21 @@ def test_a_simulated_run_takes_what_is_said(policy: str, servers: int, tmp_path:
     assert found.barrier == (policy == "sync") and found.chosen.bound == "link"
 
 
+@pytest.mark.parametrize("fragments", [2, 4])
+def test_groups_that_take_turns_take_what_is_said(fragments: int, tmp_path: Path) -> None:
+    knobs = {"name": "diloco", "steps": 2, "fragments": fragments}
+    given = {**document("diloco"), "policy": knobs, "optimizer": {"name": "nesterov", "learning_rate": 0.7}}
+    experiment = parse_experiment(given, "test")
+    found = explain(experiment, model_plan(experiment), RATE, 0.5)
+    assert found.chosen.up == found.chosen.down == MODEL // fragments
+    run = Run(run_simulated(experiment, out=tmp_path / "run", quiet=True).folder)
+    # The first version travels whole, and rounds have two batches.
+    batches = 2 * run.summary.versions
+    assert found.chosen.seconds == pytest.approx(run.summary.wall_seconds / batches, rel=0.08)
+    refused = {row.name for row in found.rows if row.refusal}
+    assert refused == {"int8/int8", "int4/int4", "top-k/int8", "top-k/top-k", "top-k/bfloat16"}
+
+
 def test_bytes_are_those_of_the_codecs() -> None:
     experiment = parse_experiment(document("sync", servers=2), "test")
     plan = model_plan(experiment)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
-from psserver.policies.declarations import LocalRule
+from psserver.policies.declarations import BARE, LocalRule, TensorParts
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
 from psserver.policies.parts.staleness_rules import DropStale, KeepAll
 from psserver.policies.parts.triggers import Count, Everyone
@@ -57,6 +57,8 @@ class LocalSgd(PolicySpec):
 class DiLoCo(PolicySpec):
     """Every worker takes `steps` steps of AdamW; the mean of their moves is a gradient for Nesterov.
 
+    With `fragments` = P an update changes one of P groups of rows, in turn, and
+    only that group travels (Streaming DiLoCo, Douillard et al. 2025, without overlap).
     Each worker keeps its AdamW's moments from update to update. The paper's
     outer optimizer is nesterov with learning_rate = 0.7 and momentum = 0.9.
     """
@@ -71,7 +73,8 @@ class DiLoCo(PolicySpec):
         "payload in `steps` batches"
     )
     source: ClassVar[str] = (
-        "Douillard et al. 2023, DiLoCo: Distributed Low-Communication Training of Language Models"
+        "Douillard et al. 2023, DiLoCo: Distributed Low-Communication Training of Language Models; fragments: "
+        "Douillard et al. 2025, Streaming DiLoCo with Overlapping Communication"
     )
     cost: ClassVar[Cost] = Cost(
         "one sum; each worker a second copy of the model and two of moments",
@@ -86,9 +89,17 @@ class DiLoCo(PolicySpec):
     beta_1: float = number(0.9, "decay of the mean of gradients", at_least=0, below=1)
     beta_2: float = number(0.999, "decay of the mean of squared gradients", at_least=0, below=1)
     epsilon: float = number(1e-8, "added to the root of the mean square", above=0)
+    fragments: int = integer(
+        1,
+        "groups of rows, of which each update changes the next one (P); 1: all at once",
+        at_least=1,
+        at_most=16,
+        because="more would make rounds of the whole model too rare",
+    )
 
     def compose(self, workers: int) -> Composition:
-        return _barrier(workers, _steps_of_adamw(**asdict(self)))
+        knobs = asdict(self)
+        return _barrier(workers, _steps_of_adamw(**knobs), TensorParts(fragments=self.fragments))
 
     def facts(self, workers: int) -> Facts:
         return Facts(distinct=True, max_staleness=0, limit="0", batches=self.steps)
@@ -217,9 +228,10 @@ class DanaSlim(PolicySpec):
         return Facts(size=1, free=1)
 
 
-def _barrier(workers: int, rule: LocalRule) -> Composition:
+def _barrier(workers: int, rule: LocalRule, tensors: TensorParts = BARE) -> Composition:
     """Return the composition of sync without backups, with a local rule."""
-    return Composition(WaitForUpdate(), Everyone(workers, 0), DropStale(0), order="rank", local=rule)
+    everyone = Everyone(workers, 0)
+    return Composition(WaitForUpdate(), everyone, DropStale(0), order="rank", local=rule, tensors=tensors)
 
 
 def _as_they_come(rule: LocalRule) -> Composition:
@@ -232,8 +244,17 @@ def _steps_of_sgd(steps: int, learning_rate: float) -> LocalRule:
 
 
 def _steps_of_adamw(
-    *, steps: int, learning_rate: float, weight_decay: float, beta_1: float, beta_2: float, epsilon: float
+    *,
+    steps: int,
+    learning_rate: float,
+    weight_decay: float,
+    beta_1: float,
+    beta_2: float,
+    epsilon: float,
+    fragments: int,
 ) -> LocalRule:
     sgd = _steps_of_sgd(steps, learning_rate)
     moments = {"weight_decay": weight_decay, "beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
-    return LocalRule("local-adamw", {**sgd.knobs, **moments}, remembers=True)
+    if fragments == 1:
+        return LocalRule("local-adamw", {**sgd.knobs, **moments}, remembers=True)
+    return LocalRule("streaming-adamw", {**sgd.knobs, **moments, "fragments": fragments}, remembers=True)

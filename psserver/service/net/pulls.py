@@ -27,7 +27,6 @@ from pswire.transport.framed_socket import Parts
 from pswire.v1 import shard_pb2
 
 Floats = NDArray[np.float32]
-Octets = NDArray[np.uint8]
 
 
 class Piece(NamedTuple):
@@ -50,7 +49,7 @@ class Outgoing:
         read: Read,
         granted: bool,
         pace: SendingPace | None,
-        changes: Sequence[Octets] = (),
+        changes: Sequence[NDArray[Any]] = (),
     ) -> None:
         """`granted`: the ticket has pinned the version. `pace`: None sends the largest chunks at once. `changes`: what
         is sent instead of the version."""
@@ -88,9 +87,13 @@ class Outgoing:
         shard, ticket, version, worker, dtype, base = wanted
         codec = _weights_codec(dtype)
         read, granted = await host.reading.start(shard, ticket, version, worker, caller)
-        changes = None
+        changes: Sequence[NDArray[Any]] | None = None
         if base is not None and shard.stream is not None and codec is FLOAT32:
             changes = shard.stream.chain(base.version, base.checksum, version)
+        elif base is not None:
+            values = read.version.values
+            parts = shard.groups.changed(base.version, version, shard.layout.server)
+            changes = [codec.encode(part.take(values)) for part in parts]
         return cls(host, shard, ticket, codec, read, granted, _pace(host, caller), changes or ())
 
     def check(self) -> None:

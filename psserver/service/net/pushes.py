@@ -7,10 +7,12 @@ The way of a push through the server: `connection` (bytes to frames), `exchange`
 from functools import partial
 from typing import Protocol
 
+import grpc
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from psserver.receipts import Claim
-from psserver.service.errors import invalid, precondition
+from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.calls import Caller
 from psserver.service.net.loop import LARGE_PASS
 from psserver.service.net.registration import Call, bounded
@@ -20,6 +22,7 @@ from psserver.service.store.host import ShardHost
 from psserver.service.store.shared_memory import Attachment
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
+from pswire.model.groups import Part
 from pswire.model.rows import WantedRows
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
@@ -65,7 +68,29 @@ class _PlainDecoder:
         return self._shard.checks.measure(self._slot, start, stop)
 
 
-def _decoder(shard: Shard, codec: Codec, slot: Slot) -> _Decoder:
+class _PartDecoder:
+    """Decodes one group of rows, which lies in several places. The rest of the payload is zero."""
+
+    def __init__(self, shard: Shard, codec: Codec, slot: Slot, part: Part) -> None:
+        self._shard, self._slot, self._part = shard, slot, part
+        self._values = np.empty(part.layout.elements, np.float32)
+        self._decoder = codec.decoder(part.layout, self._values)
+        if not self._values.size:
+            # No chunk will come.
+            slot.values[...] = 0
+
+    def feed(self, data: memoryview) -> str | None:
+        _, stop = self._decoder.feed(data)
+        if stop < self._values.size:
+            return None
+        self._slot.values[...] = 0
+        self._part.put(self._slot.values, self._values)
+        return self._shard.checks.measure(self._slot, 0, self._slot.values.size)
+
+
+def _decoder(shard: Shard, codec: Codec, slot: Slot, part: Part) -> _Decoder:
+    if part.rows is not None:
+        return _PartDecoder(shard, codec, slot, part)
     if isinstance(codec, Elementwise) and codec in _FUSED:
         return _FusedDecoder(shard, codec, slot)
     return _PlainDecoder(shard, codec, slot)
@@ -85,15 +110,16 @@ class Incoming:
         codec: Codec,
         total: int,
         slot: Slot,
+        part: Part,
         rows: RowsBehind | None,
     ) -> None:
-        """`total`: bytes of the payload."""
+        """`total`: bytes of the payload, which is `part` of the server's."""
         self.rows, self.ahead = rows, WantedRows()
         self._host, self._shard, self._ticket, self._slot = host, shard, ticket, slot
         self._codec = codec
         self._total = total
         self._received = 0
-        self._decoder = _decoder(shard, codec, slot)
+        self._decoder = _decoder(shard, codec, slot, part)
         # A chunk that is here and not decoded yet. It is decoded together with the chunks that follow it, so that a
         # large payload is handed to another thread once.
         self._pending: frames.ChunkView | None = None
@@ -103,15 +129,20 @@ class Incoming:
         """Admit the worker, wait for room, and reserve a slot. Raises Refused."""
         shard = await host.claims.admit(claim_of(header), header.plan, header.after, caller)
         codec = known_codec(header.dtype)
-        total = codec.size(shard.layout)
+        refusal = shard.refusal(header.ticket, header.worker) if shard.groups.count > 1 else None
+        if refusal is not None:
+            # Only an open ticket's payload has a known size.
+            raise Refused(grpc.StatusCode.ABORTED, refusal)
+        part = shard.part(header.ticket)
+        total = codec.size(part.layout)
         if header.bytes != total:
             raise invalid(
-                f"payload of ticket {header.ticket}: expected {total} bytes ({shard.layout.elements} {codec.name} "
+                f"payload of ticket {header.ticket}: expected {total} bytes ({part.layout.elements} {codec.name} "
                 f"elements of server {host.server}'s part), got {header.bytes}"
             )
         rows = RowsBehind.of_push(host, shard, header, codec, total)
         slot = await host.pushes.begin(shard, header.ticket, header.worker, caller)
-        return cls(host, shard, header.ticket, codec, total, slot, rows)
+        return cls(host, shard, header.ticket, codec, total, slot, part, rows)
 
     @property
     def complete(self) -> bool:

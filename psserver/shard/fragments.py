@@ -1,0 +1,47 @@
+"""Updates of one group of rows after the other: Streaming DiLoCo's fragments on a shard (`pswire.model.groups`)."""
+
+from dataclasses import dataclass
+
+from psserver.optimizers import Optimizer, OptimizerError
+from psserver.optimizers.schedules import Constant
+from pswire.model.groups import Groups, Part
+from pswire.model.plan import Plan, PlanError
+from pswire.transport.blocks import BlockCodec
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A server's part of a group, and the optimizer bound to it."""
+
+    part: Part
+    optimizer: Optimizer
+
+
+def check_fragments(
+    count: int, optimizer: Optimizer | None, deltas: BlockCodec | None, plan: Plan | None = None
+) -> None:
+    """Raise OptimizerError for what does not go together with several fragments. None: not known yet, or none."""
+    if count == 1:
+        return
+    why = ""
+    if plan is not None:
+        try:
+            Groups(plan, count)
+        except PlanError as error:
+            raise OptimizerError(f"policy.{error}") from error
+    if deltas is not None:
+        why = f"weights as changes in {deltas.name} are of the whole model: expected wire_dtype without /{deltas.name}"
+    elif plan is not None and any(spec.kind == "state" for spec in plan.variables):
+        why = "layers' own state, such as BatchNorm's averages, belongs to no group: expected a model without it"
+    elif optimizer is None:
+        return
+    elif optimizer.whole:
+        why = f"optimizer {optimizer.name!r} needs whole variables, and groups divide them: expected nesterov or sgd"
+    elif optimizer.per_worker:
+        why = f"optimizer {optimizer.name!r} keeps slots for each worker: expected nesterov or sgd"
+    elif not isinstance(optimizer.schedule, Constant):
+        why = (
+            "a schedule counts versions, and each group has its own count: expected a number as learning_rate"
+        )
+    if why:
+        raise OptimizerError(f"policy.fragments: {why}, or fragments = 1")
