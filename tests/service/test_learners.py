@@ -53,6 +53,15 @@ def test_a_copy_comes_back_from_its_pieces() -> None:
     assert all((found.arrays[name] == values).all() for name, values in ARRAYS.items())
 
 
+def test_many_small_arrays_travel_in_one_piece() -> None:
+    arrays = {f"table/{number}/keys": np.arange(number, dtype=np.uint64) for number in range(300)}
+    arriving = arrival()
+    (piece,) = Whole(7, {}, arrays).pieces(4)
+    arriving.take(piece)
+    found = arriving.read().arrays
+    assert all(np.array_equal(found[name], values) for name, values in arrays.items())
+
+
 def test_another_copy_replaces_one_that_was_cut_off() -> None:
     arriving = arrival()
     first, *_ = pieces()

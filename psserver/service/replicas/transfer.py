@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -52,18 +52,29 @@ class Whole:
         arrays = tensors.pieces(self.arrays, {})
         head = len(text).to_bytes(8, "little") + text + next(arrays)
         total = len(head) + sum(values.nbytes for values in self.arrays.values())
-        digest, offset = hashlib.sha256(), 0
-        for chunk in chain([memoryview(head)], arrays):
-            for start in range(0, len(chunk), PIECE):
-                data = chunk[start : start + PIECE]
-                digest.update(data)
-                piece = shard_pb2.CopyPiece(
-                    epoch=epoch, at=self.at, bytes=total, offset=offset, data=bytes(data)
-                )
-                offset += len(data)
-                if offset == total:
-                    piece.sha256 = digest.hexdigest()
-                yield piece
+        whole, offset = hashlib.sha256(), 0
+        for data in _evened(chain([memoryview(head)], arrays)):
+            whole.update(data)
+            piece = shard_pb2.CopyPiece(epoch=epoch, at=self.at, bytes=total, offset=offset, data=data)
+            offset += len(data)
+            if offset == total:
+                piece.sha256 = whole.hexdigest()
+            yield piece
+
+
+def _evened(chunks: Iterable[memoryview]) -> Iterator[bytes]:
+    """Yield the bytes of all chunks, `PIECE` of them at a time: tables have many small arrays."""
+    held, room = list[memoryview](), PIECE
+    for chunk in chunks:
+        while len(chunk):
+            part, chunk = chunk[:room], chunk[room:]
+            held.append(part)
+            room -= len(part)
+            if not room:
+                yield b"".join(held)
+                held, room = [], PIECE
+    if held:
+        yield b"".join(held)
 
 
 class Arriving:
