@@ -12,7 +12,7 @@ from pslab.replay.schedule import read_records
 from pslab.runs.folder import Run
 from pslab.simulator.problems.problem import NumpyTrainer
 from pswire.model.tables import TableSpec
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import Cluster, wait_until
 from tests.cluster.tables_worker import problem
 from tests.cluster.test_replicas import (
     BATCHES,
@@ -95,7 +95,10 @@ def test_rows_are_looked_up_on_the_server_that_leads_now(
         cluster.start_servers(3, timeout=60.0, every=every)
         with psworker.connect(cluster.hosts, {"w": np.ones(4)}, state=[], tables=[ITEMS]) as session:
             steps(session, 6)
-            cluster.wait_version(6)
+            # The status has a version once it is decided.
+            wait_until(
+                lambda: session.lookup("items", ids)[1] == 6, "the version in which they are looked up"
+            )
             wait_state(cluster, 0, 1, "in sync")
             before, version = session.lookup("items", ids)
             cluster.servers[0].kill()
