@@ -113,7 +113,7 @@ class ClusterSection(Section):
 
     replicas: Annotated[int, Field(ge=1, le=2), Flag((SERVER, RUN), metavar="1|2")] = 1
     """2: server 0 and server 1 each hold the whole job, and further servers vote: a job on three goes on without
-    going back when one of them dies; on two it waits. All need one run folder that they see. Without tables"""
+    going back when one of them dies; on two it waits. All need one run folder that they see"""
 
     nonfinite_limit: Annotated[int, Field(ge=1, le=2**31), Flag((SERVER,))] = 10
     """number of consecutive updates refused as not finite after which the job ends (exit code 8)"""
