@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,10 +155,10 @@ class PartSaver:
 
     `parts`: the newest outcomes by entry. One part is written at a time; one more waits, and a newer one replaces
     it. `store`: None if this server has no folder. `changed` is called with every new outcome, `copied` when the
-    shard's arrays may be written to again. A second thread copies while another part is being written. A copy is
-    accounted for in `memory` until it is written or replaced; without room there is no part. If `periodic`, the job
-    takes checkpoints while it trains: memory for a copy is prepared and kept, as far as there is room, until
-    `release`.
+    shard may be written to again: rows of tables are then still being copied. One thread copies while another one
+    writes a part. A copy is accounted for in `memory` until it is written or replaced; without room there is no part.
+    If `periodic`, the job takes checkpoints while it trains: memory for a copy is prepared and kept, as far as there
+    is room, until `release`.
     """
 
     def __init__(
@@ -174,7 +175,10 @@ class PartSaver:
         self._owner, self._server, self._changed, self._copied = owner, server, changed, copied
         self._memory = memory
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
-        self._busy = self._copying = self._closed = False
+        # One after the other, so that parts are written in the order of the log.
+        self._copier = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-copy")
+        self._busy = self._closed = False
+        self._copying = 0
         self._next: Copy | None = None
         # The tables, and the files that have their rows as last written.
         self._tables: Tables | None = None
@@ -202,7 +206,7 @@ class PartSaver:
     @property
     def working(self) -> bool:
         """Whether a part is being copied or written."""
-        return self._busy or self._copying
+        return self._busy or self._copying > 0
 
     def save(self, entry: int, job: str, shard: Shard) -> bool:
         """Save the shard, which has executed the entries up to this one. A small shard is copied now, a large one
@@ -233,23 +237,51 @@ class PartSaver:
                 Part(entry, error=f"server {self._server} has no room for a copy of what it holds: {refusal}")
             )
             return False
-        if nbytes <= LARGE_PASS:
-            self._wait(Copy(entry, job, _with_rows(copied(state), shard.tables, None), nbytes, shard.tables))
+        if nbytes <= LARGE_PASS and not self._copying:
+            whole = ShardState(state.facts, {**copied(state).arrays, **shard.tables.rows_saved()})
+            self._wait(Copy(entry, job, whole, nbytes, shard.tables))
             self._begin()
             return False
-        began, self._copying, store = time.monotonic(), True, self.store
+        self._copy_beside(entry, job, shard, state, nbytes, spare, self.store)
+        return True
+
+    def _copy_beside(
+        self,
+        entry: int,
+        job: str,
+        shard: Shard,
+        state: ShardState,
+        nbytes: int,
+        spare: PrefaultedArrays | None,
+        store: Store,
+    ) -> None:
+        """Copy on another thread: first what nothing may write to meanwhile, then the rows, while updates go on."""
+        began, loop = time.monotonic(), self._owner.loop
+        self._copying += 1
         # The last that is written: another one may be under way, for longer than the interval.
-        base = self._rows
+        base, tables, rows = self._rows, shard.tables, shard.tables.snapshot()
 
-        def copy() -> Copy:
-            since = base if shard.tables and usable(store, base) else None
-            dense = copied(state, [] if spare is None else spare.wait())
-            return Copy(entry, job, _with_rows(dense, shard.tables, since), nbytes, shard.tables, since)
+        def copy_arrays() -> ShardState:
+            return copied(state, [] if spare is None else spare.wait())
 
-        copying = self._owner.loop.run_in_executor(self._pool, copy)
+        def copy_rows(arrays: ShardState) -> Copy:
+            since = base if tables and usable(store, base) else None
+            found = rows.copy(None if since is None else since.version)
+            whole = ShardState(arrays.facts, {**arrays.arrays, **found})
+            return Copy(entry, job, whole, nbytes, tables, since)
 
-        def ended(future: "asyncio.Future[Copy]") -> None:
-            self._copying, error = False, future.exception()
+        def arrays_copied(future: "asyncio.Future[ShardState]") -> None:
+            if future.exception() is not None:
+                ended(future)
+            elif not self._closed:
+                copying = loop.run_in_executor(self._copier, copy_rows, future.result())
+                copying.add_done_callback(ended)
+            self._copied()
+
+        def ended(future: "asyncio.Future[Any]") -> None:
+            self._copying -= 1
+            error = future.exception()
+            tables.drop(rows)
             self._forget_gone()
             if error is None:
                 size = future.result().state.nbytes
@@ -265,10 +297,8 @@ class PartSaver:
             else:
                 self._give(nbytes)
                 self._tell(Part(entry, error=f"server {self._server}: {type(error).__name__}: {error}"))
-            self._copied()
 
-        copying.add_done_callback(ended)
-        return True
+        loop.run_in_executor(self._copier, copy_arrays).add_done_callback(arrays_copied)
 
     def _begin(self) -> None:
         if self._busy or self._closed or self._next is None or self.store is None:
@@ -356,12 +386,8 @@ class PartSaver:
         """Stop, after the part that is being written."""
         self._closed = True
         self._spare.take()
+        self._copier.shutdown()
         self._pool.shutdown()
-
-
-def _with_rows(state: ShardState, tables: Tables, base: RowFiles | None) -> ShardState:
-    rows = tables.rows_saved(None if base is None else base.version)
-    return ShardState(state.facts, {**state.arrays, **rows})
 
 
 def _dense(state: ShardState) -> list[Floats]:

@@ -22,9 +22,11 @@ from psserver.optimizers import NUMPY, Backend, Loop, Optimizer, RowPass
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard import arithmetic
 from psserver.shard.tables.census import SAMPLED
+from psserver.shard.tables.saved import SavedRows, waiting_names
 from psserver.shard.tables.since import Chosen, read_since
+from psserver.shard.tables.snapshot import TableState
 from psserver.shard.tables.store import RowStore
-from psserver.shard.tables.table import Table, TableState, read
+from psserver.shard.tables.table import Table, read
 from psserver.shard.tables.updates import Advance, Contributions, Update, compute
 from pswire.model.adjacent import joined
 from pswire.model.plan import Plan
@@ -89,7 +91,10 @@ class Tables:
     @property
     def nbytes(self) -> int:
         """The memory of rows, indexes, undo records and contributions."""
-        return sum(table.nbytes + table.undo_bytes for table in self.tables) + self._added_bytes
+        return (
+            sum(table.nbytes + table.undo_bytes + table.saved_bytes for table in self.tables)
+            + self._added_bytes
+        )
 
     def figures(self) -> list[TableFigures]:
         """Return what each table holds here and how its rows are used."""
@@ -246,28 +251,28 @@ class Tables:
         return sum(8 * table.count + table.nbytes for table in self.tables)
 
     def rows_saved(self, since: int | None = None, *, remember: bool = True) -> dict[str, NDArray[Any]]:
-        """Return the newest rows in arrays of their own, by name. Other threads may read meanwhile, none may write.
+        """Return the newest rows as `SavedRows.copy` does. `remember`: as of `snapshot`."""
+        saved = self.snapshot(remember=remember)
+        try:
+            return saved.copy(since)
+        finally:
+            self.drop(saved)
 
-        `since`: only rows that changed after that version, and `table/<t>/gone`, the keys of those that went. For all
-        rows it begins to remember which go, unless nobody will ask for changes.
+    def snapshot(self, *, remember: bool = True) -> SavedRows:
+        """Begin a copy of the newest rows, which another thread makes, and which the caller drops afterwards.
+
+        Updates may go on meanwhile. `remember`: from now on tables remember which rows go, as changes since this
+        version need it.
         """
-        found: dict[str, NDArray[Any]] = {}
-        for t, table in enumerate(self.tables):
-            state, at = table.state(since), f"table/{t}"
-            if since is None and remember:
-                table.remember()
-            elif since is not None:
-                found[f"{at}/gone"] = table.gone(since)
-            found |= {
-                f"{at}/keys": state.keys,
-                f"{at}/values": state.values,
-                f"{at}/touched": state.touched,
-                f"{at}/count": state.count,
-            }
-            found |= {f"{at}/slot/{name}": slot for name, slot in state.slots.items()}
-            if table.waiting is not None:
-                found |= dict(zip(_waiting_names(t), table.waiting.state(), strict=True))
-        return found
+        for table in self.tables if remember else ():
+            table.remember()
+        waiting = [None if table.waiting is None else table.waiting.state() for table in self.tables]
+        return SavedRows(self.tables, [table.snapshot() for table in self.tables], waiting)
+
+    def drop(self, saved: SavedRows) -> None:
+        """A copy is made, or will not be."""
+        for table, snapshot in zip(self.tables, saved.snapshots, strict=True):
+            table.drop(snapshot)
 
     def rows_written(self, version: int) -> None:
         """Rows of that version are saved: changes will be asked for since then, or later."""
@@ -302,7 +307,7 @@ class Tables:
             try:
                 table.check_state(self._state(t, arrays))
                 if table.waiting is not None:
-                    self._check_waiting([arrays[name] for name in _waiting_names(t)])
+                    self._check_waiting([arrays[name] for name in waiting_names(t)])
             except ValueError as error:
                 raise StateError(f"shard state: {error}") from error
         for prefix in sorted(
@@ -316,7 +321,7 @@ class Tables:
         for t, table in enumerate(self.tables):
             parts = ["keys", "values", "touched", "count", *(f"slot/{name}" for name in table.slot_names)]
             names += [f"table/{t}/{part}" for part in parts]
-            names += _waiting_names(t) if table.waiting is not None else []
+            names += waiting_names(t) if table.waiting is not None else []
         staged = {name.split("/")[1] for name in arrays if name.startswith("rows/")}
         prefixes = [f"added/{k}" for k in range(len(factors))] + [f"rows/{ticket}" for ticket in staged]
         return names + [
@@ -351,7 +356,7 @@ class Tables:
         """Take up checked arrays, as of `version` (-1: before the first)."""
         for t, table in enumerate(self.tables):
             if table.waiting is not None:
-                table.waiting.restore(*(arrays[name] for name in _waiting_names(t)))
+                table.waiting.restore(*(arrays[name] for name in waiting_names(t)))
             table.restore(self._state(t, arrays), max(version, 0))
         self.added = [
             ([(keys.copy(), values.copy()) for keys, values in self.rows_named(f"added/{k}", arrays)], factor)
@@ -369,10 +374,6 @@ class Tables:
             arrays[f"{at}/touched"],
             arrays[f"{at}/count"],
         )
-
-
-def _waiting_names(t: int) -> list[str]:
-    return [f"waiting/{t}/{part}" for part in ("keys", "count", "touched")]
 
 
 def named(prefix: str, rows: Rows) -> dict[str, NDArray[Any]]:

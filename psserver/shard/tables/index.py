@@ -77,6 +77,21 @@ class Index:
             at += own.size
         return keys[:at], slots[:at]
 
+    def within(self, start: int, stop: int) -> tuple[Keys, Slots]:
+        """Return the keys in buckets [start, stop), sorted, and their slots. Others may insert and remove meanwhile."""
+        parts = self.places.parts
+        several = len(parts) > 1
+        # A reader looks at a slot before its key.
+        taken = [part[part[:, 2].view(np.int32) >= 0] for part in (parts[start:stop] if several else parts)]
+        whole = np.concatenate(taken)
+        keys, slots = np.ascontiguousarray(whole[:, :2]).view(np.uint64)[:, 0], whole[:, 2].view(np.int32)
+        if not several:
+            own = bucket(keys)
+            chosen = (own >= start) & (own < stop)
+            keys, slots = keys[chosen], slots[chosen]
+        order = np.argsort(keys)
+        return keys[order], slots[order]
+
     def remove(self, keys: Keys) -> None:
         """Take keys out, each once and all of them here. Readers find the others all the while.
 

@@ -22,29 +22,20 @@ from psserver.optimizers.rows import RowOptimizer
 from psserver.shard.accumulator import RunningSum
 from psserver.shard.tables.census import Census
 from psserver.shard.tables.index import Buckets, Index
+from psserver.shard.tables.snapshot import Snapshot, TableState
 from psserver.shard.tables.store import Counts, RowStore
 from psserver.shard.tables.undo import Undo
 from psserver.shard.tables.waiting import Waiting
 from pswire.model.adjacent import Cut
 from pswire.model.table_figures import TableFigures
 from pswire.model.tables import BUCKETS, Floats, Keys, TableSpec, bucket, check_keys, initial_rows
-from pswire.values import value
 
 # Buckets are looked through in so many groups: every server has as many of each.
 _GROUPS: Final = 64
+# Rows that are restored at a time.
+RESTORED: Final = 1 << 18
 Contribution = tuple[Keys, Floats, float]
 """Sorted unique keys, their gradients ([n, dim]), and a factor."""
-
-
-@value
-class TableState:
-    """A table at one version, in the order of keys. `touched`: the last version that changed a row."""
-
-    keys: Keys
-    values: Floats
-    slots: dict[str, Floats]
-    touched: Counts
-    count: Counts
 
 
 class Table:
@@ -75,7 +66,9 @@ class Table:
         self.evictions, self.gone_at = 0, version
         # Versions at which rows went, and their keys; None until changes are asked for.
         self._graves: deque[tuple[int, Keys]] | None = None
-        self._grave_bytes = 0
+        self._grave_bytes, self._remembered = 0, version
+        # Copies that are being made.
+        self._snapshots = tuple[Snapshot, ...]()
         # Only with admission by count.
         self.waiting = Waiting(lambda: backend.rows) if spec.admit_after > 1 else None
 
@@ -85,6 +78,11 @@ class Table:
     def count(self) -> int:
         """The number of rows."""
         return self._index.count
+
+    @property
+    def saved_bytes(self) -> int:
+        """The memory of rows that were saved for copies under way."""
+        return sum(snapshot.nbytes for snapshot in self._snapshots)
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -195,6 +193,11 @@ class Table:
             self.waiting.note(*seen, version)
             self._measure()
 
+    def save(self, keys: Keys, slots: Slots) -> None:
+        """Save rows that are about to change, go or be made, for copies under way. `keys` are sorted."""
+        for snapshot in self._snapshots:
+            snapshot.save(keys, slots)
+
     def _measure(self) -> None:
         waiting = 0 if self.waiting is None else self.waiting.nbytes
         self.nbytes = self._index.nbytes + self.count * self.row_bytes + waiting + self._grave_bytes
@@ -220,6 +223,7 @@ class Table:
             self._grave_bytes += keys[going].nbytes
         if keep:
             self.publish(Undo.of(version, keys[going], self.store.values(slots[going])))
+        self.save(keys[going], slots[going])
         self._index.remove(keys[going])
         self.store.give(slots[going])
 
@@ -232,20 +236,24 @@ class Table:
 
     # Saved state
 
-    def gone(self, since: int) -> Keys:
-        """Return the keys of rows that went after version `since`, sorted; some may have rows again.
+    def gone(self, since: int, until: int | None = None) -> Keys:
+        """Return the keys of rows that went after version `since`, up to `until`, sorted; some may have rows again.
 
         Raises ValueError if `remember` was not called by then.
         """
-        if self._graves is None:
-            raise ValueError(f"table {self.spec.name!r}: rows that went are not remembered")
-        found = [keys for version, keys in self._graves if version > since]
+        if self._graves is None or since < self._remembered:
+            raise ValueError(
+                f"table {self.spec.name!r}: rows that went after version {since} are not remembered"
+            )
+        until = self.version if until is None else until
+        # Another thread may note more of them.
+        found = [keys for version, keys in list(self._graves) if since < version <= until]
         return np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
 
     def remember(self) -> None:
         """Remember which rows go from now on, for `gone`."""
         if self._graves is None:
-            self._graves = deque()
+            self._graves, self._remembered = deque(), self.version
 
     def remember_no_more(self) -> None:
         """Forget which rows went, until `remember`."""
@@ -257,6 +265,16 @@ class Table:
         while self._graves and self._graves[0][0] <= version:
             self._grave_bytes -= self._graves.popleft()[1].nbytes
         self._measure()
+
+    def snapshot(self) -> Snapshot:
+        """Begin a copy of the newest version, which another thread makes. Until `drop` updates save rows for it."""
+        made = Snapshot(self._index, self.store, self.version)
+        self._snapshots = (*self._snapshots, made)
+        return made
+
+    def drop(self, snapshot: Snapshot) -> None:
+        """Save nothing more for a copy: it is made, or will not be."""
+        self._snapshots = tuple(each for each in self._snapshots if each is not snapshot)
 
     def state(self, since: int | None = None, buckets: Buckets | None = None) -> TableState:
         """Return the newest version, or the rows in it that changed after version `since`, in arrays of its own.
@@ -277,9 +295,11 @@ class Table:
         Raises ValueError, with nothing changed.
         """
         self.check_state(state)
-        ages = np.stack([state.touched, state.count], axis=1)
-        slots = self.store.restore(state.values, state.slots, ages)
-        self._index.insert(state.keys, slots)
+        # In pieces, for what is between the state and the table takes memory, too.
+        for start in range(0, state.keys.size, RESTORED):
+            part = state.part(slice(start, start + RESTORED))
+            ages = np.stack([part.touched, part.count], axis=1)
+            self._index.insert(part.keys, self.store.restore(part.values, part.slots, ages))
         self.census.took_up(state.keys, state.count)
         self.version = self.oldest = self.gone_at = version
         self._undo, self.undo_bytes = (), 0
@@ -313,7 +333,10 @@ class Table:
         wrong = check_keys(state.keys, 0, self.spec.buckets)
         if wrong:
             raise ValueError(f"table {self.spec.name!r}: {wrong}")
-        if not all(bool(np.isfinite(each).all()) for each in (state.values, *state.slots.values())):
+        pieces = (state.part(slice(start, start + RESTORED)) for start in range(0, rows, RESTORED))
+        if not all(
+            np.isfinite(each).all() for part in pieces for each in (part.values, *part.slots.values())
+        ):
             raise ValueError(f"table {self.spec.name!r}: expected finite numbers")
 
     @property

@@ -164,6 +164,7 @@ def commit(update: Update, *, keep: bool) -> None:
             expected = part.table.version + 1
             raise ValueError(f"expected an update to version {expected}, got one to {update.version}")
     store, slots = update.parts[0].table.store, update.slots.copy()
+    _save(update.parts, slots)
     if keep:
         for part in update.parts:
             rows = update.rows.values[part.start : part.stop]
@@ -172,6 +173,12 @@ def commit(update: Update, *, keep: bool) -> None:
     slots[made] = store.take(made.size)
     store.write(slots, update.after, update.rows)
     _take_up(update.version, update.parts, slots, made, update.rows.ages[:, 1].copy(), keep=keep)
+
+
+def _save(parts: Sequence[Part], slots: Slots) -> None:
+    """Save rows for copies under way, before they change."""
+    for part in parts:
+        part.table.save(part.keys, slots[part.start : part.stop])
 
 
 def _take_up(
@@ -241,6 +248,7 @@ class _Written:
         store = self._store = asked.store
         self._asked, self._keep = asked, keep
         self._made, self._slots = np.flatnonzero(asked.slots < 0), asked.slots
+        _save(asked.parts, asked.slots)
         self._saved: Saved = store.save_to(np.empty((asked.slots.size, store.dim), np.float32))
         if self._made.size:
             self._slots = asked.slots.copy()
