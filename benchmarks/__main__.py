@@ -9,7 +9,7 @@ from benchmarks.codecs import rounds
 from benchmarks.links import cli as links
 from benchmarks.swarm import cli as swarm
 from benchmarks.tables import cli as tables
-from benchmarks.tables import rows
+from benchmarks.tables import large, rows
 
 if sys.argv[1:2] == ["swarm"]:
     swarm.main(sys.argv[2:], prog_name="bench swarm")
@@ -29,6 +29,8 @@ elif sys.argv[1:2] == ["tables"]:
     tables.main(sys.argv[2:], prog_name="bench tables")
 elif sys.argv[1:2] == ["rows"]:
     rows.main(sys.argv[2:], prog_name="bench rows")
+elif sys.argv[1:2] == ["large-table"]:
+    large.main(sys.argv[2:], prog_name="bench large-table")
 elif sys.argv[1:2] == ["advisor"]:
     advisor.main(sys.argv[2:], prog_name="bench advisor")
 elif sys.argv[1:2] == ["fit"]:

@@ -80,13 +80,13 @@ class Ours:
     ) -> None:
         self.name, self.losses, self.unique = name, list[float](), 0
         label = name.replace(" ", "-").replace(",", "")
-        server, *others = places or [HERE] * (workers + 1)
+        at, *others = places or [HERE] * (workers + 1)
         # These namespaces share their memory, which hosts with a link do not.
-        reached = ["--bind", server.address, "--insecure", "--transport", "socket"] if places else []
+        reached = ["--bind", at.address, "--insecure", "--transport", "socket"] if places else []
         connect = {"transport": "socket"} if places else {}
         with ExitStack() as begun:
-            at = Load(name, (), servers=servers, workers=workers)
-            self._servers, hosts = start_servers(label, at, (*SERVER, *reached), logs, place=server)
+            size = Load(name, (), servers=servers, workers=workers)
+            self._servers, hosts = start_servers(label, size, (*SERVER, *reached), logs, place=at)
             for server in self._servers:
                 begun.callback(server.close, 0.0)
             self._workers = []

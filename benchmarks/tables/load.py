@@ -65,13 +65,23 @@ def batches(worker: int, divisor: int) -> list[Batch]:
     planted = np.random.default_rng(8).normal(size=len(CARDINALITIES))
     found = []
     for _ in range(DISTINCT):
-        columns = [_zipf(dice, size) for size in sizes(divisor)]
-        ids = np.stack(columns, axis=1)
+        ids = draw_ids(dice, sizes(divisor))
         numbers = dice.normal(size=(BATCH, NUMBERS)).astype(np.float32)
-        score = np.sin(ids * 0.7) @ planted / 5
-        labels = (dice.random(BATCH) < 1 / (1 + np.exp(-score))).astype(np.float32)[:, None]
-        found.append(Batch(ids, numbers, labels))
+        found.append(Batch(ids, numbers, draw_labels(dice, ids, planted)))
     return found
+
+
+def draw_ids(dice: np.random.Generator, sizes: list[int]) -> NDArray[np.int64]:
+    """Draw the ids of a batch, from vocabularies of these sizes."""
+    return np.stack([_zipf(dice, size) for size in sizes], axis=1)
+
+
+def draw_labels(
+    dice: np.random.Generator, ids: NDArray[np.int64], planted: NDArray[np.float64]
+) -> NDArray[np.float32]:
+    """Draw a batch's labels. `planted`: the weight of each feature."""
+    score = np.sin(ids * 0.7) @ planted / 5
+    return (dice.random(BATCH) < 1 / (1 + np.exp(-score))).astype(np.float32)[:, None]
 
 
 def _zipf(dice: np.random.Generator, size: int) -> NDArray[np.int64]:
