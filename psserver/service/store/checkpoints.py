@@ -40,12 +40,14 @@ log = logging.getLogger("ps-server")
 PATIENCE = 60.0
 
 
-def limit(plan: Plan, worker_timeout: float) -> float:
+def limit(plan: Plan, worker_timeout: float, rows: int = 0) -> float:
     """Return the seconds that the slowest server may take for its part, by its disk and link.
 
-    A wait for a server that may be busy with a checkpoint uses the same limit.
+    `rows`: bytes of the rows of tables on a server. A wait for a server that may be busy with a checkpoint uses the
+    same limit, without rows: they are copied while updates go on.
     """
-    return PATIENCE + math.ceil(4 * transfer(max(shard.nbytes for shard in plan.shards), worker_timeout))
+    nbytes = max(shard.nbytes for shard in plan.shards) + rows
+    return PATIENCE + math.ceil(4 * transfer(nbytes, worker_timeout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ class Checkpoints:
     async def _write(self, due: "_Due") -> None:
         record, version = due.record, due.version
         name, began = name_of(record.index, due.terms.job), time.monotonic()
-        seconds = limit(due.plan, due.terms.worker_timeout)
+        # Servers have as many rows each, but for a few.
+        seconds = limit(due.plan, due.terms.worker_timeout, self._host.rows_nbytes)
         try:
             files = await asyncio.to_thread(save_coordinator, self._store, name, due.state)
             files |= await self._own(record.index, seconds)

@@ -160,6 +160,11 @@ class ShardHost:
         return self.state.shard.layout.nbytes if self.state.shard else 0
 
     @property
+    def rows_nbytes(self) -> int:
+        """The memory of this server's tables in bytes."""
+        return self.state.shard.tables.nbytes if self.state.shard else 0
+
+    @property
     def elements(self) -> int:
         """Elements of a payload."""
         return self.state.shard.layout.elements if self.state.shard else 0
