@@ -240,12 +240,17 @@ def rows_in(served: Served) -> dict[str, bytes]:
     return served.server.owner.ask(read)
 
 
+def both_made(version: int, *servers: Served) -> None:
+    """Wait for the last version on each of the servers."""
+    wait_until(lambda: all(newest(each)[0] == version for each in servers), f"version {version}")
+
+
 def test_both_copies_have_the_same_rows_and_one_that_ended_gets_them(
     three: tuple[Cluster, psworker.Session], tmp_path: Path
 ) -> None:
     cluster, session = three
     first, second, _ = cluster.servers
-    wait_until(lambda: newest(first) == newest(second), "both copies at one version")
+    both_made(6, first, second)
     assert rows_in(first) == rows_in(second)
     assert all(rows_in(first)[f"{name}/keys"] for name in ("table/0", "table/1", "waiting/0"))
     assert {each.evicted > 0 for each in first.server.host.table_figures()} == {True, False}
@@ -254,11 +259,10 @@ def test_both_copies_have_the_same_rows_and_one_that_ended_gets_them(
     wait_until(lambda: state_of(cluster, 1) == "lost", "the loss")
     train(session, 3)
     made_anew(cluster, tmp_path, 1)
+    both_made(9, first, cluster.servers[1])
     assert rows_in(first) == rows_in(cluster.servers[1])
     train(session, 5)
-    wait_until(
-        lambda: newest(first) == newest(cluster.servers[1]) and newest(first)[0] == 14, "the last version"
-    )
+    both_made(14, first, cluster.servers[1])
     assert rows_in(first) == rows_in(cluster.servers[1])
     for served in cluster.servers[:2]:
         assert not any("copy" in kind for kind in served.server.host.memory.ledger.of(""))
@@ -269,7 +273,7 @@ def test_a_copy_with_another_row_counts_no_more(
 ) -> None:
     cluster, session = three
     first, second, _ = cluster.servers
-    wait_until(lambda: newest(first) == newest(second), "both copies at one version")
+    both_made(6, first, second)
 
     def flip() -> None:
         shard = second.server.host.state.shard
