@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.loads import Load
 from benchmarks.peers import Burst, watched
-from benchmarks.peers.child import HERE, ROOT, Child, Place, together
+from benchmarks.peers.child import HERE, PATIENCE, ROOT, Child, Place, together
 
 TERMS = ("--policy", "async", "--optimizer", "sgd", "--learning-rate", "0.001", "--idle-timeout", "600")
 # Both sides compute on the CPU: whose accelerator is faster is not the question.
@@ -44,8 +44,10 @@ def start_servers(
     root: Path = ROOT,
     out: Path | None = None,
     place: Place = HERE,
+    patience: float = PATIENCE,
 ) -> tuple[list[Child], str]:
-    """Running servers and their --ps-hosts; each listens on a port of the system's choice. `out`: their run folder."""
+    """Running servers and their --ps-hosts; each listens on a port of the system's choice. `out`: their run folder;
+    `patience`: seconds that each may take until it is ready."""
     servers: list[Child] = []
     hosts = [f"{place.address}:0"] * load.servers
     try:
@@ -57,7 +59,7 @@ def start_servers(
             arguments += ["--no-out"] if index or out is None else ["--out", str(out)]
             label = f"{name}-server-{index}"
             servers.append(Child(label, arguments, logs / f"{label}.log", root=root, place=place))
-            while (said := servers[-1].receive()).get("event") != "ready":
+            while (said := servers[-1].receive(patience)).get("event") != "ready":
                 pass
             hosts[index] = said["address"]
     except BaseException:

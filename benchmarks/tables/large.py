@@ -278,7 +278,7 @@ def _worker(root: Path, hosts: str, rows: int, dim: int) -> _Worker:
 @contextmanager
 def started(root: Path, options: Sequence[str], out: Path) -> Iterator[tuple[Child, str]]:
     """A server, which ends with the block; and its address."""
-    servers, hosts = start_servers("large", Load("large-table"), options, root, out=out)
+    servers, hosts = start_servers("large", Load("large-table"), options, root, out=out, patience=PATIENCE)
     try:
         yield servers[0], hosts
     finally:
