@@ -1,5 +1,6 @@
 """Two copies of a job with tables: each executes the same rows, gets them with a copy, and shows where they differ."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,8 @@ from psserver.checkpoint import Store
 from psserver.checkpoint.increments import load_rows
 from psserver.checkpoint.store import name_of
 from psserver.optimizers import build
-from psserver.service.replicas import copy, payloads
+from psserver.service.guard.ledger import MemoryLedger
+from psserver.service.replicas import copy, giving, payloads
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.store import shard_part
 from psserver.service.store.shard_part import PartSaver
@@ -174,8 +176,9 @@ def test_a_server_remembers_no_rows_that_went_while_another_one_saves(
     def saved(entry: int) -> list[str]:
         assert saver.save(entry, JOB, shard)
         saver.passes()
-        loop.do()
-        loop.do()
+        # Arrays are copied, then rows, then both are written.
+        for _ in range(3):
+            loop.do()
         part = saver.parts[entry]
         assert not part.error
         return sorted(part.files)
@@ -196,6 +199,56 @@ def test_a_server_remembers_no_rows_that_went_while_another_one_saves(
     assert len([file for file in saved(5) if "rows" in file]) == 1
     assert only(load_rows(saver.store, name_of(5, JOB), about(saver.store, 5, dict(saver.parts[5].files)), 0))
     saver.close()
+
+
+# A copy for a server
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_updates_go_on_while_rows_are_copied_for_a_server(
+    monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    monkeypatch.setattr(giving, "LARGE_PASS", 0 if large else 1 << 20)
+    shard = Shard(plan(RULES[0]), 0, build(RULES[0]))
+    update(shard.tables, list(range(20)), 1)
+    before, threads = shard.tables.rows_saved(remember=False), []
+
+    async def captured() -> Any:
+        async def on_pool(work: Callable[[], Any]) -> Any:
+            threads.append(work)
+            return work()
+
+        def submit(orders: Any) -> None:
+            for _, asked in orders:
+                asked.answer(asked.look(shard))
+
+        orders = SimpleNamespace(
+            submit=submit,
+            execute_submitted=lambda: None,
+            hold_writes=lambda: None,
+            # The write that has waited.
+            copied=lambda: update(shard.tables, [1, 2, 50], 2),
+        )
+        host = SimpleNamespace(
+            state=SimpleNamespace(shard=shard),
+            owner=SimpleNamespace(loop=asyncio.get_running_loop()),
+            memory=SimpleNamespace(ledger=MemoryLedger(1 << 30)),
+            orders=orders,
+            heavy=SimpleNamespace(on_pool=on_pool),
+        )
+        job: Any = SimpleNamespace(host=host, routes=SimpleNamespace(sent=1))
+        capture = giving.Capture(job)
+        _, arrays = await capture.copy()
+        capture.close()
+        assert not host.memory.ledger.of("")
+        return arrays
+
+    arrays = asyncio.run(captured())
+    assert len(threads) == (2 if large else 0) and shard.tables.tables[0].count == 21
+    assert all(np.array_equal(arrays[name], values) for name, values in before.items())
+    # Nothing more is saved for it.
+    update(shard.tables, [3], 3)
+    assert not any(table.saved_bytes for table in shard.tables.tables)
 
 
 # Three servers

@@ -17,6 +17,7 @@ from psserver.service.replicas.same import named
 from psserver.service.replicas.transfer import RATE, CopyError, Whole, digest_of
 from psserver.service.store.executor import Question
 from psserver.shard import Shard, ShardState, copied
+from psserver.shard.tables.saved import SavedRows
 from pswire.decisions.counting import Pending
 from pswire.logs.events import event
 from pswire.records import StateError
@@ -31,13 +32,15 @@ KIND = "copy for a server"
 class Capture:
     """The state of a job's shard behind the orders submitted so far, and the memory of a copy of it.
 
-    Nothing writes to the shard from then on until `copy` has ended. `close` ends it at any time, and frees the memory.
+    Nothing writes to the shard from then on until its arrays are copied; updates go on while `copy` copies rows of
+    tables. `close` ends it at any time, and frees the memory.
     """
 
     def __init__(self, job: Job) -> None:
         self._host, self._held, self._closed = job.host, False, False
         self._nbytes, self._refusal = 0, ""
         self._state: ShardState | None = None
+        self._rows: SavedRows | None = None
         self._shard = job.host.state.shard
         self._looked: asyncio.Future[None] = self._host.owner.loop.create_future()
         if self._shard is None:
@@ -55,6 +58,7 @@ class Capture:
         self._refusal = self._host.memory.ledger.take(MODEL, KIND, nbytes) or ""
         if not self._refusal:
             self._state, self._nbytes, self._held = state, nbytes, True
+            self._rows = shard.tables.snapshot(remember=False)
             self._host.orders.hold_writes()
 
     async def copy(self) -> tuple[dict[str, Any], Mapping[str, Any]]:
@@ -65,30 +69,36 @@ class Capture:
         await self._looked
         if self._refusal:
             raise CopyError(self._refusal)
-        state, shard = self._state, self._shard
-        if state is None or shard is None:
+        state, saved, shard = self._state, self._rows, self._shard
+        if state is None or saved is None or shard is None:
             return {}, {}
 
         def copy() -> tuple[ShardState, bytes]:
-            dense = copied(state)
-            rows = shard.tables.rows_saved(remember=False)
-            return ShardState(dense.facts, {**dense.arrays, **rows}), digest_of(shard, shard.version)
+            return copied(state), digest_of(shard, shard.version)
 
+        small, beside = self._nbytes <= LARGE_PASS, self._host.heavy.on_pool
         try:
-            small = self._nbytes <= LARGE_PASS
-            made, digest = copy() if small else await self._host.heavy.on_pool(copy)
+            made, digest = copy() if small else await beside(copy)
         finally:
             self._release()
-        return {"shard": made.to_json(), "digest": digest.hex()}, made.arrays
+        rows = saved.copy() if small else await beside(saved.copy)
+        self._drop()
+        return {"shard": made.to_json(), "digest": digest.hex()}, {**made.arrays, **rows}
 
     def _release(self) -> None:
         if self._held:
             self._held = False
             self._host.orders.copied()
 
+    def _drop(self) -> None:
+        if self._rows is not None and self._shard is not None:
+            self._shard.tables.drop(self._rows)
+            self._rows = None
+
     def close(self) -> None:
         self._closed = True
         self._release()
+        self._drop()
         self._host.memory.ledger.give(MODEL, KIND, self._nbytes)
         self._nbytes = 0
 
