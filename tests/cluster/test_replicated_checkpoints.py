@@ -38,6 +38,19 @@ def saved(out: Path) -> list[int]:
     return sorted(each["manifest"]["version"] for each in found)
 
 
+def test_what_a_lost_follower_has_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that leads writes the checkpoints from then on, and removes none but the oldest."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync", batches=MORE, more=(*SAVING, "--keep", "50"))
+        wait_for_the_gate(cluster, GATE)
+        wait_until(lambda: saved(cluster.out) == [3, 6], "what the follower writes")
+        cluster.servers[1].kill()
+        wait_state(cluster, 0, 1, "lost")
+        end(cluster, lost=1)
+        assert saved(cluster.out)[:2] == [3, 6] and saved(cluster.out)[-1] > GATE
+
+
 def test_a_server_that_begins_anew_alone_harms_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -350,8 +350,7 @@ class Copy:
         store, out = self._host.saver.store, settings.out
         if store is not None and out is not None and settings.keep:
             # Nothing is rolled back any more, so what is there belongs to the log.
-            names = set(store.names())
-            job.decider.checkpoints = Checkpoints(out, store, settings.keep, self._host, run_log, [], names)
+            job.decider.checkpoints = Checkpoints(out, store, settings.keep, self._host, run_log, [], None)
         return job
 
     def _saves(self, entry: int) -> bool:

@@ -80,10 +80,10 @@ class Checkpoints:
         host: ShardHost,
         run_log: RunLog,
         followers: list[Follower],
-        names: set[str],
+        names: set[str] | None,
     ) -> None:
         """`names`: checkpoints that are in the log already. Any other in the store was rolled back, or belongs to
-        another run."""
+        another run. None: all are in the log, those too that another server writes."""
         self._names = names
         self._folder, self._store, self._keep = folder, store, keep
         self._host, self._run_log, self._followers = host, run_log, followers
@@ -146,7 +146,8 @@ class Checkpoints:
 
     def _complete(self, about: Manifest, name: str) -> None:
         self._store.complete(about)
-        self._names.add(name)
+        if self._names is not None:
+            self._names.add(name)
         with contextlib.suppress(CheckpointError):
             # Used only if the checkpoint is lost.
             files.write(RealDisk(0o644), self._folder / SAVED, [memoryview(f"{name}\n".encode())])
@@ -154,7 +155,7 @@ class Checkpoints:
         self._make_room()
 
     def _is_void(self, name: str) -> bool:
-        return name not in self._names
+        return self._names is not None and name not in self._names
 
     def _make_room(self) -> None:
         """Remove older checkpoints if the disk has no room for another one like the newest."""
