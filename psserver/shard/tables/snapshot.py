@@ -44,6 +44,7 @@ class TableState:
 
     @property
     def nbytes(self) -> int:
+        """The bytes of all arrays."""
         slots = sum(slot.nbytes for slot in self.slots.values())
         return self.keys.nbytes + self.values.nbytes + slots + self.touched.nbytes + self.count.nbytes
 
