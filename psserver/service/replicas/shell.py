@@ -43,7 +43,7 @@ log = logging.getLogger("ps-server")
 #: Seconds between two looks at who is silent.
 LOOK: Final = 0.05
 #: Seconds that a follower waits for the beginning of the log before it takes the primary for lost.
-BEGINNING: Final = 10.0
+BEGINNING: Final = 30.0
 #: Bytes of items that the log keeps, unless it is told another number.
 MOST: Final = 1 << 30
 
