@@ -6,13 +6,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import psworker
 from psserver.options import Options
-from psserver.replication import begin, first_config
+from psserver.replication import Config, Disk, Member, begin, first_config, restart
+from psserver.replication.watch import Watch
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
 from psserver.service.replicas import copy, inputs
@@ -21,6 +23,7 @@ from psserver.service.replicas.learning import Arrival
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError, Whole
 from psserver.service.replicas.wire import PIECE
+from psserver.settings import resolve
 from pswire import protocol
 from pswire.v1 import shard_pb2
 from tests.service.serving import VARIABLES, Cluster, Served, granted, serving, wait_until
@@ -106,6 +109,27 @@ def test_a_damaged_copy_is_noticed(place: int) -> None:
         arriving.take(piece)
     with pytest.raises(CopyError):
         arriving.read()
+
+
+@pytest.mark.parametrize(("at", "outdated"), [(WHOLE.at, False), (WHOLE.at + 2, True)])
+def test_a_newer_copy_is_noticed_while_an_older_one_is_taken_up(
+    tmp_path: Path, at: int, outdated: bool
+) -> None:
+    """Its primary waits for a copy that has as much as that one: what follows on the older is forgotten."""
+    config = Config(2, 0, (Member(0, 0),))
+    hosts, overrides = ",".join(["127.0.0.1:0"] * 3), ("cluster.replicas=2", "optimizer.name=sgd")
+    settings = resolve(Options(ps_hosts=hosts, task_index=1, out=tmp_path, overrides=overrides), None)
+    shell = mock.create_autospec(Shell, instance=True, formed=True, links=mock.Mock(links={}))
+    shell.replica = replace(restart(1, 3, 1, True, Disk(2, config)), synced=2)
+    shell.watch = Watch(1, 0.0, primary=0)
+    host, changed = mock.Mock(), mock.Mock()
+    host.memory.ledger = MemoryLedger(1 << 30)
+    learner = copy.Copy(settings, host, shell, changed, lambda plan: None)
+    for piece in WHOLE.pieces(2):
+        learner.arrives(0, piece)
+    assert not learner.outdated
+    learner.arrives(0, next(Whole(at, WHOLE.about, ARRAYS).pieces(2)))
+    assert bool(learner.outdated) == changed.called == outdated
 
 
 def test_a_learner_that_falls_behind_slows_the_log_down() -> None:

@@ -154,6 +154,8 @@ class Copy:
         self.comparing.activated(config)
         if self.leads:
             self.epoch = config.epoch
+            # Learners are welcomed anew in each epoch, and get their copy then.
+            self._giving.stop_all()
             return
         self._activated = config
         self._more.set()
@@ -205,9 +207,12 @@ class Copy:
         # Nobody is watched before all were met.
         primary = self._shell.watch.primary if self._shell.formed else replica.disk.config.primary
         follows = sender == primary and piece.epoch == replica.synced
-        if not needed or not follows or self._arrival.here:
+        if not needed or not follows:
             return
-        if self.job is not None:
+        if self._arrival.here and piece.at <= self._arrival.at:
+            return
+        # The primary makes another copy only if it has forgotten what follows on the one before.
+        if self._arrival.here or self.job is not None:
             self._begin_again("this copy was left out, and its primary has forgotten what it lacks")
             return
         try:

@@ -130,6 +130,12 @@ class Giving:
         if self._to == to and self._task is not None:
             self._task.cancel()
 
+    def stop_all(self) -> None:
+        """End the copy that is wanted, and the one that is under way."""
+        for to in (self._wanted, self._to):
+            if to is not None:
+                self.stop(to)
+
     def attempt(self, job: Job, at: int, epoch: int) -> None:
         """Begin the copy that is wanted. Call it between two inputs, when the first `at` items are executed and nothing
         else is decided."""

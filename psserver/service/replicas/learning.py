@@ -26,6 +26,11 @@ class Arrival:
         self._arriving: Arriving | None = None
         self.here = False
 
+    @property
+    def at(self) -> int:
+        """How many items are executed in it; 0 if none has begun to come."""
+        return 0 if self._arriving is None else self._arriving.at
+
     def take(self, piece: shard_pb2.CopyPiece) -> None:
         """Take a piece; the first one of a copy replaces what came before. Raises Refused for one that does not
         follow, and CopyError if there is no memory for the copy and its arrays."""
