@@ -65,12 +65,18 @@ def killed_and_started_again(cluster: Cluster, number: int, policy: str, *more: 
     start_again(cluster, number, policy, *more)
 
 
+def command(cluster: Cluster, number: int, policy: str, *more: str) -> tuple[str, ...]:
+    """With which a server was started; of options that come twice the later counts."""
+    where = ("--ps-hosts", cluster.hosts, "--task-index", str(number), "--worker-timeout", "60.0")
+    return ("-m", "psserver", *where, *options(cluster, policy), "--replicas", "2", "--json", *more)
+
+
 def start_again(cluster: Cluster, number: int, policy: str, *more: str) -> None:
     """Start a server that was killed, with its command of before."""
-    where = ("--ps-hosts", cluster.hosts, "--task-index", str(number), "--worker-timeout", "60.0")
-    command = ("-m", "psserver", *where, *options(cluster, policy), "--replicas", "2", "--json", *more)
     cluster.servers[number].close()
-    cluster.servers[number] = cluster.launch(f"server-{number}-again", *command)
+    cluster.servers[number] = cluster.launch(
+        f"server-{number}-again", *command(cluster, number, policy, *more)
+    )
 
 
 def test_a_server_with_a_folder_of_its_own_is_refused(
@@ -83,18 +89,8 @@ def test_a_server_with_a_folder_of_its_own_is_refused(
         wait_for_the_gate(cluster, GATE)
         cluster.servers[1].kill()
         wait_state(cluster, 0, 1, "lost")
-        where = (
-            "--ps-hosts",
-            cluster.hosts,
-            "--task-index",
-            "1",
-            "--replicas",
-            "2",
-            "--worker-timeout",
-            "60.0",
-        )
-        elsewhere = (*options(cluster, "sync"), "--out", str(tmp_path / "elsewhere"), "--json")
-        wrong = cluster.launch("server-1-elsewhere", "-m", "psserver", *where, *elsewhere)
+        elsewhere = command(cluster, 1, "sync", "--out", str(tmp_path / "elsewhere"))
+        wrong = cluster.launch("server-1-elsewhere", *elsewhere)
         assert wrong.wait_exit() == ExitCode.USAGE
         assert "is not the run folder" in wrong.wait_event("stopped")["reason"]
         wrong.close()
@@ -207,14 +203,15 @@ def test_servers_always_have_the_command_of_a_pod(tmp_path: Path, monkeypatch: p
         assert [server.wait_exit() for server in cluster.servers] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("tables", [False, True])
 def test_a_copy_that_stood_still_is_made_anew_and_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool
 ) -> None:
-    expected = undisturbed(tmp_path / "alone", 1000, MORE)
+    expected = undisturbed(tmp_path / "alone", 1000, MORE, tables=tables)
     monkeypatch.setenv("PS_REPLICAS", "2")
     (tmp_path / "stopped").mkdir()
     with Cluster(tmp_path / "stopped") as cluster:
-        start(cluster, "sync", batches=MORE)
+        start(cluster, "sync", batches=MORE, tables=tables)
         wait_for_the_gate(cluster, GATE)
         cluster.servers[1].send(SIGSTOP)
         cluster.wait_for(lambda status: "one copy is left" in status.note, "the loss in the status")

@@ -14,12 +14,13 @@ from tests.cluster.test_replicas import (
     GATE,
     LATER,
     MORE,
+    command,
     committed_once,
     end,
     open_gates,
-    options,
     sha256,
     start,
+    start_again,
     undisturbed,
     wait_for_the_gate,
     wait_state,
@@ -66,18 +67,8 @@ def test_a_server_that_begins_anew_alone_harms_nobody(
         cluster.servers[0].kill()
         wait_state(cluster, 1, 0, "lost")
         lines = log.read_bytes()
-        where = (
-            "--ps-hosts",
-            cluster.hosts,
-            "--task-index",
-            "0",
-            "--worker-timeout",
-            "60.0",
-            "--replicas",
-            "2",
-        )
-        command = ("-m", "psserver", *where, *options(cluster, "sync"), *SAVING, "--json")
-        mistaken = cluster.launch("server-0-mistaken", *command, "--resume", "latest")
+        as_before = command(cluster, 0, "sync", *SAVING)
+        mistaken = cluster.launch("server-0-mistaken", *as_before, "--resume", "latest")
         mistaken.wait_event("ready")
         # It reaches them, and they refuse it.
         open_gates(cluster, "gate")
@@ -86,8 +77,7 @@ def test_a_server_that_begins_anew_alone_harms_nobody(
         assert mistaken.wait_exit() == 143
         mistaken.close()
         assert promised.read_bytes() == before and log.read_bytes().startswith(lines)
-        cluster.servers[0].close()
-        cluster.servers[0] = cluster.launch("server-0-again", *command)
+        start_again(cluster, 0, "sync", *SAVING)
         wait_state(cluster, 1, 0, "in sync")
         end(cluster)
         assert sha256(cluster) == expected

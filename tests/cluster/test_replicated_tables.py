@@ -1,7 +1,6 @@
 """A job with replicas whose model has sparse tables: rows go on with the copy that takes over, and come with a copy."""
 
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from tests.cluster.tables_worker import problem
 from tests.cluster.test_replicas import (
     BATCHES,
     GATE,
-    LATER,
     MORE,
     committed_once,
     end,
@@ -117,24 +115,3 @@ def steps(session: psworker.Session, count: int) -> None:
         session.pull(grant, rows={"items": ids})
         session.push(grant, {"w": np.ones(4)}, rows={"items": (ids, np.ones((6, 3)))})
         session.commit(grant, samples=1, loss=0.5)
-
-
-def test_a_copy_with_rows_that_stood_still_is_made_anew_and_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = undisturbed(tmp_path / "alone", 0, MORE, tables=True)
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    (tmp_path / "stopped").mkdir()
-    with Cluster(tmp_path / "stopped") as cluster:
-        start(cluster, "sync", batches=MORE, tables=True)
-        wait_for_the_gate(cluster, GATE)
-        cluster.servers[1].send(SIGSTOP)
-        wait_state(cluster, 0, 1, "lost")
-        open_gates(cluster, "gate")
-        wait_for_the_gate(cluster, LATER)
-        cluster.servers[1].send(SIGCONT)
-        wait_state(cluster, 0, 1, "in sync")
-        cluster.servers[0].kill()
-        end(cluster, lost=0)
-        assert sha256(cluster) == expected
-        committed_once(cluster, MORE)
