@@ -11,13 +11,13 @@ from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.options import Options
-from psserver.policies import Policy
 from psserver.policies import build as build_policy
 from psserver.policy_plan import adapt_of, plan_of
 from psserver.service.job.agreement import FROM_JOB
 from psserver.service.job.run_log import LogFlush, parse_flush
 from psserver.service.life.settings import ServerSettings, new_job_name
 from psserver.service.store.host import HostOptions
+from psserver.shard.fragments import check_fragments
 from pswire.addresses import Address, parse_hosts
 from pswire.command.options import read_options, typed_options
 from pswire.command.task import chosen_task_index, cluster_from_tf_config
@@ -82,12 +82,13 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, cluster.parts)
     if optimizer is not None:
         optimizer.check_aggregator(policy.tensors.aggregator)
+    check_fragments(policy.tensors.fragments, optimizer, None, replicas=cluster.replicas)
     source = "TF_CONFIG" if options.ps_hosts is None else "--ps-hosts"
     bind = _bind(options.bind, hosts[index], source)
     credentials = _credentials(options, experiment, index, len(hosts))
     exposed = _exposure(bind, credentials)
     if cluster.replicas > 1:
-        _check_replicas(options, policy)
+        _check_replicas(options)
     return ServerSettings(
         hosts=hosts,
         task_index=index,
@@ -137,7 +138,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     )
 
 
-def _check_replicas(options: Options, policy: Policy) -> None:
+def _check_replicas(options: Options) -> None:
     """Raise SettingsError for what servers with replicas do not do."""
     for wrong, what in (
         (
@@ -145,7 +146,6 @@ def _check_replicas(options: Options, policy: Policy) -> None:
             "--out RUN, one folder that all servers see: for its log and for what they promise",
         ),
         (options.stay, "no --stay"),
-        (policy.tensors.fragments > 1, f"policy.fragments = 1, got {policy.tensors.fragments}"),
     ):
         if wrong:
             raise SettingsError(f"--replicas 2: expected {what}")

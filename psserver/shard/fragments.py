@@ -18,7 +18,12 @@ class Turn:
 
 
 def check_fragments(
-    count: int, optimizer: Optimizer | None, deltas: BlockCodec | None, plan: Plan | None = None
+    count: int,
+    optimizer: Optimizer | None,
+    deltas: BlockCodec | None,
+    plan: Plan | None = None,
+    *,
+    replicas: int = 1,
 ) -> None:
     """Raise OptimizerError for what does not go together with several fragments. None: not known yet, or none."""
     if count == 1:
@@ -29,7 +34,9 @@ def check_fragments(
             Groups(plan, count)
         except PlanError as error:
             raise OptimizerError(f"policy.{error}") from error
-    if deltas is not None:
+    if replicas > 1:
+        why = "a server with a copy is told whole payloads: expected cluster.replicas = 1"
+    elif deltas is not None:
         why = f"weights as changes in {deltas.name} are of the whole model: expected wire_dtype without /{deltas.name}"
     elif plan is not None and any(spec.kind == "state" for spec in plan.variables):
         why = "layers' own state, such as BatchNorm's averages, belongs to no group: expected a model without it"

@@ -19,10 +19,11 @@ from pslab.runs.folder import Run
 from pslab.simulator.problems import NumpyTrainer
 from pslab.simulator.problems.digits import Mlp
 from pslab.simulator.store import ShardStore
+from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.options import Options
 from psserver.policies.declarations import TensorParts
-from psserver.settings import SettingsError, resolve
+from psserver.settings import resolve
 from pswire.config.experiment import ExperimentError
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.blocks import INT4
@@ -366,13 +367,15 @@ def test_a_loop_of_ones_own_that_pushes_more_than_the_group_is_told_so(sentences
             assert session.dispositions(grant)[0].fate == "applied"
 
 
-def test_replicas_are_refused(sentences: Recorder, tmp_path: Path) -> None:
-    options = Options(
-        ps_hosts="127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
-        task_index=0,
-        overrides=["policy.name=diloco", "policy.fragments=2", "cluster.workers=1", "cluster.replicas=2"],
-        out=tmp_path,
-    )
-    with pytest.raises(SettingsError) as refused:
-        resolve(options, None)
+def test_replicas_are_refused_by_a_server_and_before_a_run_begins(
+    sentences: Recorder, tmp_path: Path
+) -> None:
+    chosen = ["policy.name=diloco", "policy.fragments=2", "cluster.workers=1", "cluster.replicas=2"]
+    hosts = "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"
+    with pytest.raises(OptimizerError) as refused:
+        resolve(Options(ps_hosts=hosts, task_index=0, overrides=chosen, out=tmp_path), None)
     sentences.check(refused)
+    path = tmp_path / "e.toml"
+    path.write_text("")
+    with pytest.raises(ExperimentError, match="expected cluster.replicas = 1"):
+        load(path, [*chosen, "cluster.servers=3", "job.module=examples.digits:Digits"])
