@@ -90,6 +90,18 @@ def test_a_promise_without_a_generation_is_of_the_first_one(tmp_path: Path) -> N
     assert promises.read() == Remembered(0, 2, Disk(9, CONFIG))
 
 
+def test_one_process_at_a_time_promises_for_a_server(tmp_path: Path) -> None:
+    first, second, another = Promises(tmp_path, 1), Promises(tmp_path, 1), Promises(tmp_path, 0)
+    first.hold()
+    another.hold()
+    with pytest.raises(LogError, match="expected one process for server 1 of this run"):
+        second.hold()
+    first.close()
+    second.hold()
+    for each in (second, another):
+        each.close()
+
+
 def test_a_damaged_promise_is_no_promise(tmp_path: Path) -> None:
     promises = Promises(tmp_path, 0)
     promises.write(Remembered(0, 0, Disk(0, first_config((0, 1)))))

@@ -97,12 +97,13 @@ class Replicating:
             lambda sender, digest: self._copy.comparing.theirs(sender, digest),
             self._alive,
         )
-        promises = Promises(out, index)
+        self._promises = promises = Promises(out, index)
         former = promises.read()
         remembered, replica = _replica(index, len(continuation.hosts), former, settings.resume)
         anew = former is None or remembered.generation > former.generation
         if anew and index == 0:
             self._lock = lock_folder(settings)
+        promises.hold()
         self._persist: Callable[[], None] = lambda: promises.write(remembered)
         # What others do is not known before all have met in the new generation. Until then this server writes nothing
         # and hears nobody, so that one which is started so by mistake harms neither the job nor itself.
@@ -188,6 +189,7 @@ class Replicating:
                 # A server that has just come back may not know yet who leads, and believes no other.
                 self._shell.beat()
             await self.links.close(last, self._reason)
+            self._promises.close()
 
     # Following and voting
 

@@ -1,9 +1,10 @@
 """What a server must never forget of the log: its promise, the newest configuration, and its own incarnation."""
 
+import fcntl
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from psserver.checkpoint import UnwritableError, files
 from psserver.checkpoint.disk import RealDisk
@@ -23,11 +24,38 @@ class Remembered:
 
 
 class Promises:
-    """The file of server `server` in the run folder. Each write is on the disk when it returns."""
+    """The file of server `server` in the run folder. Each write is on the disk when it returns.
+
+    `hold` makes it this process's, until `close` or the process's end.
+    """
 
     def __init__(self, out: Path, server: int) -> None:
         self._path = out / FOLDER / f"server-{server}.json"
-        self._disk = RealDisk()
+        self._disk, self._server = RealDisk(), server
+        self._lock: IO[bytes] | None = None
+
+    def hold(self) -> None:
+        """Keep every other process from being this server: two with one file could promise against each other. Raises
+        LogError if one is it already."""
+        path = self._path.with_suffix(".lock")
+        try:
+            self._disk.make_folder(path.parent)
+            lock = path.open("ab")
+        except (OSError, UnwritableError) as error:
+            raise LogError(f"{path}: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise LogError(
+                f"{path}: expected one process for server {self._server} of this run, got a second one: end the first"
+            ) from error
+        self._lock = lock
+
+    def close(self) -> None:
+        """Let another process of this server have the file."""
+        if self._lock is not None:
+            self._lock.close()
 
     def read(self) -> Remembered | None:
         """Return what was written; None if this server never ran. Raises LogError for a damaged file."""
