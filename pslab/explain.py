@@ -1,4 +1,4 @@
-"""What a link and a codec give before a run: bytes of a step, the least time it can take, and what bounds it."""
+"""Bytes of a step, the least time it can take, and what bounds it, for a link and a codec before a run."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,8 @@ def bytes_per_second(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one `wire_dtype` gives. A contribution takes `up` bytes to the servers and `down` bytes back, over all.
+    """The estimate for one `wire_dtype`. A contribution takes `up` bytes to the servers and `down` bytes back, over
+    all.
 
     `seconds`: the least time of a batch of one worker, from the link and the computation alone; None without a link.
     `bound`: "link" or "computation". `refusal`: why the experiment cannot use it; then nothing else is known.

@@ -55,7 +55,7 @@ class Watched:
         return better
 
     def check(self, names: Collection[str]) -> None:
-        """Raises MonitorError if the metric is not among those that are measured."""
+        """Raise MonitorError if the metric is not among those that are measured."""
         name = self.monitor.rpartition(" ")[2]
         if name not in names:
             raise MonitorError(
@@ -159,7 +159,7 @@ class Evaluations:
             self._due = grant.version, [np.array(flat, np.float32) for flat in weights]
 
     def committed(self) -> None:
-        """A contribution counts, and with it the learning rate that it set."""
+        """Note that a contribution counts, and with it the learning rate that it set."""
         self.learning_rate = None
 
     def measure(self) -> None:
@@ -184,7 +184,7 @@ class Evaluations:
         return better
 
     def rolled_back(self) -> None:
-        """The servers went back to a checkpoint: drop what belongs to the versions after it."""
+        """Drop what belongs to later versions than the checkpoint to which the servers went back."""
         self._due = self.learning_rate = None
 
     def _now(self, version: int, grant: Grant | None) -> float:

@@ -152,7 +152,7 @@ def _own(tickets: "TicketLoop", epochs: int, outcome: Outcome) -> Iterator[bool]
 
 
 def _dealt(tickets: "TicketLoop") -> Iterator[bool]:
-    """As `_own`, with the work units that the coordinator deals with the grants, until the job is over."""
+    """Work on the units that the coordinator deals with the grants, until the job is over."""
     session, trainer, work = tickets.session, tickets.trainer, tickets.work
     if work.steps_before_pull:
         raise Refused(
@@ -271,7 +271,7 @@ class TicketLoop:
         return result
 
     def _weights(self, grant: Grant) -> AbstractContextManager[list[Any]]:
-        """The granted version: in place if it is read once, a copy for several steps.
+        """Hold the granted version: in place if it is read once, a copy for several steps.
 
         In the wire dtype for a trainer that accepts it, unless a local rule computes with it.
         """

@@ -230,11 +230,11 @@ class Following:
         return self.remote.session
 
     def close(self) -> None:
-        """As `Remote.close`."""
+        """Close, as `Remote.close` does."""
         self.__exit__(None, None, None)
 
     def _check_running(self) -> None:
-        """Raises JobOver."""
+        """Raise JobOver if the job is over."""
         stop = self.session.stop
         if stop is not None:
             raise JobOver(f"the job is over at version {stop.version}: {stop.reason}")

@@ -244,7 +244,7 @@ class Session(Facts):
         return rows[table][inverse].reshape(*np.shape(ids), -1), version
 
     def newest_rows(self, keys: KeysByName) -> dict[str, Floats]:
-        """As `lookup`, by sorted unique keys of several tables."""
+        """Look sorted unique keys of several tables up, as `lookup` does ids of one."""
         return self._newest(keys)[0]
 
     def _newest(self, keys: KeysByName) -> tuple[dict[str, Floats], int]:
@@ -256,11 +256,11 @@ class Session(Facts):
         return self._layout.joined(keys, read), min(asked, default=0)
 
     def pull_flat(self, grant: Grant) -> list[Floats]:
-        """As `pull`, but one float32 array per server: its trainable part, then its state part."""
+        """Pull one float32 array per server: its trainable part, then its state part."""
         return self._reader.copied(grant)
 
     def view_flat(self, grant: Grant, *, narrow: bool = False) -> AbstractContextManager[list[NDArray[Any]]]:
-        """As `pull_flat`, but for reading within the `with` block: shared memory is not copied.
+        """Hold what `pull_flat` returns for reading within the `with` block: shared memory is not copied.
 
         The arrays are valid until the block ends or the ticket is committed, abandoned or cancelled. If the servers
         hold too few versions for every worker to read one without blocking updates, they are copied after all.
@@ -294,7 +294,7 @@ class Session(Facts):
         self.look_ahead_by_keys(grant, lambda: {name: unique(ids)[0] for name, ids in rows.items()})
 
     def look_ahead_by_keys(self, grant: Grant, keys: Callable[[], KeysByName]) -> None:
-        """As `look_ahead`, by sorted unique keys, for which another thread asks `keys`."""
+        """Look ahead as `look_ahead` does, by sorted unique keys, for which another thread asks `keys`."""
         self._reader.look_ahead(grant, lambda: self._layout.wanted(keys()))
 
     # One step: push, commit
@@ -325,7 +325,7 @@ class Session(Facts):
         self.push_flat(grant, flats, self._layout.summed(rows or {}))
 
     def push_flat(self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS) -> None:
-        """As `push`, but one flat payload per server: gradient, then state deltas; see `psworker.data.payloads`.
+        """Push one flat payload per server: gradient, then state deltas; see `psworker.data.payloads`.
 
         `rows`: sums of gradients by key.
         """

@@ -128,7 +128,7 @@ class WorkUnits:
         return -(-len(unit.indices) // self.batch_size) if self.samples else self.batches
 
     def _order(self, epoch: int, seed: int) -> Indices:
-        """The order of samples or units. The newest two orders are cached, because epochs overlap."""
+        """Return the order of samples or units. The newest two orders are cached, because epochs overlap."""
         found = self._orders.get((epoch, seed))
         if found is None:
             total = self.samples if self.samples and self.shuffle is True else self.count

@@ -55,7 +55,7 @@ class Advisor:
         folder: Path,
         say: Callable[[Progress], object],
     ) -> None:
-        """Raises AdviceError where `folder` has the plays of another question."""
+        """Raise AdviceError where `folder` has the plays of another question."""
         self._experiment, self._outages = question.experiment, question.outages
         self._goals, self._folder, self._say = goals, folder, say
         self._seeds = seeds

@@ -35,7 +35,7 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What is said of a candidate. `seconds`: the mean over plays that reached the goal, virtual; infinite if none did.
+    """The verdict on a candidate. `seconds`: the mean over plays that reached the goal, virtual; infinite if none did.
     `ratio`: of times to the fastest `sync`; infinite where the goal was missed under some seed, NaN where no baseline
     reached it. `low`, `high`: as many real runs would show a ratio between them in 4 of 5 cases.
 

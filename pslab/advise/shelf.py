@@ -1,4 +1,4 @@
-"""What the advisor tries: policies with knobs that fit the cluster, each with several learning rates."""
+"""The candidates of the advisor: policies with knobs that fit the cluster, each with several learning rates."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

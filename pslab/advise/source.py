@@ -1,4 +1,4 @@
-"""What advice starts from: a run whose steps are measured, or an experiment that declares how long they take."""
+"""The start of advice: a run whose steps are measured, or an experiment that declares how long they take."""
 
 import math
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ def outages_of(run: Run) -> Outages:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be played. `outages`: those of the run, if it is a run."""
+    """A question to the advisor: what to play. `outages`: those of the run, if it is a run."""
 
     experiment: Experiment
     outages: Outages = Outages()
@@ -113,7 +113,7 @@ def load_source(path: Path, folder: Path, cluster: Path | None) -> Question:
 
 
 def check_times(times: StepTimes) -> None:
-    """Raises AdviceError where the steps are too few, or their pace drifted."""
+    """Raise AdviceError where the steps are too few, or their pace drifted."""
     for rank, own in sorted(times.by_worker.items()):
         if len(own) < LEAST_STEPS:
             raise AdviceError(

@@ -55,7 +55,7 @@ class _Open:
 
 @dataclass
 class CopiesCampaign:
-    """As `Campaign`, of a job with replicas. `stop`: seconds that a pause of 1 takes."""
+    """A `Campaign` of a job with replicas. `stop`: seconds that a pause of 1 takes."""
 
     plan: Iterator[Disturbance]
     stop: float

@@ -1,4 +1,4 @@
-"""What a run with replicas keeps beyond any other: one history, whoever led; with `sync` an undisturbed run's bits."""
+"""The guarantees of a run with replicas alone: one history, whoever led; with `sync` an undisturbed run's bits."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def voided(folder: Path) -> Counter[str]:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """The whole lines; the last one of a process that was killed may not be."""
+    """Return the whole lines; the last one of a process that was killed may not be."""
     return path.read_bytes().split(b"\n")[:-1]
 
 

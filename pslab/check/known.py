@@ -1,4 +1,4 @@
-"""What every built-in policy guarantees, one entry each, and the check that chooses the entry by the log's job.
+"""The guarantees of every built-in policy, one entry each, and the check that chooses the entry by the log's job.
 
 Formulas and defaults are repeated here on purpose: a check that shares the code that it checks finds nothing. The
 sources are those that `ps-lab policies NAME` prints. For a policy that is missing here only the properties of all

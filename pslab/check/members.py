@@ -80,7 +80,7 @@ class Members(LogCheck):
 
 
 def _memory(fact: e.Join, state: Fold) -> Iterator[str]:
-    """A new process has an empty memory; if the one before had anything in it, the join must say that it is lost."""
+    """Check that a join says what its new process has lost: the memory of the one before, if that had any."""
     committed = state.committed[fact.worker]
     rule = "" if state.job is None else str((state.job.local or {}).get("name"))
     if fact.forgets and not committed:

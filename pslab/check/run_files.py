@@ -120,7 +120,8 @@ class WeightsAgree(LogCheck):
     name = "final weights"
 
     def __init__(self, path: Path, recorded: str | None) -> None:
-        """`recorded`: the summary's fingerprint; None for a job without weights, such as a simulation of time only."""
+        """Check against `recorded`, the summary's fingerprint; None for a job without weights, as a simulation of time
+        only."""
         self._path, self._recorded = path, recorded
         self._uncertain = False
 

@@ -11,7 +11,7 @@ WHAT = "expected the name of a policy, or policy.KNOB=VALUE for the present one"
 
 
 class ChangeError(ValueError):
-    """What was asked for is no change."""
+    """A request that is not a change of policy."""
 
 
 def check_change(to: str, overrides: Sequence[str]) -> dict[str, Any]:

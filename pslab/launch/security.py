@@ -66,7 +66,7 @@ class RunSecurity:
     """Certificates made for this run alone."""
 
     def __init__(self, run: str) -> None:
-        """Raises EngineError when they cannot be made."""
+        """Make a run's certificates. Raises EngineError when they cannot be made."""
         try:
             self._authority = Authority.make(cluster_named_after(run))
             observer = self._authority.issue(Role.OBSERVER, "ps-lab")
@@ -95,7 +95,7 @@ class OwnFiles:
     """Files that the experiment's [security] names, at the same paths on all nodes."""
 
     def __init__(self, section: SecuritySection) -> None:
-        """Raises EngineError when this process cannot use its own files."""
+        """Read the experiment's files. Raises EngineError when this process cannot use its own."""
         self._section = section
         self.observer: Identity | SecurityOptions = (
             SecurityOptions().with_environment(os.environ).with_section(section).named(OBSERVER)
@@ -188,7 +188,7 @@ def _folder() -> Path:
 
 @contextmanager
 def _locked_entry(entry: Path, observer: Identity | SecurityOptions) -> Iterator[None]:
-    """Raises OSError, also when another running run has this entry."""
+    """Hold the entry's lock. Raises OSError, also when another running run has this entry."""
     with ExitStack() as stack:
         with _exclusive():
             lock = stack.enter_context(_lock_of(entry).open("a+", encoding="utf-8"))

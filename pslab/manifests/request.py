@@ -40,7 +40,7 @@ class Request:
     restarts: int = 3
 
     def __post_init__(self) -> None:
-        """Raises ManifestError."""
+        """Check the request. Raises ManifestError."""
         _expect(
             _LABEL,
             "--name",

@@ -136,7 +136,7 @@ class EventSink:
     every = 1
 
     def __init__(self) -> None:
-        """Raises RunError where tensorboardX is not installed."""
+        """Load tensorboardX. Raises RunError where it is not installed."""
         check_installed()
 
     def start(self, run: RunInfo) -> None:

@@ -39,7 +39,7 @@ class Tracker(Protocol):
     """A user's tracker. One thread calls `start`, any number of `log`, then `finish`."""
 
     def start(self, run: RunInfo) -> None:
-        """Called before any process starts. An exception cancels the run."""
+        """Begin, before any process starts. An exception cancels the run."""
         ...
 
     def log(self, metrics: Mapping[str, float], version: int, seconds: float) -> None:
@@ -50,7 +50,7 @@ class Tracker(Protocol):
         ...
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Called once. `summary`: summary.json, or only `success` and `reason` if there is none."""
+        """End, once. `summary`: summary.json, or only `success` and `reason` if there is none."""
         ...
 
 

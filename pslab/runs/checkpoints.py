@@ -40,7 +40,7 @@ def _no_part(_: Manifest) -> tuple[int, ...]:
 
 
 class Fate(StrEnum):
-    """What `--resume` does with a checkpoint.
+    """The use that `--resume` can make of a checkpoint.
 
     LATEST: `latest` and `auto` take it. NAMED: it must be named. VOID: it does not belong to the log. REFUSED: the
     run's experiment does not match it. DAMAGED: it is unreadable or incomplete. ALONE: there is no log to go on with.

@@ -99,7 +99,7 @@ def load(folder: str | Path) -> Frames:
 
 
 def runs_in(folder: Path) -> list[Run]:
-    """The run of this folder; else those of its sub-folders, by name. Raises RunError where there is none."""
+    """Return the run of this folder; else those of its sub-folders, by name. Raises RunError where there is none."""
     if _is_run(folder):
         return [Run(folder)]
     found = [Run(each) for each in sorted(folder.glob("*")) if _is_run(each)]
@@ -212,7 +212,7 @@ class _Log:
         )
 
     def _row(self, ticket: int) -> Row:
-        """The row of a granted ticket; of the initial values' ticket one that nobody keeps."""
+        """Return the row of a granted ticket; for the initial values' ticket one that is thrown away."""
         return self.contributions.get(ticket, {})
 
 

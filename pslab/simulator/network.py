@@ -157,7 +157,7 @@ def _send(queue: EventQueue, link: Link, nbytes: int, latency: float, then: Then
 
 @dataclass(frozen=True, slots=True)
 class LinkFaults:
-    """What happens to messages. A lost one is sent again `resend` seconds later, until it arrives."""
+    """Faults of messages. A lost one is sent again `resend` seconds later, until it arrives."""
 
     latency: float = 0.0
     loss: float = 0.0

@@ -235,7 +235,7 @@ STABLE_SOURCE = "Levin and May 1976, for x <- x - a x_(t-T)"
 
 
 def sync_applies(rate: float, smooth: float) -> bool:
-    """The condition of `sync_gap`: eta <= 1 / L (theorem 4.6 with mu = 1 and M_G = 1)."""
+    """Return whether `sync_gap` applies: eta <= 1 / L (theorem 4.6 with mu = 1 and M_G = 1)."""
     return 0 < rate * smooth <= 1
 
 
@@ -252,7 +252,7 @@ def sync_gap(
 
 
 def delayed_applies(rate: float, smooth: float, staleness: int) -> bool:
-    """The condition of `delayed_gradient`: eta L + 2 (eta L T)^2 <= 1."""
+    """Return whether `delayed_gradient` applies: eta L + 2 (eta L T)^2 <= 1."""
     step = rate * smooth
     return step > 0 and step + 2 * (step * staleness) ** 2 <= 1
 

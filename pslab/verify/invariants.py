@@ -218,7 +218,8 @@ class Guard:
         self.facts_check.applied(parts)
 
     def _cancelled(self, worker: str) -> None:
-        """A policy may cancel one grant of each worker at a time; more than that is no progress."""
+        """Count a cancelled grant. A policy may cancel one grant of each worker at a time; more than that is no
+        progress."""
         self.wasted_grants += 1
         expect(
             self.wasted_grants <= 2 * max(1, len(self.clocks)),

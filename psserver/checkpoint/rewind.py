@@ -166,7 +166,7 @@ class LogIndex:
 
 
 class _Scan:
-    """What the run's log writer would know after each entry.
+    """The knowledge of the run's log writer after each entry.
 
     `present`: the members, including those that a rollback has disconnected and that will return. `doubtful`: a line
     since the last one that named the job was unreadable.

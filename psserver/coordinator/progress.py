@@ -32,7 +32,7 @@ class Extent:
 
 
 class Facts(Protocol):
-    """What the progress follows from: a ledger, or a coordinator. `extents`: by worker, as it reported."""
+    """The facts from which progress follows: a ledger, or a coordinator. `extents`: by worker, as it reported."""
 
     @property
     def roster(self) -> Roster: ...

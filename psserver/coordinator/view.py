@@ -50,7 +50,7 @@ class CoordinatorView:
 
     @property
     def change(self) -> str:
-        """What is known of changes of the policy, as a sentence; empty if none waits, overlaps or is planned."""
+        """Known changes of the policy, as a sentence; empty if none waits, overlaps or is planned."""
         return self._driver.describe_change()
 
     @property

@@ -94,7 +94,7 @@ class FastBackend:
     def __init__(
         self, threads: int = 1, grain: int = GRAIN, loaded: Callable[[], object] = lambda: None
     ) -> None:
-        """`loaded`: called by the compiler's thread when compilation has ended or has failed."""
+        """Compile in a thread that calls `loaded` when it has ended or failed."""
         self._loaded = loaded
         self._runner = ParallelRunner(threads, grain)
         self._compiled: dict[Variant, Callable[..., Any]] = {}

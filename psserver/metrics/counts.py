@@ -132,7 +132,7 @@ class CountedRunLog(RunLog):
     """A run log that counts its records once they are written. The event loop's thread owns it and `counts`."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        """As for `RunLog`."""
+        """Open a `RunLog` with the same arguments."""
         super().__init__(*given, **named)
         self.counts = Counts()
 

@@ -64,7 +64,7 @@ class Loop:
 
 
 def loop(letters: str, *, sums: bool = False) -> Callable[[Callable[..., bool | None | float]], Loop]:
-    """Decorator that makes a function a `Loop`."""
+    """Decorate a function as a `Loop`."""
     return lambda function: Loop(function, letters, sums)
 
 

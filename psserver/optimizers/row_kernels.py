@@ -119,7 +119,8 @@ class RowKernels(Protocol):
         """Write the slot of each key, -1 where there is none."""
 
     def find_all(self, joined: JoinedPlaces, keys: Keys, ends: NDArray[np.int64], out: Slots) -> None:
-        """As `find`, in several indexes: keys ``ends[k]`` to ``ends[k + 1]`` belong to index k."""
+        """Find keys in several indexes, as `find` does in one: keys ``ends[k]`` to ``ends[k + 1]`` belong to index
+        k."""
 
     def insert(self, places: Places, keys: Keys, new: Slots) -> None:
         """Add keys, each once and none of them there, with their slots. There must be room.

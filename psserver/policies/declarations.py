@@ -28,7 +28,7 @@ UNDIVIDED = ("krum",)
 
 
 def _check_numbers(owner: str, knobs: object) -> None:
-    """Raises PolicyError unless `knobs` is a mapping from names to finite numbers."""
+    """Raise PolicyError unless `knobs` is a mapping from names to finite numbers."""
     if not isinstance(knobs, Mapping):
         raise PolicyError(f"{owner}: expected its knobs as a mapping from names to numbers, got {knobs!r}")
     for name, value in knobs.items():
@@ -112,7 +112,7 @@ class TensorParts:
         return 0
 
     def check_servers(self, servers: int) -> None:
-        """Raises PolicyError when the parts cannot work on a model that is divided over `servers`."""
+        """Raise PolicyError when the parts cannot work on a model that is divided over `servers`."""
         if self.aggregator in UNDIVIDED and servers > 1:
             raise PolicyError(
                 f"{self.aggregator} compares whole gradients, and with {servers} servers each holds only a part "
@@ -154,7 +154,7 @@ def from_config(config: Mapping[str, object]) -> TensorParts:
 
 @dataclass(frozen=True, slots=True)
 class LocalRule:
-    """What workers do between pull and push: the name of a rule in `psworker.local`, and all of its knobs.
+    """The work of a worker between pull and push: the name of a rule in `psworker.local`, and all of its knobs.
 
     `remembers`: a contribution depends on those that the worker committed
     before. Such a rule cannot be combined with cancelling: when a cancel crosses a commit on its way, the worker

@@ -1,4 +1,4 @@
-"""What controllers decide by: losses of commits, and the gradient noise scale from norms."""
+"""The evidence by which controllers decide: losses of commits, and the gradient noise scale from norms."""
 
 import math
 from collections import deque
@@ -15,7 +15,7 @@ UNMEASURED: Final = 1024
 
 
 class Evidence:
-    """What a controller has seen. Each method takes one fact; the base class ignores it."""
+    """The facts that a controller has seen. Each method takes one; the base class ignores it."""
 
     def committed(self, worker: str, loss: float) -> None:
         """Take the loss of a commit, which may not be finite."""

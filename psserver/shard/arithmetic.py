@@ -102,7 +102,7 @@ def within(values: Floats, limit: np.float32, backend: Backend = NUMPY) -> bool:
 
 @loop("rf")
 def finite_loop(values: Floats, largest: Scalar) -> bool:
-    """False when there is a NaN or an Inf. No early end: the loop without one is the faster."""
+    """Return False when there is a NaN or an Inf. No early end: the loop without one is the faster."""
     good = True
     for i in range(values.size):
         good = good & (abs(values[i]) <= largest)

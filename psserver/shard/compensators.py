@@ -124,7 +124,7 @@ def adaptive_taylor_loop(
     epsilon: Scalar,
     tiny: Scalar,
 ) -> None:
-    """Formula: AdaptiveTaylor."""
+    """Compute the formula of AdaptiveTaylor."""
     for i in range(gradient.size):
         g = gradient[i]
         m = mean[i] * kept + g * g * gain
@@ -214,7 +214,7 @@ def gap_aware_loop(
     least: Scalar,
     tiny: Scalar,
 ) -> None:
-    """Formula: GapAware; `step` is None where the optimizer keeps none."""
+    """Compute the formula of GapAware; `step` is None where the optimizer keeps none."""
     for i in range(gradient.size):
         u = gradient[i]
         if step is not None:

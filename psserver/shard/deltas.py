@@ -17,7 +17,7 @@ Octets = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What leads to a version from the one before it. `before`: that one's checksum."""
+    """The difference that leads to a version from the one before it. `before`: that one's checksum."""
 
     version: int
     before: int

@@ -33,7 +33,7 @@ class Updater:
         backend: Backend = NUMPY,
         turns: Sequence[Turn] = (),
     ) -> None:
-        """`turns`: of the groups of rows, if an update changes one of several."""
+        """Prepare updates. `turns`: of the groups of rows, if an update changes one of several."""
         self._optimizer, self._turns = optimizer, turns
         self._end = trainable
         self._backend = backend

@@ -1,1 +1,1 @@
-"""What commands share: options, process settings, and the task index."""
+"""The parts that commands share: options, process settings, and the task index."""

@@ -25,7 +25,7 @@ CODEC: Final = "codec"
 
 
 class LogEntry(Record, ABC):
-    """What every entry has besides its fields."""
+    """The fields that every entry has besides its own."""
 
     __slots__ = ()
 

@@ -34,7 +34,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a server has of one group. `layout`: of these elements, one behind the other, as a payload by themselves.
+    """A server's part of one group. `layout`: of these elements, one behind the other, as a payload by themselves.
 
     `rows`: None for all elements of the server.
     """

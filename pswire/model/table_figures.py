@@ -1,4 +1,4 @@
-"""What a table holds and how its rows are used, in a few numbers that add up over servers."""
+"""Figures of a table: what it holds and how its rows are used, in a few numbers that add up over servers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields

@@ -351,7 +351,7 @@ def unique(ids: ArrayLike) -> tuple[Keys, NDArray[np.int32]]:
 
 
 def uniques(several: Sequence[ArrayLike]) -> list[tuple[Keys, NDArray[np.int32]]]:
-    """As `unique`, of the ids of several tables at once."""
+    """Return `unique` of the ids of several tables at once."""
     if _compiled is not None and several:
         found: list[tuple[Keys, NDArray[np.int32]]] = _compiled.uniques(
             [np.ascontiguousarray(_whole_numbers(ids)).reshape(-1) for ids in several]

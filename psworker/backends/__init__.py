@@ -29,7 +29,7 @@ class ModelError(Unsupported, ValueError):
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one contribution is made of."""
+    """The parts of one contribution."""
 
     payloads: list[Payload]  # per shard: [gradient | state delta]
     loss: float  # mean over the batches, regularisation included
@@ -57,7 +57,7 @@ class Model(Protocol):
 
     @property
     def specs(self) -> Sequence[VariableSpec]:
-        """What each variable is."""
+        """The specification of each variable."""
 
     @property
     def device(self) -> str:
@@ -78,7 +78,7 @@ class Model(Protocol):
 
 
 def computes(backend: str, device: str) -> str:
-    """What a worker tells of itself when it joins: "jax on cpu:0"."""
+    """Describe a worker's computation, as it reports it when it joins: "jax on cpu:0"."""
     return f"{backend} on {device}"[:128]
 
 

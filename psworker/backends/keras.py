@@ -99,7 +99,7 @@ def variables_of(layer: Any) -> list[tuple[str, Any, Kind]]:
 
 
 def unique(names: list[str]) -> list[str]:
-    """The names, with "#1", "#2", ... after the second and later of equal ones."""
+    """Return the names, with "#1", "#2", ... after the second and later of equal ones."""
     taken = set(names)
     used: set[str] = set()
     result = []
@@ -143,7 +143,7 @@ class KerasVariables:
 
 
 def read(value: Any) -> NDArray[Any]:
-    """A keras.Variable's value, an array of the backend, or anything that numpy takes, on the host."""
+    """Read a keras.Variable's value, an array of the backend, or anything that numpy takes, on the host."""
     if isinstance(value, keras.Variable):
         value = value.value
     elif not keras.ops.is_tensor(value):
@@ -187,7 +187,7 @@ def collect(model: Any) -> KerasVariables:
 
 
 class Framework(Protocol):
-    """What the variables of a Keras model need of the framework that they are made of.
+    """The operations that the variables of a Keras model need of the framework that they are made of.
 
     The modules `psworker.backends.tensorflow.arrays`, `psworker.backends.jax` and `psworker.backends.torch` are such.
     """
@@ -195,20 +195,20 @@ class Framework(Protocol):
     name: str
 
     def traces(self, values: Sequence[Any]) -> bool:
-        """The caller, who has these values, is within a function that is being traced."""
+        """Return whether the caller, who has these values, is within a function that is being traced."""
 
     def place(self, variable: Any, array: NDArray[Any]) -> Any:
         """Assign an array of float32 or a wire dtype, good for the time of this call only, to a keras.Variable, cast
         on its device. Returns what it holds now, as an array of the framework that nothing changes."""
 
     def read(self, value: Any) -> NDArray[Any]:
-        """An array of the framework, on the host."""
+        """Read an array of the framework, on the host."""
 
     def change(self, now: Any, before: Any) -> Any:
         """`now - before`, in float32."""
 
     def fetch(self, value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
-        """As `psworker.backends.Model.fetch`."""
+        """Implement `psworker.backends.Model.fetch`."""
 
     def device(self, value: Any) -> str:
         """Name the device of an array in the framework's words."""
@@ -254,7 +254,7 @@ class StepError(Unsupported, RuntimeError):
 
 
 def assigns(name: str) -> StepError:
-    """A trained variable gets a value within the step."""
+    """Return the error for a trained variable that gets a value within the step."""
     return StepError(
         f"train_step, or a layer in it, assigns a value to {name!r}, which is trained: on parameter servers the next "
         "version overwrites it. Use a regularizer or weight_decay instead, and trainable=False for a copy that is not "
@@ -263,7 +263,7 @@ def assigns(name: str) -> StepError:
 
 
 def reads_behind(name: str) -> StepError:
-    """A trained variable is read where plain Keras has updated it already."""
+    """Return the error for a trained variable that is read where plain Keras has updated it already."""
     return StepError(
         f"train_step reads {name!r} after it has applied the gradients, and parameter servers make the new weights "
         "after the step: do at the beginning of train_step, where they are in the model, what you do with them (a mean "
@@ -283,7 +283,8 @@ APPLIED_TO_OTHERS = "train_step applied a gradient to a variable that is not in 
 
 
 class Caught:
-    """What `train_step` gave its optimizer: a gradient by id of the framework's variable; the loss before scaling."""
+    """The input of an optimizer in `train_step`: a gradient by id of the framework's variable; the loss before
+    scaling."""
 
     def __init__(self) -> None:
         self.gradients: dict[int, Any] = {}
@@ -299,12 +300,12 @@ class Caught:
 
 
 def native(variable: Any) -> Any:
-    """The framework's own variable."""
+    """Return the framework's own variable."""
     return variable._value if isinstance(variable, keras.Variable) else variable
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """The optimizer itself, without Keras' wrapper for dynamic loss scaling."""
+    """Return the optimizer itself, without Keras' wrapper for dynamic loss scaling."""
     return optimizer.inner_optimizer if scales(optimizer) else optimizer
 
 
@@ -409,7 +410,8 @@ class Computation(Protocol):
         """Put the version in the model there once more, to the bit."""
 
     def same(self, tolerance: float) -> list[bool]:
-        """Of each variable: it is what `put` made it, or as near as `tolerance`, relative to 1 or to its value."""
+        """Return for each variable whether it is what `put` made it, or as near as `tolerance`, relative to 1 or to its
+        value."""
 
     def add(self, batch: Any) -> Any:
         """Compute a batch before the last of a contribution; its logs."""
@@ -434,7 +436,7 @@ class Backend(Protocol):
     framework: Framework
 
     def computation(self, step: FitStep, before: Computation | None) -> Computation:
-        """The step of `fit`; `before`: the one that it replaces, whose weights are in the model."""
+        """Make the step of `fit`; `before`: the one that it replaces, whose weights are in the model."""
 
     def train_function(self, train: Callable[[Iterator[Any]], Any]) -> Callable[..., Any]:
         """Adapt `train`, which takes batches from an iterator and returns logs, to how Keras' `fit` calls it."""
@@ -443,14 +445,14 @@ class Backend(Protocol):
         """Methods that replace the model's own while it is distributed."""
 
     def endless(self, batch: Any) -> Any:
-        """Data for `fit` that gives this batch without end."""
+        """Make data for `fit` that gives this batch without end."""
 
     def refuse(self, model: Any) -> str | None:
         """Say why this backend cannot train the model on servers; None where it can."""
 
 
 def backend() -> Backend:
-    """The implementation for Keras' present backend. Raises ModelError for one that cannot train."""
+    """Return the implementation for Keras' present backend. Raises ModelError for one that cannot train."""
     name = keras.backend.backend()
     if name not in ("tensorflow", "jax", "torch"):
         raise ModelError(
@@ -478,7 +480,7 @@ def undone(variables: Sequence[Any], copy: Callable[[Any], Any]) -> Iterator[Non
 
 
 def disturbed(step: FitStep) -> list[Any]:
-    """The variables that a batch changes, but for metrics, which begin anew, and states of random generators."""
+    """List the variables that a batch changes, but for metrics, which begin anew, and states of random generators."""
     seeds = {id(each) for each in step.found.seeds}
     local = [each for each in step.found.local if id(each) not in seeds]
     return [*step.found.variables, *local, unwrapped(step.model.optimizer)._iterations]

@@ -1,4 +1,4 @@
-"""What layers look up in sparse tables, and the batches whose ids are known. Nothing here loads a framework.
+"""The lookups of layers in sparse tables, and the batches whose ids are known. Nothing here loads a framework.
 
 A layer that looks rows up has an attribute `remote`. While a step is traced or runs, and while the ids of a batch are
 found, somebody answers all lookups of the thread (`answered_by`); at other times the layer's `reader` does.
@@ -26,7 +26,7 @@ Reader = Callable[[str, ArrayLike], tuple[Floats, int]]
 
 @dataclass(slots=True, eq=False)
 class Remote:
-    """What one layer looks up. `mask_id`: an id that has no row. `size`: ids are from 0 to below it; None for any.
+    """The lookups of one layer. `mask_id`: an id that has no row. `size`: ids are from 0 to below it; None for any.
     `reader`: answers where no training step does."""
 
     table: TableSpec
@@ -108,7 +108,7 @@ class Group(NamedTuple):
 
 
 class Fed(NamedTuple):
-    """What a step over tables is given, by group.
+    """The input of a step over tables, by group.
 
     `rows`: [n, dim]. `places`: for each id of all lookups, in the order in which the step makes them, where its row is.
     `sizes`: the number of ids of each lookup, [1, lookups].

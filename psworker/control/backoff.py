@@ -65,7 +65,7 @@ class Contact:
         self.problem: Problem | None = None
 
     def answered(self) -> None:
-        """The server has answered a call."""
+        """Note that the server has answered a call."""
         self._answered, self._untrusted_probes, self.problem = True, 0, None
 
     def probe(self) -> None:
@@ -111,7 +111,7 @@ class Backoff:
         return f"server {self.server} at {self.address}"
 
     def reset(self) -> None:
-        """The server has answered."""
+        """Begin anew: the server has answered."""
         self._began, self._pause = None, FIRST_PAUSE
         self.heard()
         if self.contact is not None:

@@ -134,7 +134,7 @@ class Joined:
         self.take(reply)
 
     def take(self, reply: pb.JoinReply) -> None:
-        """The session is this member from now on."""
+        """Become this member from now on."""
         self.reply, self.worker_count = reply, reply.worker_count
         self.learning_rate = reply.learning_rate if reply.HasField("learning_rate") else None
         self.hello = pb.Hello(
@@ -142,7 +142,7 @@ class Joined:
         )
 
     def set_rate(self, rate: float | None) -> None:
-        """A commit has set the job's learning rate, which holds until a later Join; None: it has not."""
+        """Note the job's learning rate that a commit has set, which holds until a later Join; None: it has set none."""
         if rate is not None:
             self.learning_rate = rate
 
@@ -159,7 +159,7 @@ class Joined:
         return self._used if self._numbered and not self.goes_back else 0
 
     def contributed(self, batch: int, *, void: bool) -> None:
-        """The loop has finished with the batch. `void`: it does not count, although it was worked on."""
+        """Note that the loop has finished with the batch. `void`: it does not count, although it was worked on."""
         renewed, warned = self.renewals != self._seen_renewals, self._warned
         self._seen_renewals, self._warned = self.renewals, False
         if not (void and renewed and self._numbered) or self.goes_back:
@@ -253,7 +253,7 @@ class Facts:
 
     @property
     def local_rule(self) -> str:
-        """What the policy wants done between pull and push: "gradient", or a rule of `psworker.local`."""
+        """The policy's rule between pull and push: "gradient", or a rule of `psworker.local`."""
         return self._joined.reply.local_rule.name or PLAIN
 
     @property

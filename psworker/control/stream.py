@@ -114,7 +114,7 @@ class SessionStream:
             return self._engine.begin_commit(commit)
 
     def rollback_commit(self, ticket: int) -> None:
-        """The exchange was refused before the commit was made."""
+        """Take back the commit of an exchange that was refused before the commit was made."""
         with self._lock:
             self._engine.rollback_commit(ticket)
 

@@ -49,7 +49,7 @@ class KnownVersion:
 
 
 class KnownGroups:
-    """As `KnownVersion`, where versions change one group of rows after the other, and what has changed comes as it is.
+    """A `KnownVersion` where versions change one group of rows after the other, and what has changed comes as it is.
 
     Belongs to one membership: in another one, the same number may be a version of another history.
     """

@@ -83,8 +83,8 @@ class Member:
         rows_only: bool = False,
         since: int = 0,
     ) -> list[Parts]:
-        """`base`: the version that this worker has, where weights travel as changes. `rows`: of which rows of tables to
-        read, too, or `rows_only`. `since`: 1 + the version of which it has these rows."""
+        """Write a pull. `base`: the version that this worker has, where weights travel as changes. `rows`: of which
+        rows of tables to read, too, or `rows_only`. `since`: 1 + the version of which it has these rows."""
         request = shard_pb2.PullRequest(
             **self._proof,
             ticket=ticket,
@@ -113,13 +113,13 @@ class Member:
         return shard_pb2.ExchangeRequest(pull=request).SerializeToString()
 
     def push(self, ticket: int, after: int) -> shard_pb2.ExchangeRequest:
-        """A push, valid until the next one. The caller sets dtype, bytes and slot."""
+        """Write a push, valid until the next one. The caller sets dtype, bytes and slot."""
         return self._filled(self._push, ticket, after)
 
     def step(
         self, ticket: int, after: int, commit: Commit, hello: pb.Hello, base: shard_pb2.Base | None = None
     ) -> shard_pb2.ExchangeRequest:
-        """As `push`, with the commit; `base` as for `pull`."""
+        """Write a push with the commit; `base` as for `pull`."""
         request = self._step
         if base is not None:
             request.push.base.CopyFrom(base)

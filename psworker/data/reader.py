@@ -244,7 +244,7 @@ class WeightReader:
         return self._servers.each(pulled)
 
     def _fetch(self, grant: Grant, narrow: bool, rows: Sequence[WantedRows]) -> list[Received] | None:
-        """As `_pulled`, in the prefetch's thread. None when the version came with the grant."""
+        """Fetch in the prefetch's thread what `_pulled` returns. None when the version came with the grant."""
         shards = self._servers.shards
         with shards[0].turn:
             with self._guard:

@@ -87,7 +87,8 @@ class ShardClient:
         closing: threading.Event,
         void: Callable[[int], str | None] = lambda ticket: None,
     ) -> None:
-        """`closing`: set when no call should be repeated any more. `void`: why a ticket is no longer valid, if so."""
+        """Prepare calls. `closing`: set when no call should be repeated any more. `void`: why a ticket is no longer
+        valid, if so."""
         self.server, self.address = server, address
         self.turn = threading.RLock()
         self._settings, self._closing, self._void = settings, closing, void
@@ -115,7 +116,8 @@ class ShardClient:
     # Membership and place
 
     def admit(self, joined: pb.JoinReply) -> None:
-        """This worker has joined, or joined again. Another incarnation begins with a new encoder."""
+        """Adopt the membership of a worker that has joined, or joined again. Another incarnation begins with a new
+        encoder."""
         encoder, before = self._member.encoder, self._member.joined
         same_job = before.job in ("", joined.job)
         if not same_job or joined.incarnation != before.incarnation:
@@ -123,7 +125,7 @@ class ShardClient:
         self._member = self._new_member(joined, encoder)
 
     def move(self, address: Address, channel: grpc.Channel) -> None:
-        """The server has another address. A call that waits for the former one tries here next."""
+        """Adopt the server's other address. A call that waits for the former one tries here next."""
         self.address, self._contact = address, self._contact_at(address)
         self._newest = self._transport_to(address, channel)
         self.transport.close()
@@ -410,7 +412,7 @@ class ShardClient:
         ahead: WantedRows,
         early: ReceivedRows | None,
     ) -> Received | None:
-        """The version that came with the answer; None when it did not come whole, and has to be pulled."""
+        """Return the version that came with the answer; None when it did not come whole, and has to be pulled."""
         reply, chunk = answer
         if chunk is None and not reply.HasField("located"):
             return None
@@ -483,7 +485,8 @@ class ShardClient:
         return RowFormat(tables, codec, tuple(counts)).encode(rows, ahead)
 
     def _checked(self, payload: Payload) -> NDArray[Any] | Pieces:
-        """The payload's array, of the right shape and dtype; pieces stay apart until their destination is known."""
+        """Return the payload's array, of the right shape and dtype; pieces stay apart until their destination is
+        known."""
         values = payload if isinstance(payload, Pieces) else array_of(payload)
         dtype = values.dtype
         known = dtype is _FLOAT32 or dtype == _FLOAT32 or dtype == self._wire.up.array_dtype
@@ -513,7 +516,7 @@ class ShardClient:
     # Inside
 
     def _member_with(self, ticket: int) -> Member:
-        """The membership to which the ticket was granted. Raises Voided.
+        """Return the membership to which the ticket was granted. Raises Voided.
 
         When another membership begins, the tickets of the former are void before the new one is admitted here.
         """
@@ -538,7 +541,7 @@ class ShardClient:
         return Transport(self.server, address, channel, kind, settings.wire.exact, newest, settings.silence)
 
     def _current_transport(self) -> Transport:
-        """The transport to the server's newest address. Hold the `turn`."""
+        """Return the transport to the server's newest address. Hold the `turn`."""
         newest = self._newest
         if newest is not self.transport:
             self.transport.close()

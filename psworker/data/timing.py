@@ -28,11 +28,11 @@ class Stopwatch:
         self._computed: float | None = None
 
     def ask(self) -> None:
-        """The loop asks for a ticket, and does nothing until it is granted."""
+        """Note that the loop asks for a ticket, and does nothing until it is granted."""
         self._asked = self._clock()
 
     def begin(self, grant: Grant) -> None:
-        """The loop has the grant."""
+        """Note that the loop has the grant."""
         ended = grant.received_at if self._ended is None else self._ended
         if self._ticket:
             # The previous ticket was cancelled; the loop need not abandon it before it asks again.
@@ -46,15 +46,15 @@ class Stopwatch:
         return self._clock()
 
     def waited(self, since: float) -> None:
-        """The loop has waited for the version since that time."""
+        """Note that the loop has waited for the version since that time."""
         self._pull += self._clock() - since
 
     def pulled(self, seconds: float) -> None:
-        """The version came along with the grant, and was here that much later."""
+        """Note that the version came along with the grant, and was here that much later."""
         self._pull += seconds
 
     def push(self, ticket: int) -> None:
-        """The payload of the ticket is ready. A repeated push does not count again.
+        """Note that the payload of the ticket is ready. A repeated push does not count again.
 
         A ticket for initial values was never in hand, and is ignored.
         """
@@ -68,6 +68,6 @@ class Stopwatch:
         return Times(self._pull, max(0.0, self._computed - self._begun - self._pull), self._before)
 
     def end(self, at: float | None = None) -> None:
-        """The ticket is finished: now, or `at`, when the answer to its commit came."""
+        """Note that the ticket is finished: now, or `at`, when the answer to its commit came."""
         self._ended = self._clock() if at is None else at
         self._ticket = 0

@@ -137,7 +137,7 @@ class Transport:
             self._unavailable("shared memory", error, "shared-memory")
 
     def _attached(self, member: Member, after: int) -> Attachment:
-        """Raises SegmentError when no memory can be shared."""
+        """Attach the member's memory. Raises SegmentError when none can be shared."""
         offer = self._negotiate(member, after, ask=True)
         if offer.refusal:
             raise SegmentError(offer.refusal)

@@ -113,7 +113,7 @@ class ClientEngine:
         return newest
 
     def _require(self, action: str, ticket: int | None = None) -> None:
-        """Raises IllegalInput, or the error of a refusal."""
+        """Raise IllegalInput, or the error of a refusal, if the state does not allow the action."""
         if self.refusal is not None:
             raise error_of(self.refusal)
         state = self.work

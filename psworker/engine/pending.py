@@ -22,17 +22,17 @@ class Pending:
         self.dropped = 0
 
     def commit(self, commit: Commit) -> None:
-        """The commit is sent, or an exchange carries it."""
+        """Note that the commit is sent, or that an exchange carries it."""
         self.commits[commit.ticket] = commit
         self.awaited[commit.ticket] = None
 
     def withdraw(self, ticket: int) -> None:
-        """The ticket's commit was not made, so it has no fate."""
+        """Forget the ticket's commit, which was not made and has no fate."""
         self.commits.pop(ticket, None)
         self.awaited.pop(ticket, None)
 
     def settle(self, disposition: Disposition) -> None:
-        """The coordinator has received the ticket's commit or abandon."""
+        """Note that the coordinator has received the ticket's commit or abandon."""
         self.commits.pop(disposition.ticket, None)
         self.abandons.pop(disposition.ticket, None)
         if disposition.fate == "dropped":
@@ -42,7 +42,7 @@ class Pending:
             self.dispositions.append(disposition)
 
     def cancelled(self, ticket: int) -> None:
-        """The ticket was cancelled before its commit was sent."""
+        """Note that the ticket was cancelled before its commit was sent."""
         self.dispositions.append(Disposition(ticket, "dropped", reason="cancelled"))
 
     def end(self, reason: str) -> None:
@@ -79,7 +79,7 @@ class Position:
             self.next = max(self.next, batch + 1)
 
     def rollback(self) -> None:
-        """The newest commit was not made."""
+        """Take back the newest commit, which was not made."""
         self.next = self.before
 
     def undone(self, next_batch: int) -> int:

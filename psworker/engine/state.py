@@ -44,7 +44,7 @@ class EngineState:
 
     @classmethod
     def from_json(cls, data: object) -> "EngineState":
-        """Raises StateError for missing or unknown fields and for values of another type."""
+        """Read the state. Raises StateError for missing or unknown fields and for values of another type."""
         return from_plain(cls, data, "engine state")
 
     def shifted(self, seconds: float) -> "EngineState":
@@ -55,7 +55,7 @@ class EngineState:
         return replace(self, newest=newest, grants=tuple(_later(grant, seconds) for grant in self.grants))
 
     def check(self) -> None:
-        """Raises StateError if fields contradict each other."""
+        """Raise StateError if fields contradict each other."""
         newest = 0 if self.newest is None else self.newest.ticket
         for holds, what in (
             (self.held is None or self.exchanged is None, "one ticket is in hand and one in an exchange"),

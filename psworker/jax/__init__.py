@@ -84,12 +84,12 @@ class Job:
 
     @property
     def params(self) -> Any:
-        """Of the version that was pulled last; after `close` the job's last."""
+        """The parameters of the version that was pulled last; after `close` the job's last."""
         return self._model.params
 
     @property
     def state(self) -> Any:
-        """What belongs to `params`."""
+        """The state that belongs to `params`."""
         return self._model.state
 
     def pull(self) -> Any:
@@ -122,8 +122,8 @@ class Job:
         return self.remote.contribute(self._model.leaves(gradients), samples=samples, loss=float(loss))
 
     def close(self) -> None:
-        """This worker has no more data; waits for the others. `params` are those of the job's last version then. Safe
-        to call twice."""
+        """Leave, as this worker has no more data, and wait for the others. `params` are those of the job's last version
+        then. Safe to call twice."""
         self.remote.close()
 
     def __enter__(self) -> Self:

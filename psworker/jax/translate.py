@@ -33,7 +33,7 @@ class Link:
         return self.update(gradients, self.init(params), params)[0]
 
     def plain(self, **expected: Any) -> None:
-        """Raises TranslationError where a setting is another one: the servers have no knob for it."""
+        """Raise TranslationError where a setting is another one: the servers have no knob for it."""
         for key, value in expected.items():
             if self.settings.get(key, value) != value:
                 raise TranslationError(
@@ -52,8 +52,8 @@ class Translated:
 
 
 def translate(optimizer: Any, params: Any, names: Sequence[str], servers: int = 1) -> Translated:
-    """What servers do and workers do for an Optax chain: clipping and decay of gradients, one rule, decay of weights, a
-    learning rate or schedule. Raises TranslationError.
+    """Translate an Optax chain into what servers do and what workers do: clipping and decay of gradients, one rule,
+    decay of weights, a learning rate or schedule. Raises TranslationError.
 
     `names`: of the leaves of `params`. With one server it is the mean gradient that is clipped.
     """

@@ -54,7 +54,7 @@ def checked(cls: type, base: type, options: Mapping[str, object]) -> dict[str, o
 
 
 def require_all(cls: type, base: type, options: Mapping[str, object]) -> None:
-    """Raises JobError if an option without a default is not among `options`."""
+    """Raise JobError if an option without a default is not among `options`."""
     for name, default in declared(cls, base).items():
         if default is _ABSENT and name not in options:
             raise JobError(f"job {cls.__name__} needs the option {name!r}: set it under [job.options]")

@@ -65,7 +65,7 @@ class Converted:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """The layers have their weights for the time of the block, to be saved."""
+        """Hold the weights in the layers for the time of the block, to be saved."""
         for layer in self._layers:
             layer._trainable_variables.append(layer._embeddings)
         try:

@@ -45,7 +45,7 @@ def export(model: Any, pull: Pull) -> Any:
 
 
 def _plain(layer: RemoteEmbedding, pull: Pull) -> Any:
-    """A model from ids to what the layer makes of them."""
+    """Make a model from ids to what the layer makes of them."""
     ids, rows = pull(layer.remote.table.name)
     mask_id, given = layer.remote.mask_id, layer._inbound_nodes[0].input_tensors[0]
     if mask_id is not None:
@@ -68,7 +68,7 @@ def _plain(layer: RemoteEmbedding, pull: Pull) -> Any:
 
 
 def _unused(ids: NDArray[np.int64], mask_id: int | None) -> int:
-    """An id that stands for all unknown ones."""
+    """Choose an id that stands for all unknown ones."""
     taken = {*ids.tolist(), mask_id}
     return next(candidate for candidate in range(-1, -len(taken) - 2, -1) if candidate not in taken)
 

@@ -71,7 +71,7 @@ class RemoteOptimizer(Following):
         self._pull()
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> None:
-        """As `apply`, of pairs."""
+        """Apply pairs, as `apply` does."""
         gradients, variables = zip(*grads_and_vars, strict=True)
         self.apply(gradients, variables)
 

@@ -90,7 +90,7 @@ def _clipping(optimizer: Any) -> str | None:
 
 
 def kind_of(optimizer: Any) -> type[Any]:
-    """The class in `keras.optimizers`; some backends derive faster ones of it."""
+    """Return the class in `keras.optimizers`; some backends derive faster ones of it."""
     return next(
         each for each in type(optimizer).__mro__ if not each.__module__.startswith("keras.src.backend.")
     )

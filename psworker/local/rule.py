@@ -103,11 +103,11 @@ class RowTrainer(Protocol):
         ...
 
     def step_rows(self, flats: list[NDArray[Any]], batch: Any, rows: Mapping[str, Floats]) -> RowResult:
-        """As `step`. `rows`: by table, float32 [n, dim] in the order of ``keys(batch)``."""
+        """Compute `step` with `rows`: by table, float32 [n, dim] in the order of ``keys(batch)``."""
         ...
 
     def evaluate_rows(self, flats: Flats, read: ReadRows) -> dict[str, float]:
-        """As `evaluate`. `read` returns the rows of sorted unique keys by table, and makes none."""
+        """Compute `evaluate`; `read` returns the rows of sorted unique keys by table, and makes none."""
         ...
 
 

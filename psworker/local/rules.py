@@ -59,8 +59,8 @@ class LocalSteps:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """What a worker of `StreamingSteps` keeps: the `version` that its last payload started from, its weights after the
-    steps, and its optimizer's state."""
+    """The memory of a worker of `StreamingSteps`: the `version` that its last payload started from, its weights after
+    the steps, and its optimizer's state."""
 
     version: int
     x: Flats

@@ -161,7 +161,7 @@ class LocalWork:
         return result
 
     def keep(self) -> None:
-        """The last payload is committed."""
+        """Keep the memory that goes with the last payload, which is committed."""
         self._memory, self._taken, self._next = self._next, None, None
 
     def renew(self, incarnation: int) -> None:

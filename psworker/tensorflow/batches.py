@@ -22,7 +22,7 @@ def numbered_batches(
     begun: Callable[[int], object] = int,
     ended: Callable[[int, int], object] = max,
 ) -> Iterator[tuple[int, Any]]:
-    """(number, batch) from number `skip` on; numbers count from 0 over all epochs.
+    """Yield (number, batch) from number `skip` on; numbers count from 0 over all epochs.
 
     `dataset` is an iterable of batches (a `tf.data.Dataset`, say) or a function of the epoch that returns one.
     `begun(epoch)` is called at the beginning of each epoch, `ended(epochs, batches)` at its end, with what was read so
@@ -41,7 +41,7 @@ def numbered_batches(
 
 
 def known_length(dataset: Any) -> int:
-    """Number of batches of an epoch, if the dataset knows it; else 0."""
+    """Return the number of batches of an epoch, if the dataset knows it; else 0."""
     try:
         return len(dataset)
     except TypeError:
@@ -57,7 +57,7 @@ def grouped_batches(
     begun: Callable[[int], object] = int,
     ended: Callable[[int, int], object] = max,
 ) -> Iterator[tuple[int, Any]]:
-    """As `numbered_batches`; with `every` above 1, groups of `every` batches, numbered as groups.
+    """Yield what `numbered_batches` yields; with `every` above 1, groups of `every` batches, numbered as groups.
 
     A group may reach into the next epoch. Batches that are left at the end make no group, and are not used, as in
     Keras. Raises JobError.

@@ -64,7 +64,7 @@ def choose_device(wanted: str) -> str:
 
 
 def make_deterministic() -> str | None:
-    """Same inputs, same bits, on any number of cores: in this process, from now on.
+    """Make the same inputs give the same bits, on any number of cores: in this process, from now on.
 
     Measured on TensorFlow 2.21, CPU (tests/worker_tf/test_determinism.py):
     reruns with one intra-op thread are bit-equal. With more threads, kernels
@@ -99,7 +99,7 @@ def require_tensorflow_backend() -> None:
 
 
 def _index(wanted: str, gpus: int) -> int | None:
-    """Number of the wanted GPU; None for the CPU."""
+    """Return the number of the wanted GPU; None for the CPU."""
     if wanted == "cpu":
         return None
     if wanted == "auto":

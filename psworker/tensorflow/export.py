@@ -64,7 +64,7 @@ def save_model(
 def _give_optimizer(
     job: Job, model: Any, variables: ModelVariables, named: Any, state: OptimizerState | None
 ) -> str:
-    """The model is compiled with the run's optimizer, in its state. `named`: the one that the job names. Returns what
+    """Compile the model with the run's optimizer, in its state. `named`: the one that the job names. Returns what
     `save_model` does."""
     from psworker.backends.keras import unwrapped
     from psworker.keras.slots import assign_slots
@@ -92,7 +92,7 @@ def _give_optimizer(
 
 
 def _with_rows(name: str, model: Any, tables: WholeTables) -> Any:
-    """A plain Keras model."""
+    """Make a plain Keras model with the tables' rows in it."""
     from psworker.keras.exporting import export
 
     if not isinstance(model, keras.Model):

@@ -124,7 +124,7 @@ class Trainer:
         return not own_step and not looks
 
     def _find_tables(self) -> Tables:
-        """The tables of the model. Raises JobError where it cannot have any."""
+        """Find the tables of the model. Raises JobError where it cannot have any."""
         layers, training = remote_layers(self.model), self._training
         try:
             tables = Tables(layers, together=self._together())
@@ -138,12 +138,12 @@ class Trainer:
         return tables
 
     def keys(self, batch: Any) -> Mapping[str, Keys]:
-        """The keys of rows that a batch needs, by table."""
+        """Return the keys of rows that a batch needs, by table."""
         found: LookedUp = _bare(batch)
         return found.keys
 
     def _as_the_user_knows_them(self) -> tuple[Any, ...]:
-        """The trained variables: Keras' own of a Keras model, which have a path; then rows of tables."""
+        """List the trained variables: Keras' own of a Keras model, which have a path; then rows of tables."""
         known = self.model.trainable_variables if isinstance(self.model, keras.Layer) else ()
         by_value = {id(variable.value): variable for variable in known}
         trained = self._variables.variables[: self._variables.trainable]
@@ -193,7 +193,7 @@ class Trainer:
     def batches(
         self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int = 0
     ) -> Iterator[tuple[int, Any]]:
-        """(number, batch) over `epochs` epochs of this worker's part of the data, from number `skip` on.
+        """Yield (number, batch) over `epochs` epochs of this worker's part of the data, from number `skip` on.
 
         Under gradient accumulation a batch here is a `Group` of the data's.
 
@@ -219,7 +219,7 @@ class Trainer:
 
     @property
     def work(self) -> WorkUnits | None:
-        """What the job's data is dealt as; None where each worker has data of its own. Raises JobError."""
+        """The job's data as work units; None where each worker has data of its own. Raises JobError."""
         found = declared_work(self.job)
         if found is not None and self._process.every > 1:
             raise JobError(
@@ -250,12 +250,12 @@ class Trainer:
         return opened
 
     def _drawn(self, batch: Any, *of: int) -> Any:
-        """The batch, with its ids, and with what its step draws where the model draws anything."""
+        """Return the batch, with its ids, and with what its step draws where the model draws anything."""
         batch = self._looked_up(batch)
         return Drawing(batch, of) if self._variables.seeds else batch
 
     def _looked_up(self, batch: Any) -> Any:
-        """The batch itself, or of a model with tables the promise of a `LookedUp`."""
+        """Return the batch itself, or of a model with tables the promise of a `LookedUp`."""
         if self._finder is None or self._ahead is None:
             return batch
         with blame(f"a training step of job {self._name}"):
@@ -271,7 +271,7 @@ class Trainer:
             variable.assign(np.array([own[1], number], dtype=variable.dtype.as_numpy_dtype))
 
     def _learn(self, epochs: int, ended: int, batches: int) -> None:
-        """`ended` epochs had so many batches."""
+        """Note that `ended` epochs had so many batches."""
         if batches:
             self.total_batches = epochs * batches // ended // self._process.every
 
@@ -292,7 +292,7 @@ class Trainer:
         return self._compute(flats, batch, None)
 
     def step_rows(self, flats: list[Flat], batch: Any, rows: Mapping[str, Floats]) -> StepResult:
-        """As `step`, of a model with tables; `rows`: by table, in the order of ``keys(batch)``."""
+        """Compute `step` of a model with tables; `rows`: by table, in the order of ``keys(batch)``."""
         return self._compute(flats, batch, rows)
 
     def _compute(self, flats: list[Flat], batch: Any, rows: Mapping[str, Floats] | None) -> StepResult:
@@ -307,7 +307,7 @@ class Trainer:
             return self._step(flats, found if rows is None else replace(found, rows=rows))
 
     def evaluate(self, flats: list[Flat]) -> dict[str, float]:
-        """The job's metrics of the model with the weights `flats`; {} when the job measures nothing."""
+        """Return the job's metrics of the model with the weights `flats`; {} when the job measures nothing."""
         if self._plan is None:
             raise RuntimeError("attach(plan) comes before evaluate()")
         self._variables.assign(self._plan.gather(flats))
@@ -315,13 +315,14 @@ class Trainer:
             return evaluate(self.job, self.model)
 
     def evaluate_rows(self, flats: list[Flat], read: ReadRows) -> dict[str, float]:
-        """As `evaluate`, of a model with tables, whose rows `read` returns by sorted unique keys."""
+        """Compute `evaluate` of a model with tables, whose rows `read` returns by sorted unique keys."""
         for layer in remote_layers(self.model):
             layer.remote.reader = by_keys(read)
         return self.evaluate(flats)
 
     def measures(self) -> list[str] | None:
-        """The names of what `evaluate` measures, looked up on one batch; None where only the job's own method knows."""
+        """Return the names of what `evaluate` measures, looked up on one batch; None where only the job's own method
+        knows."""
         with blame(f"evaluate() of job {self._name}"):
             return measured_names(self.job, self.model)
 

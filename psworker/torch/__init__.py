@@ -119,7 +119,7 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
     def step(
         self, closure: Callable[[], Any] | None = None, *, samples: int = 1, loss: Any = math.nan
     ) -> Any:
-        """As torch's: contribute the gradients of the parameters, and take up the next version.
+        """Contribute the gradients of the parameters, and take up the next version, as torch's `step` does.
 
         `samples`, over how many the gradients were averaged, and `loss` are for the log, and for policies that weigh by
         samples. A parameter without a gradient counts as one with zeros. What is not finite, or comes too late, does
@@ -160,7 +160,7 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         return gradient
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, with what the servers remember at this version: a plain torch optimizer can load it."""
+        """Return torch's dict, with what the servers remember at this version: a plain torch optimizer can load it."""
         self.state.clear()
         if self.version:
             config, grant = self.remote.config, self.remote.grant
@@ -190,13 +190,13 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
             found["mu_product"] = torch.tensor(product)
 
     def load_state_dict(self, state_dict: Any) -> NoReturn:
-        """Raises RemoteError: servers begin without state, or with that of their checkpoints."""
+        """Raise RemoteError: servers begin without state, or with that of their checkpoints."""
         raise RemoteError(
             "load_state_dict(): the servers keep the optimizer's state, and go on from their own checkpoints"
         )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raises RemoteError once the job has begun: its variables are those of the beginning."""
+        """Raise RemoteError once the job has begun: its variables are those of the beginning."""
         if hasattr(self, "remote"):
             raise RemoteError(
                 "add_param_group(): a job's variables are those of its beginning; give the optimizer all groups before "

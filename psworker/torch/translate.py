@@ -19,7 +19,7 @@ Group = Mapping[str, Any]
 
 
 def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipnorm: float = 0.0) -> Config:
-    """The [optimizer] that does on the servers what `optimizer` does. Raises TranslationError.
+    """Write the [optimizer] that does on the servers what `optimizer` does. Raises TranslationError.
 
     `names`: of the trained parameters, by their id. `clipnorm`: limit of the norm of the mean gradient.
     """
@@ -75,7 +75,7 @@ def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipno
 
 
 def rate(optimizer: torch.optim.Optimizer) -> float:
-    """The learning rate. Raises TranslationError where parameter groups have several, or it is none."""
+    """Return the learning rate. Raises TranslationError where parameter groups have several, or it is none."""
     rates = {float(group["lr"]) for group in optimizer.param_groups}
     if len(rates) > 1:
         raise TranslationError(
@@ -89,7 +89,7 @@ def rate(optimizer: torch.optim.Optimizer) -> float:
 
 
 def settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """What no step may change: everything of each group but its rate, and what schedulers note there."""
+    """Return what no step may change: everything of each group but its rate, and what schedulers note there."""
     return [
         {key: group[key] for key in optimizer.defaults if key != "lr"} for group in optimizer.param_groups
     ]

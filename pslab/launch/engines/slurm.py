@@ -30,7 +30,7 @@ class SlurmLauncher(CommandLauncher):
     """A launcher inside an allocation. `environment`: that of a step or batch script of the allocation."""
 
     def __init__(self, cwd: Path, wait: float, environment: Mapping[str, str]) -> None:
-        """Raises EngineError without Slurm or an allocation."""
+        """Look for Slurm and the allocation. Raises EngineError without them."""
         super().__init__(cwd, wait)
         need("srun")
         need("scontrol")

@@ -31,7 +31,8 @@ class SshLauncher(CommandLauncher):
     """A launcher over ssh. `hosts`: each as in `parse`."""
 
     def __init__(self, cwd: Path, wait: float, hosts: Sequence[str]) -> None:
-        """Raises EngineError without ssh, without hosts, or for a host that is named twice."""
+        """Look for ssh, and check the hosts. Raises EngineError without ssh, without hosts, or for a host that is named
+        twice."""
         super().__init__(cwd, wait)
         if shutil.which("ssh") is None:
             raise EngineError("engine ssh needs the command ssh, and there is none in PATH")

@@ -156,7 +156,7 @@ class NumpyTrainer:
         return {name: unique(ids)[0] for name, ids in self.problem.ids(batch).items()}
 
     def step_rows(self, flats: list[Floats], batch: Any, rows: Mapping[str, Floats]) -> NumpyResult:
-        """As `step`, with the rows of ``keys(batch)``."""
+        """Compute `step` with the rows of ``keys(batch)``."""
         problem = self.problem
         assert isinstance(problem, RowProblem) and self._plan is not None
         looked, several = self._looked_up(batch, rows)
@@ -171,7 +171,7 @@ class NumpyTrainer:
         return NumpyResult(payloads, gradient.loss, float(np.sqrt(squares)), gradient.samples, found)
 
     def evaluate_rows(self, flats: list[Floats], read: ReadRows) -> dict[str, float]:
-        """As `evaluate`, with rows that `read` returns by key."""
+        """Compute `evaluate` with rows that `read` returns by key."""
         problem = self.problem
         assert isinstance(problem, RowProblem)
         batch = problem.heldout()

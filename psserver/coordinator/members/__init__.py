@@ -1,1 +1,1 @@
-"""Who belongs to the job, who comes and goes, and what the job waits for a member to do."""
+"""The members of the job: who belongs to it, who comes and goes, and what it waits for them to do."""

@@ -33,7 +33,7 @@ def named(names: Collection[str]) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the contributions of one worker name, over all its incarnations."""
+    """The fates of the contributions of one worker name, over all its incarnations."""
 
     committed: int = 0
     applied: int = 0
@@ -78,8 +78,8 @@ class Tally:
         self.sessions.append(session)
 
     def use(self, batch: int, per_ticket: int) -> None:
-        """It committed that batch of its data, as it says. A restart goes on behind it, but behind no more
-        batches than its tickets can have used: one commit must not make it skip its data."""
+        """Note that the member says it has committed that batch of its data. A restart goes on behind it, but behind no
+        more batches than its tickets can have used: one commit must not make it skip its data."""
         most = per_ticket * (self.granted + BATCHES_AHEAD)
         self.next_batch = max(self.next_batch, min(batch + 1, most))
 

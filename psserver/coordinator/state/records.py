@@ -98,5 +98,5 @@ class CoordinatorState:
 
     @classmethod
     def from_json(cls, data: object) -> "CoordinatorState":
-        """Raises StateError for missing or unknown fields and for values of another type."""
+        """Read the state. Raises StateError for missing or unknown fields and for values of another type."""
         return from_plain(cls, data, "coordinator state")

@@ -110,7 +110,7 @@ class Dbw(PolicySpec):
 
 @dataclass(frozen=True, slots=True)
 class FedBuffTimeout(FedBuff):
-    """As fedbuff, but an update waits at most `timeout` seconds after its first gradient for the others.
+    """Like fedbuff, but an update waits at most `timeout` seconds after its first gradient for the others.
 
     An update of fewer than `aggregate` gradients is their mean, or sum, alike.
     """

@@ -107,7 +107,7 @@ class DiLoCo(PolicySpec):
 
 @dataclass(frozen=True, slots=True)
 class LocalAsync(PolicySpec):
-    """As local-sgd or diloco, but no worker waits: every worker's steps are an update of their own.
+    """Like local-sgd or diloco, but no worker waits: every worker's steps are an update of their own.
 
     The paper's outer optimizer is delayed-nesterov, with period = workers:
     ordinary momentum amplifies stale steps and may diverge, sgd is slower.

@@ -25,7 +25,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a policy with given knobs promises of every update, in numbers.
+    """The promises that a policy with given knobs makes of every update, in numbers.
 
     `ps-lab verify-policy` checks the policy's decisions against them, and the theory of `ps-lab compare` uses them.
 

@@ -85,7 +85,7 @@ class CancelStale:
 
 @dataclass(frozen=True, slots=True)
 class GainPerTime(Trigger):
-    """As many different workers as gain most per time (dynamic backup workers: Xu et al. 2020, DBW).
+    """Wait for as many different workers as gain most per time (dynamic backup workers: Xu et al. 2020, DBW).
 
     An update of k gradients gains ``k / (k + noise)`` of what one of all data would (`noise`: the gradient noise scale
     in contributions; McCandlish et al. 2018, An Empirical Model of Large-Batch Training, eq. 2.7). Its time is the

@@ -1,1 +1,1 @@
-"""Who may call a server, what each caller may cost it, and how long certificates last."""
+"""The limits of a server: who may call it, what each caller may cost it, and how long certificates last."""

@@ -1,4 +1,4 @@
-"""What the members of a job agree on: terms, policy, model, codec, and whose optimizer it is.
+"""The agreement of a job's members: terms, policy, model, codec, and whose optimizer it is.
 
 A worker with a compiled Keras model names its optimizer at Join. A server that was started with an optimizer
 refuses any other; one that was started with `optimizer = "from-job"` takes that of the first worker.
@@ -50,7 +50,7 @@ Named = Callable[[], Model]
 
 @dataclass(slots=True)
 class Agreement:
-    """What the job trains and how, as far as that is known. The loop's thread owns it."""
+    """The agreement on what the job trains and how, as far as it is known. The loop's thread owns it."""
 
     terms: JobTerms
     policy: Policy

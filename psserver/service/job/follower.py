@@ -132,7 +132,7 @@ class Follower:
 
     @property
     def tables(self) -> list[TableFigures]:
-        """What its tables hold, as last reported."""
+        """Figures of its tables, as last reported."""
         return [table_from_wire(table) for table in self.memory.tables]
 
     def ask(self) -> None:

@@ -48,7 +48,7 @@ class SilentServers:
 
     @property
     def unanswered(self) -> Wait | None:
-        """What the job waits for during a trial, if one is under way."""
+        """The wait of the job during a trial, if one is under way."""
         decider = self._decider
         agreement, coordinator, trials = decider.agreement, decider.coordinator, decider.trials
         if not coordinator.trying or math.isinf(trials.since) or agreement.plan is None:

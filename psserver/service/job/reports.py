@@ -1,4 +1,4 @@
-"""What workers report: epoch sums, evaluations and progress."""
+"""Reports of workers: epoch sums, evaluations and progress."""
 
 import logging
 import math

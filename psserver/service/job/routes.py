@@ -27,8 +27,8 @@ _OF_EVERY_STEP = frozenset((entries.Grant, entries.Commit, entries.Apply, entrie
 
 
 class Written(NamedTuple):
-    """What remains to be done with the outputs of one input, once the log has its entries. `remarkable`: entries
-    for the summary or the server's own log."""
+    """The work that is left for the outputs of one input, once the log has its entries. `remarkable`: entries for the
+    summary or the server's own log."""
 
     orders: list[tuple[int, Order]]
     notices: list[Send]

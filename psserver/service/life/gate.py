@@ -26,7 +26,7 @@ class Gate:
         self._open = None
 
     async def wait_for_log_readers(self) -> None:
-        """As of the server that leads, which this one is."""
+        """Wait for those who read the log of the server that leads, which this one is."""
         await self._rpc.wait_for_log_readers()
 
     @property

@@ -120,7 +120,7 @@ class JobLoop:
 
 @dataclass(slots=True)
 class Continuation:
-    """What follows when this server has run. The loop's thread owns it."""
+    """The state that decides what follows when this server has run. The loop's thread owns it."""
 
     # Addresses of all servers, as far as they are known; and servers that are not where workers were told.
     hosts: tuple[Address, ...]

@@ -1,4 +1,4 @@
-"""What a server listens on (gRPC, payloads, metrics), and its warnings about certificates."""
+"""The listeners of a server (gRPC, payloads, metrics), and its warnings about certificates."""
 
 import asyncio
 import errno

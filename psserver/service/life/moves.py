@@ -26,7 +26,7 @@ log = logging.getLogger("ps-server")
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """What a server says of itself. `job`, `proof`: empty if it only asks."""
+    """A server's statement of where it is. `job`, `proof`: empty if it only asks."""
 
     server: int
     servers: int

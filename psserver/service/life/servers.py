@@ -55,7 +55,7 @@ class Servers:
     def __init__(
         self, first: ServerSettings, again: Callable[[], ServerSettings], announce: Announce
     ) -> None:
-        """Raises what `Server` raises."""
+        """Start the server of the first job. Raises what `Server` raises."""
         self._again, self._announce = again, announce
         self._out = first.out
         self._signal: int | None = None

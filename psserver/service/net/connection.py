@@ -268,7 +268,7 @@ class Connection:
             self._give(None)
 
     def _over(self) -> None:
-        """The other end has closed: end the stream for a task that waits for a frame, cut any other."""
+        """End the stream, which the other end has closed, for a task that waits for a frame; cut any other."""
         self._end_of_stream = True
         self._stop_reading()
         if self._waits_for == "frame" and not self._draining:

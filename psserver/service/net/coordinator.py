@@ -51,7 +51,7 @@ _WORK = MessageCodec(WorkTerms, pb.WorkUnits, taken=MAX_DESCRIPTION)
 
 
 def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:
-    """What the worker says of how its data is dealt. Raises WorkError for numbers that make no sense."""
+    """Read how the worker's data is dealt. Raises WorkError for numbers that make no sense."""
     if not request.HasField("work"):
         return None
     terms = _WORK.from_wire(request.work)
@@ -81,9 +81,9 @@ class CoordinatorRpc:
         folder: str = "",
         copies: Callable[[], tuple[list[pb.ServerStatus], str]] | None = None,
     ) -> None:
-        """`moved`: servers at other addresses than workers were given. `succession`: decides which job follows.
-        `names`: owners of worker names. `security`, `folder`: shown by Status. `copies`: the servers of a job with
-        replicas, and a sentence about them."""
+        """Serve `job`. `moved`: servers at other addresses than workers were given. `succession`: decides which job
+        follows. `names`: owners of worker names. `security`, `folder`: shown by Status. `copies`: the servers of a job
+        with replicas, and a sentence about them."""
         self._job = job
         self._folder = folder
         # When a client last asked for log entries.

@@ -41,7 +41,7 @@ LIGHT = (
 
 @dataclass(slots=True)
 class StreamResources:
-    """What a stream holds of its server until it ends, beside its answers: at most one of each."""
+    """The resources of the server that a stream holds until it ends, beside its answers: at most one of each."""
 
     attachment: Attachment | None = None
     token: SocketToken | None = None

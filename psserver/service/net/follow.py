@@ -65,8 +65,8 @@ class FollowRpc:
         former: str = "",
         out: Path | None = None,
     ) -> None:
-        """`ended` is called when this server may end; `ending` says why. `former`: the generation that this process
-        followed before. `out`: the run folder."""
+        """Follow the coordinator of `host`'s job. `ended` is called when this server may end; `ending` says why.
+        `former`: the generation that this process followed before. `out`: the run folder."""
         self._former, self._out = former, out
         self._host = host
         self._servers = servers

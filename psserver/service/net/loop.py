@@ -248,7 +248,7 @@ PASS_THREADS: Final = 2
 
 
 class _Outcome(Generic[Made]):
-    """What a piece of work returned or raised."""
+    """The result of a piece of work, or the exception that it raised."""
 
     def __init__(self, made: Made | None, error: BaseException | None) -> None:
         self._made, self.error = made, error

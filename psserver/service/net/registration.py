@@ -207,7 +207,7 @@ class Registration:
     def __init__(
         self, watch: Watch, patience: Callable[[int], float], authorizer: Authorizer | None = None
     ) -> None:
-        """`authorizer`: None admits everybody."""
+        """Watch the streams. `authorizer`: None admits everybody."""
         self._watch = watch
         self._patience = patience
         self._authorizer = authorizer or Authorizer()

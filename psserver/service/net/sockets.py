@@ -144,7 +144,7 @@ class SocketListener:
         return self._buffers.taken
 
     def holders(self) -> list[tuple[Caller, int]]:
-        """The same bytes by connection."""
+        """List the same bytes by connection."""
         return [(each.caller, held) for each in self._connections if (held := each.held)]
 
     @property

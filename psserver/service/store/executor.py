@@ -229,7 +229,7 @@ class Executor:
         self._copying += 1
 
     def copied(self) -> None:
-        """A copy of the shard is made: its arrays may be written to again, once that is the last."""
+        """Note that a copy of the shard is made: its arrays may be written to again, once that is the last."""
         self._copying -= 1
         if self._waits_for_copy and not self._copying:
             self._busy = self._waits_for_copy = False
@@ -268,7 +268,8 @@ class Executor:
         return False
 
     def reading_began(self) -> None:
-        """A worker has begun to read in place: check its control word rather than wait for the end of the lease."""
+        """Check the control word of a worker that has begun to read in place, rather than wait for the end of the
+        lease."""
         if self._look_again is not None:
             self._look_again.cancel()
             self._look_again = self._owner.loop.call_later(LOOK_EVERY, self.look)

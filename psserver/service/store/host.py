@@ -123,7 +123,7 @@ class ShardHost:
         self._backend.prepare(shard.variants, rows=bool(shard.tables), passes=shard.tables.passes)
 
     def _saved(self) -> None:
-        """A part of a checkpoint is written or failed, and its copy is freed."""
+        """Note that a part of a checkpoint is written or failed: its copy is freed."""
         self.state.admission.freed()
         self.state.changes.notify()
 

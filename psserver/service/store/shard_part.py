@@ -126,8 +126,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What a server holds, copied for log entry `entry`. `nbytes`: the memory taken for it. `base`: the files that its
-    rows of `tables` are changes of."""
+    """A copy of a server's state, made for log entry `entry`. `nbytes`: the memory taken for it. `base`: the files that
+    its rows of `tables` are changes of."""
 
     entry: int
     job: str

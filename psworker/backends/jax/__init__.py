@@ -88,7 +88,7 @@ class JaxModel:
         self.state = jax.tree_util.tree_unflatten(self._beside, leaves)
 
     def check(self, tree: Any, what: str) -> None:
-        """Raises ModelError where `tree` ("gradients", "state") has other branches than what it is of."""
+        """Raise ModelError where `tree` ("gradients", "state") has other branches than what it is of."""
         expected = self._beside if what == "state" else self.structure
         got = jax.tree_util.tree_structure(tree)
         if got != expected:
@@ -106,7 +106,7 @@ class JaxModel:
         return leaves
 
     def check_kept(self, tree: Any, what: str, instead: str) -> None:
-        """Raises ModelError where a step took the memory of `tree` (`what`); `instead` says what to do."""
+        """Raise ModelError where a step took the memory of `tree` (`what`); `instead` says what to do."""
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree_util.tree_leaves(tree)):
             raise ModelError(f"{what} was donated to a step (donate_argnums), and is needed here: {instead}")
 
@@ -131,7 +131,7 @@ class JaxModel:
 
 
 def fetch(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
-    """As `psworker.backends.Model.fetch`."""
+    """Implement `psworker.backends.Model.fetch`."""
     rows = value if value.ndim == 0 or stop - start == value.shape[0] else value[start:stop]
     return landing(rows.astype(dtype))
 
@@ -149,7 +149,7 @@ PINNED = {"gpu", "cuda", "rocm"}
 
 
 def lies_on(array: Any) -> str:
-    """The platform of an array's device."""
+    """Return the platform of an array's device."""
     [device] = array.devices()
     return str(device.platform)
 
@@ -169,7 +169,7 @@ def shardings(leaves: Sequence[Any]) -> list[Any]:
 
 
 def placed(arrays: Sequence[NDArray[Any]], where: Sequence[Any]) -> list[Any]:
-    """Copies of `arrays`, whose memory is used again behind this call, one for each sharding of `where`."""
+    """Copy `arrays`, whose memory is used again behind this call, once for each sharding of `where`."""
     if any(device.platform == "cpu" for each in where for device in each.device_set):
         # There JAX goes on with aligned memory as it is: let this be its own.
         arrays = [_aligned(each) for each in arrays]

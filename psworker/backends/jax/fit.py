@@ -102,7 +102,7 @@ class JaxStep:
         return bool(self._flats)
 
     def prepare(self, batch: Any) -> None:
-        """The first batch compiles."""
+        """Do nothing: the first batch compiles."""
 
     def put(self, flats: Sequence[NDArray[Any]], version: int, *, new: bool) -> None:
         self._flats = placed(flats, shardings([self._of.found.variables[0].value] * len(flats)))
@@ -161,7 +161,7 @@ class JaxStep:
         return tuple([native(variable) for variable in each] for each in self._lists)
 
     def _move(self, moved: tuple[list[Any], list[Any], Any], findings: list[Any]) -> None:
-        """What a step has changed beside the weights, into the variables."""
+        """Move what a step has changed beside the weights into the variables."""
         *several, count = moved
         assert self._lists is not None
         for variables, values in zip(self._lists[1:3], several, strict=True):
@@ -183,7 +183,8 @@ class JaxStep:
         return values
 
     def _taken(self, flats: list[Any], batches: Any) -> tuple[list[Any], Any]:
-        """A version's values, and what the optimizer counts then: Keras' own assignment takes several operations."""
+        """Return a version's values, and what the optimizer counts then: Keras' own assignment takes several
+        operations."""
         return self._cut(flats), jnp.copy(batches)
 
     def _same(self, values: list[Any], flats: list[Any], tolerance: Any) -> Any:
@@ -241,7 +242,7 @@ class JaxStep:
         return [id(each) for each in self._model.optimizer.variables].index(id(variable))
 
     def _join(self, values: list[Any]) -> list[list[Any]]:
-        """Of each payload the parts that lie one behind the other, cast for the wire."""
+        """Join the parts of each payload that lie one behind the other, cast for the wire."""
         plan, dtype = self._of.plan, self._of.dtype
         rows = [value.reshape(spec.rows, -1) for value, spec in zip(values, plan.variables, strict=True)]
         joined = []

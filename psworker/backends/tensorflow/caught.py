@@ -18,7 +18,7 @@ _READ_ONLY = "_read_only_resource_inputs"
 
 @contextmanager
 def watching(variables: Sequence[Any]) -> Iterator[list[Any]]:
-    """Collects those of `variables`, tf.Variables, that are written while it lasts: in a graph by what is traced,
+    """Collect those of `variables`, tf.Variables, that are written while it lasts: in a graph by what is traced,
     eagerly by their values. The list is complete at the end."""
     found: list[Any] = []
     eager = tf.executing_eagerly()
@@ -85,14 +85,14 @@ def caught_step(model: Any, trained: Sequence[Any], data: Any) -> tuple[Mapping[
 
 
 def dense(gradient: Any) -> Any:
-    """As `tf.convert_to_tensor`, which warns of a variable without a fixed number of rows."""
+    """Apply `tf.convert_to_tensor` without its warning of a variable without a fixed number of rows."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
     return tf.convert_to_tensor(gradient)
 
 
 def without_optionals(data: Any) -> Any:
-    """As Keras' own step: an input that is an empty Optional is None."""
+    """Replace an input that is an empty Optional with None, as Keras' own step does."""
     return keras.tree.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data
     )

@@ -62,13 +62,13 @@ class DatasetBatches:
 
 
 def unseeded(dataset: Any) -> bool:
-    """It is shuffled in an order that every process draws for itself."""
+    """Return whether the dataset is shuffled in an order that every process draws for itself."""
     shuffles = [each for each in _chain(dataset) if type(each).__name__ == "_ShuffleDataset"]
     return any(not any((int(each._seed), int(each._seed2))) for each in shuffles)
 
 
 def _chain(dataset: Any) -> Iterator[Any]:
-    """The dataset and all that it is made of."""
+    """Yield the dataset and all that it is made of."""
     yield dataset
     for each in dataset._inputs():
         yield from _chain(each)

@@ -24,7 +24,7 @@ LARGE = 1 << 20
 
 
 def tensor_of(flat: NDArray[Any]) -> Any:
-    """A flat payload (float32, float16, bfloat16) as a tensor of its own, copied; bfloat16 as its bits."""
+    """Copy a flat payload (float32, float16, bfloat16) to a tensor; bfloat16 as its bits."""
     bits = flat.view(np.uint16) if flat.dtype == tf.bfloat16.as_numpy_dtype else flat
     if bits.nbytes < LARGE or not tf.executing_eagerly():
         return tf.convert_to_tensor(bits)
@@ -49,8 +49,8 @@ def rounded(tensor: Any, dtype: Any) -> Any:
 
 
 def payload_of(parts: list[Any]) -> Payload:
-    """A result, of flat tensors that lie one behind the other: to be copied from the device (where it is not the CPU's
-    memory already) when it is asked for."""
+    """Make the payload of flat tensors that lie one behind the other: to be copied from the device (where it is not the
+    CPU's memory already) when it is asked for."""
     if len(parts) == 1:
         return landing(parts[0])
     dtype = tf.bfloat16 if parts[0].dtype == tf.uint16 else parts[0].dtype
@@ -74,7 +74,7 @@ def on_host(tensor: Any) -> bool:
 
 
 def array_of(tensor: Any) -> NDArray[Any]:
-    """A flat tensor's memory where it is the CPU's, else a copy of it."""
+    """Return a flat tensor's memory where it is the CPU's, else a copy of it."""
     # Not numpy(), which copies what lies in the CPU's memory.
     array = np.asarray(memoryview(tensor))
     return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == np.uint16 else array

@@ -111,7 +111,7 @@ class Tables:
         ]
 
     def _grouped(self, together: bool) -> tuple[Group, ...]:
-        """Raises ModelError for a table of which some layers are trained and some are not."""
+        """Group the tables. Raises ModelError for one of which some layers are trained and some are not."""
         trained: dict[str, bool] = {}
         for layer in self._layers:
             name = layer.remote.table.name
@@ -172,7 +172,7 @@ class Tables:
 
 
 def _divided(places: Any, sizes: Any) -> Iterator[Any]:
-    """The places of each lookup in turn."""
+    """Yield the places of each lookup in turn."""
     count = sizes.shape[1]
     return iter([places] if count == 1 else tf.split(places, sizes[0], num=count))
 

@@ -68,12 +68,12 @@ def opened(spec: Any, known: Sequence[Any]) -> Any:
 
 
 def tensor(value: Any) -> Any:
-    """An array of a batch as a tensor."""
+    """Convert an array of a batch to a tensor."""
     return value if isinstance(value, tf.SparseTensor | tf.RaggedTensor) else tf.convert_to_tensor(value)
 
 
 def spec_of(tensor: Any) -> Any:
-    """The tensor's type, its sample axis open."""
+    """Return the tensor's type, its sample axis open."""
     spec = tf.type_spec_from_value(tensor)
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
         return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
@@ -81,7 +81,7 @@ def spec_of(tensor: Any) -> Any:
 
 
 def fits(spec: Any, batch: Any) -> bool:
-    """A function of batches of type `spec` takes this one."""
+    """Return whether a function of batches of type `spec` takes this one."""
     if not _same_structure(spec, batch):
         return False
     pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(batch), strict=True)

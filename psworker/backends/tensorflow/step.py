@@ -167,7 +167,7 @@ class FlatStep:
 
 
 def fed(batch: Any, *, open: bool = False) -> Any:
-    """What the graph gets of a batch. `open`: types instead of rows, of any number of them."""
+    """Return what the graph gets of a batch. `open`: types instead of rows, of any number of them."""
     if not isinstance(batch, LookedUp):
         return batch
     given = batch.fed()

@@ -50,8 +50,8 @@ class ModelVariables:
 
 
 def collect(model: Any) -> ModelVariables:
-    """The variables of a Keras model or layer, a `tf.Module`, or any nest of lists, tuples, dicts and
-    objects that holds `tf.Variable`s; a variable reached twice counts once.
+    """Collect the variables of a Keras model or layer, a `tf.Module`, or any nest of lists, tuples, dicts and objects
+    that holds `tf.Variable`s; a variable reached twice counts once.
 
     Names in a Keras model are those of `stable_names`, else the way to
     the variable ("layers/0/w"); equal names get "#1", "#2", ... in order. Raises JobError when nothing in it can
@@ -84,7 +84,7 @@ def collect(model: Any) -> ModelVariables:
 
 
 def named_variables(model: Any) -> dict[str, Any]:
-    """The variables of a model that travel, by the names by which `psworker.Session` knows them: `tf.Variable`s.
+    """Return the variables of a model that travel, by the names by which `psworker.Session` knows them: `tf.Variable`s.
 
     Raises JobError, as for a model of a job.
     """
@@ -129,7 +129,7 @@ def _children(node: Any) -> list[tuple[str, Any]]:
 
 
 def remote_layers(node: Any, inside: frozenset[int] = frozenset()) -> list[Any]:
-    """The layers at or below `node`, a model as for `collect`, that look rows up in tables."""
+    """List the layers at or below `node`, a model as for `collect`, that look rows up in tables."""
     if isinstance(node, keras.Layer):
         return [layer for layer in node._flatten_layers() if remote_of(layer) is not None]
     if id(node) in inside or isinstance(node, tf.Variable | keras.Variable):

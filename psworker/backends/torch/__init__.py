@@ -83,7 +83,7 @@ class TorchModel:
         self._kept = [each.detach().clone() for each in self.parameters] if self._puts <= COMPARED else []
 
     def check_unchanged(self) -> None:
-        """Raises ModelError where something else than `put` has changed a trained parameter since.
+        """Raise ModelError where something else than `put` has changed a trained parameter since.
 
         PyTorch does not count changes by way of `data`, as of a loop that clamps its weights: the first versions are
         compared by value.
@@ -125,7 +125,7 @@ def _changed(name: str) -> ModelError:
 
 
 def fetch(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
-    """As `psworker.backends.Model.fetch`."""
+    """Implement `psworker.backends.Model.fetch`."""
     rows = (value[start:stop] if value.dim() else value).detach().reshape(-1)
     lane = lane_of(rows.device)
     # Without a lane in the thread that sends, which there is one of for each server.

@@ -71,7 +71,7 @@ _OPEN: dict[Any, Lane] = {}
 
 
 def lane_of(device: torch.device) -> Lane | None:
-    """The lane of a device; None where there is nothing to copy, or no lane."""
+    """Return the lane of a device; None where there is nothing to copy, or no lane."""
     make = LANES.get(device.type)
     if make is None:
         return None

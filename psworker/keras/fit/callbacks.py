@@ -33,7 +33,7 @@ _EVENTS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswit
 
 @dataclass(frozen=True)
 class Moments:
-    """What to do at the moments of `fit`."""
+    """The actions at the moments of `fit`."""
 
     begin_fit: Callable[[], None]
     begin_epoch: Callable[[int], None]
@@ -183,7 +183,7 @@ class AfterRestoring(OnlyChief):
             pass
 
     def take_over(self) -> None:
-        """The backup is the same for all workers."""
+        """Leave the backup: it is the same for all workers."""
 
     def hand_over(self) -> None:
         """Leave the backup to the next chief."""
@@ -198,7 +198,7 @@ def listed(callbacks: Any) -> list[Any]:
 
 
 def guarded(callback: Any, chosen: Callable[[], bool]) -> Any:
-    """The callback itself, or within `OnlyChief` where it writes files."""
+    """Return the callback itself, or within `OnlyChief` where it writes files."""
     if isinstance(callback, keras.callbacks.BackupAndRestore):
         return AfterRestoring(callback, chosen)
     return OnlyChief(callback, chosen) if isinstance(callback, WRITERS) else callback

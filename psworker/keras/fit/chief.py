@@ -1,4 +1,4 @@
-"""What one worker, the chief, does for all: it validates, writes files, and sets the learning rate."""
+"""The duties of one worker, the chief, for all: it validates, writes files, and sets the learning rate."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SetRate:
         self.begin()
 
     def begin(self) -> None:
-        """A rate that was set before the job begins is its first."""
+        """Take a rate that was set before the job begins as its first."""
         self._sent = _rate(self._optimizer) or 0.0
 
     def join(self, present: float | None) -> None:
@@ -81,7 +81,7 @@ class SetRate:
             self._sent = _rate(self._optimizer) or 0.0
 
     def changed(self) -> float | None:
-        """The rate that was set since the last contribution; None for none. Raises FitError.
+        """Return the rate that was set since the last contribution; None for none. Raises FitError.
 
         The chief sets it for all, so that workers that are behind do not undo what others have set.
         """

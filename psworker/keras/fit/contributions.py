@@ -27,7 +27,7 @@ class Contributions:
         self._batch = self._bad = 0
 
     def begin(self, session: Session) -> None:
-        """Number batches from the first that the job has not committed."""
+        """Count batches from the first that the job has not committed."""
         self._batch = session.next_batch
 
     @property
@@ -82,7 +82,8 @@ class Contributions:
             _void(session, grant, reason)
 
     def _finite(self, result: StepResult) -> bool:
-        """The gradient is finite, as far as the step looked. Moves a dynamic loss scale accordingly, as Keras does."""
+        """Return whether the gradient is finite, as far as the step looked. Move a dynamic loss scale accordingly, as
+        Keras does."""
         finite = math.isfinite(result.norm)
         optimizer = self._optimizer
         if scales(optimizer):
@@ -104,7 +105,7 @@ def _void(session: Session, grant: Grant, reason: Voided) -> None:
 
 
 class Fates:
-    """What became of a worker's contributions: counts by fate, and the staleness of those that were applied."""
+    """The fates of a worker's contributions: counts by fate, and the staleness of those that were applied."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}

@@ -36,7 +36,7 @@ def are_arrays(x: Any) -> bool:
 
 
 def fingerprint(given: Mapping[str, Any] | None, first_batch: Any) -> int:
-    """A number from 1 to 2**20 by which workers find out that they train on the same data.
+    """Return a number from 1 to 2**20 by which workers find out that they train on the same data.
 
     Of arrays it is the same in whatever order they are read; of anything else it is that of the first batch.
     """
@@ -177,7 +177,7 @@ class DealtData:
         return self._first_epoch + epoch
 
     def batch(self, unit: Unit) -> Any:
-        """The unit's batch as Keras would have read it: arrays of the backend, floats in Keras' precision."""
+        """Return the unit's batch as Keras would have read it: arrays of the backend, floats in Keras' precision."""
         if self._read is not None:
             return self._read[unit.index]
         if isinstance(self._x, keras.utils.PyDataset):

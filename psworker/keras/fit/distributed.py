@@ -302,7 +302,7 @@ class Distributed:
         return type(self.model).evaluate(self.model, *args, **keywords)
 
     def _acts_for_all(self) -> bool:
-        """This worker is the chief; see `Duties`."""
+        """Return whether this worker is the chief; see `Duties`."""
         place = self._membership.place
         if self._membership.session is None and place is not None and not self._steps.finished:
             if place.task_index is not None:

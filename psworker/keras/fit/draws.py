@@ -1,4 +1,4 @@
-"""What the layers draw for a batch (dropout, noise, augmentation) on a cluster."""
+"""The draws of layers for a batch (dropout, noise, augmentation) on a cluster."""
 
 from __future__ import annotations
 

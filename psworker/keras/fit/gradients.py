@@ -45,8 +45,8 @@ class GradientStep:
         *,
         clips: bool,
     ) -> None:
-        """`sums`: watches the metrics; None where nobody adds them up. `version`: of the weights in the model, which
-        `before` put there. `clips`: gradients are clipped here, and not by the server."""
+        """Trace the step. `sums`: watches the metrics; None where nobody adds them up. `version`: of the weights in the
+        model, which `before` put there. `clips`: gradients are clipped here, and not by the server."""
         optimizer = unwrapped(model.optimizer)
         self._variables, self._sums = variables, sums
         self._every = optimizer.gradient_accumulation_steps or 1
@@ -90,7 +90,7 @@ class GradientStep:
         return result.logs, result
 
     def number(self, contribution: int) -> int:
-        """The number of the next batch, which is of that contribution."""
+        """Return the number of the next batch, which is of that contribution."""
         return contribution * self._every + self._taken
 
     def rehearse(self, data: Any) -> None:

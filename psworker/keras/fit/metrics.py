@@ -48,7 +48,7 @@ class MetricSums:
         return found
 
     def adds_up(self, metric: Any) -> bool:
-        """The metric over all workers is what the sums of its variables say."""
+        """Return whether the metric over all workers is what the sums of its variables give."""
         if not all(variable.aggregation == "sum" for variable in metric.variables):
             return False
         added = self._added.get(id(metric))
@@ -126,7 +126,7 @@ def _all(found: list[Any]) -> Any:
 
 
 def _moves_alike(before: Any, once: Any, twice: Any) -> Any:
-    """The second update moved the values as far as the first."""
+    """Return whether the second update moved the values as far as the first."""
     ops = keras.ops
     before, once, twice = (ops.cast(each, "float64") for each in (before, once, twice))
     return ops.all(ops.abs((twice - once) - (once - before)) <= ROUNDING * (ops.abs(twice) + 1))
@@ -211,7 +211,7 @@ class EpochMetrics:
         return session.gather_epoch(self._number - 1, layout, sums, values, yields)
 
     def _warn_of_data(self, workers: int) -> None:
-        """The workers' numbers have no spread, so they are equal."""
+        """Warn, once, of workers whose numbers have no spread: they are equal."""
         if not self._warned_of_data:
             self._warned_of_data = True
             log.warning(

@@ -41,7 +41,7 @@ Follows = Literal["the same", "another phase", "another job"]
 
 
 class Compilation(NamedTuple):
-    """What `compile` made; it differs after another call."""
+    """The result of `compile`; it differs after another call."""
 
     optimizer: Any
     loss: Any
@@ -56,7 +56,8 @@ def _compilation(model: Any) -> Compilation:
 
 
 def is_built(model: Any) -> bool:
-    """The model has all its variables. A subclassed model may say that it is built before its layers have any."""
+    """Return whether the model has all its variables. A subclassed model may say that it is built before its layers
+    have any."""
     return bool(model.built and all(layer.built for layer in model._flatten_layers()))
 
 
@@ -284,8 +285,8 @@ class Steps:
         return logs
 
     def _with_rows(self, batch: LookedUp) -> LookedUp:
-        """The batch with its rows of the granted version, or of that of another grant. At the end of the job the batch
-        does not count, and gets none."""
+        """Return the batch with its rows of the granted version, or of that of another grant. At the end of the job the
+        batch does not count, and gets none."""
         while self.grant is not None:
             try:
                 return replace(batch, rows=self.session.pull_rows(self.grant, batch.keys))

@@ -26,7 +26,7 @@ class WeightGuard:
         self._swaps, self._each_batch = swaps_weights(callbacks), acts_on_batches(callbacks)
 
     def after_batch(self) -> None:
-        """A batch is over; its callbacks are yet to run."""
+        """Note that a batch is over; its callbacks are yet to run."""
         self.due |= self._each_batch
 
     def check(self, step: GradientStep) -> None:

@@ -20,7 +20,7 @@ _METRIC_WORDS = ("accuracy", "acc", "crossentropy", "ce")
 
 
 def keras_loss(job: Job) -> Any:
-    """The job's loss in the form that `compile(loss=...)` takes; None where it is a function of model and batch.
+    """Return the job's loss as `compile(loss=...)` takes it; None where it is a function of model and batch.
 
     A name, a Keras loss, a function of (y_true, y_pred), or a list or dict of these, one for each output.
     """
@@ -64,7 +64,7 @@ def check_names(kind: str, named: Any) -> None:
 
 
 def loss_function(job: Job, model: Any) -> Loss:
-    """The batch's mean loss as a float32 scalar, with the regularisation losses of a Keras model added.
+    """Return the batch's mean loss as a float32 scalar, with the regularisation losses of a Keras model added.
 
     A Keras model with a Keras loss has been compiled with it. Raises JobError
     for anything that is no loss; the function raises JobError, when it is
@@ -84,7 +84,7 @@ def loss_function(job: Job, model: Any) -> Loss:
 
 
 def _compiled(job: Job, model: Any) -> Loss:
-    """As Keras does it: shapes brought together, weights of samples and outputs, a sum over outputs."""
+    """Compute the loss as Keras does: shapes brought together, weights of samples and outputs, a sum over outputs."""
 
     def loss(batch: Any) -> Any:
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -105,7 +105,7 @@ def _one_number(job: Job, value: Any) -> Any:
 
 
 def _of_batch(job: Job) -> Callable[[Any, Any], Any]:
-    """The job's own function, with Python's `if` and `while` on tensors understood (AutoGraph).
+    """Return the job's own function, with Python's `if` and `while` on tensors understood (AutoGraph).
 
     Only that: everything else of the step is traced as it stands, so that
     errors keep their types and tracebacks show the user's lines.
@@ -123,7 +123,7 @@ def _of_batch(job: Job) -> Callable[[Any, Any], Any]:
 
 
 def _of_predictions(job: Job, named: Any, model: Any) -> Callable[[Any, Any], Any]:
-    """A Keras loss of something that is called like a model, and is no Keras model."""
+    """Return a Keras loss of something that is called like a model, and is no Keras model."""
     if not callable(model):
         raise JobError(
             f"job {type(job).__name__} has a Keras loss, which needs a model to call, but model() returned "

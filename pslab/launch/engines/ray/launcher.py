@@ -159,7 +159,7 @@ class RayLauncher(RemoteLauncher):
             self._throw_away.close()
 
     def _connect(self, wanted: Sequence[Wanted]) -> None:
-        """Raises PlaceError."""
+        """Connect to Ray, and choose the nodes. Raises PlaceError."""
         with self._connecting:
             if self._over.is_set():
                 raise PlaceError("the run has ended")
