@@ -163,10 +163,10 @@ def _optimizer(experiment: Experiment) -> Optimizer | None:
     section = experiment.optimizer
     if section.name != FROM_JOB:
         return build_optimizer(section.config)
-    said = sorted({*section.model_fields_set, *(section.model_extra or {})} - {"name"})
-    if said:
+    named = sorted({*section.model_fields_set, *(section.model_extra or {})} - {"name"})
+    if named:
         raise SettingsError(
-            f'optimizer "{FROM_JOB}" takes the first worker\'s optimizer and settings: expected no more, got {said[0]}'
+            f'optimizer "{FROM_JOB}" takes the first worker\'s optimizer and settings: expected no more, got {named[0]}'
         )
     return None
 

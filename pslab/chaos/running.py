@@ -153,7 +153,7 @@ class DisturbedRun(RealRun):
         asked = self._servers if self._copies else self._servers[:1]
         hosts = ",".join(self._addresses[name] for name in asked)
         client = StatusClient(hosts, COPYS_ANSWER if self._copies else ANSWER, self._credentials)
-        told: list[Outcome] = []
+        reported: list[Outcome] = []
         try:
             while not self._over.wait(LOOK_EVERY):
                 seen, now = _ask(client), time.monotonic()
@@ -161,7 +161,7 @@ class DisturbedRun(RealRun):
                 due = self.campaign.see(now, seen, more)
                 if due is not None and self._do(due):
                     self.campaign.done(time.monotonic(), due)
-                self._tell(told)
+                self._tell(reported)
         finally:
             client.close()
 
@@ -172,11 +172,11 @@ class DisturbedRun(RealRun):
         relays = len(self._workers) * len(self._servers)
         return self._servers[0] in self._addresses and len(self._relays) == relays
 
-    def _tell(self, told: list[Outcome]) -> None:
-        """Say of each disturbance how long the next version took; `told`: of which it was said."""
+    def _tell(self, reported: list[Outcome]) -> None:
+        """Say of each disturbance how long the next version took; `reported`: those already named."""
         for each in self.campaign.outcomes:
-            if each.seconds is not None and each not in told:
-                told.append(each)
+            if each.seconds is not None and each not in reported:
+                reported.append(each)
                 struck = each.disturbance
                 text = f"chaos: {struck.name} ({struck.role}, {struck.kind}): next version after {each.seconds:.2f} s"
                 self._display.warning(text, "")

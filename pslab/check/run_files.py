@@ -54,9 +54,9 @@ class SummaryAgrees(LogCheck):
                 yield f"summary.json is of job {summary.job}, the log of job {job.job}"
             if summary.policy.get("name") != state.policy.get("name"):
                 yield f"summary.json names policy {summary.policy.get('name')}, not {state.policy.get('name')}"
-        for name, said, found in pairs:
-            if said != found:
-                yield f"summary.json says {said} {name}, the log {found}"
+        for name, stated, found in pairs:
+            if stated != found:
+                yield f"summary.json says {stated} {name}, the log {found}"
 
     def _workers(self, summary: Summary, state: Fold) -> Iterator[str]:
         named = {*summary.contributions, *summary.staleness, *state.committed, *state.applied, *state.dropped}
@@ -67,8 +67,10 @@ class SummaryAgrees(LogCheck):
                 state.dropped[worker],
             )
             counted = (committed, applied, dropped, committed - applied - dropped)
-            said = summary.contributions.get(worker)
-            stated = (said.committed, said.applied, said.dropped, said.pending) if said else (0, 0, 0, 0)
+            counts = summary.contributions.get(worker)
+            stated = (
+                (counts.committed, counts.applied, counts.dropped, counts.pending) if counts else (0, 0, 0, 0)
+            )
             if stated != counted:
                 yield (
                     f"{worker}: summary.json says committed, applied, dropped, pending"

@@ -131,7 +131,7 @@ def _policy_explained(name: str, spec: type[PolicySpec]) -> Group:
 
 
 def _explained(
-    name: str, first: str, rest: str, said: Iterable[tuple[str, str]], knobs: tuple[Knob, ...]
+    name: str, first: str, rest: str, sections: Iterable[tuple[str, str]], knobs: tuple[Knob, ...]
 ) -> Group:
     paragraphs = [Text.assemble((f"{name}: ", "bold"), first)]
     # Docstrings are wrapped for the source; the terminal wraps them anew.
@@ -139,7 +139,7 @@ def _explained(
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
-    for title, text in said:
+    for title, text in sections:
         if text:
             facts.add_row(title, Text(text))
     parts: list[RenderableType] = [*paragraphs, facts, _knob_table(knobs)]

@@ -158,7 +158,7 @@ def status_view(status: pb.StatusReply, rate: float | None = None) -> Renderable
 
 def remarks(status: pb.StatusReply, least: float, most: int | None = None) -> list[Text]:
     """Return the coordinator's note, and up to `most` sentences about workers that have waited `least` seconds."""
-    note = [Text(said, style="yellow") for said in (status.change, status.note) if said]
+    note = [Text(line, style="yellow") for line in (status.change, status.note) if line]
     return note + [Text(sentence) for sentence in waiting_sentences(status, least)[:most]]
 
 
@@ -251,10 +251,10 @@ def memory_sentences(status: pb.StatusReply) -> list[str]:
     """Say for every server what its memory holds and for whom, the largest parts first."""
     found = []
     for server in status.servers:
-        said = [f"{holder(part.member)}{part.kind} {part.bytes / 2**20:.1f}" for part in server.memory.parts]
-        said += [f"others {server.memory.rest / 2**20:.1f}"] if server.memory.rest else []
-        if said:
-            found.append(f"memory of server {server.task_index}, MiB: " + ", ".join(said))
+        parts = [f"{holder(part.member)}{part.kind} {part.bytes / 2**20:.1f}" for part in server.memory.parts]
+        parts += [f"others {server.memory.rest / 2**20:.1f}"] if server.memory.rest else []
+        if parts:
+            found.append(f"memory of server {server.task_index}, MiB: " + ", ".join(parts))
     return found
 
 

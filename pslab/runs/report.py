@@ -130,8 +130,8 @@ def _draw_notes(axes: Any, run: Run, colour: str) -> None:
             at = entry.t - began
             axes.axvline(at, color=colour, linestyle=":", linewidth=1)
             place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "xytext": (3, 0)}
-            said = entry.fact.text if isinstance(entry.fact, Note) else policy_label(entry.fact.policy)
-            text = said if len(said) <= LONGEST_NOTE else f"{said[:LONGEST_NOTE]}..."
+            whole = entry.fact.text if isinstance(entry.fact, Note) else policy_label(entry.fact.policy)
+            text = whole if len(whole) <= LONGEST_NOTE else f"{whole[:LONGEST_NOTE]}..."
             axes.annotate(text, (at, 0.02), rotation=90, fontsize=7, color=colour, **place)
 
 

@@ -222,8 +222,11 @@ class Schedule:
                 self._act(client, "abandons", self._named(client, ticket))
             case Commit(ticket, ready=ready, loss=loss):
                 verb = "commits" if ready else "commits-its-last"
-                told = (f"loss={loss!r}" if loss != USUAL_LOSS else "", f"norm={norm!r}" if norm != 1 else "")
-                self._act(client, verb, self._named(client, ticket), *told)
+                facts = (
+                    f"loss={loss!r}" if loss != USUAL_LOSS else "",
+                    f"norm={norm!r}" if norm != 1 else "",
+                )
+                self._act(client, verb, self._named(client, ticket), *facts)
 
     def _named(self, client: Client, ticket: int) -> str:
         """Return the ticket as a word of an act; empty for the one that the worker holds."""

@@ -106,12 +106,12 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
     The sentence completes "it waits for ..." and says of each releaser what it is doing and since when.
     """
     event, releasers = waited_for(coordinator, member)
-    said = [_doing(coordinator, name, now) for name in releasers[:NAMED_LIMIT]]
+    parts = [_doing(coordinator, name, now) for name in releasers[:NAMED_LIMIT]]
     if len(releasers) > NAMED_LIMIT:
-        said.append(f"and {len(releasers) - NAMED_LIMIT} more")
+        parts.append(f"and {len(releasers) - NAMED_LIMIT} more")
     if (left := _timer(coordinator, member, now)) is not None:
-        said.append(f"or at the latest in {left:.1f} s, when a timer fires")
-    return (f"{event} ({'; '.join(said)})" if said else event), releasers[:NAMED_LIMIT]
+        parts.append(f"or at the latest in {left:.1f} s, when a timer fires")
+    return (f"{event} ({'; '.join(parts)})" if parts else event), releasers[:NAMED_LIMIT]
 
 
 def _timer(coordinator: Coordinator, member: Member, now: float) -> float | None:

@@ -49,7 +49,7 @@ class Places(NamedTuple):
     """The places of an index: one part for all keys, or one for each bucket; and address and size of each part.
 
     A part is an array of ``2 ** bits`` places, [places, 3]: two words of a key, and its slot, all ones where there is
-    none. The first place of a key is told by the bits that follow its bucket's, so that keys in their order have
+    none. The first place of a key is given by the bits that follow its bucket's, so that keys in their order have
     places in their order.
     """
 

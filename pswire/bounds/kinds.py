@@ -94,8 +94,8 @@ def row_of(message: str, field: Any) -> Row:
     """Return the bound of a field. Raises TypeError if it needs one and has none."""
     options = field.GetOptions()
     if options.HasExtension(options_pb2.bound):
-        said = options.Extensions[options_pb2.bound]
-        return Row(message, field.name, _bound(said, field), said.why or _meant(said).why)
+        option = options.Extensions[options_pb2.bound]
+        return Row(message, field.name, _bound(option, field), option.why or _meant(option).why)
     if field.is_repeated or not (field.message_type or field.type in _CLOSED):
         raise TypeError(f"{message}.{field.name}: expected a bound in protos/pswire/v1, got none")
     if field.message_type is not None:
@@ -103,27 +103,27 @@ def row_of(message: str, field: Any) -> Row:
     return Row(message, field.name, Closed(), "its type allows nothing else")
 
 
-def _meant(said: Any) -> Any:
+def _meant(option: Any) -> Any:
     """Return the shared bound that is named, or the bound given here."""
-    named = options_pb2.Shared.DESCRIPTOR.values_by_number[getattr(said, "is")]
-    return named.GetOptions().Extensions[options_pb2.means] if named.number else said
+    named = options_pb2.Shared.DESCRIPTOR.values_by_number[getattr(option, "is")]
+    return named.GetOptions().Extensions[options_pb2.means] if named.number else option
 
 
-def _bound(said: Any, field: Any) -> Bound:
+def _bound(option: Any, field: Any) -> Bound:
     if not field.is_repeated:
-        return _single(said, field.type)
+        return _single(option, field.type)
     inside = field.message_type
     if inside is not None and inside.GetOptions().map_entry:
         key, value = (inside.fields_by_name[name].type for name in ("key", "value"))
-        text = _single(said.key, key)
+        text = _single(option.key, key)
         assert isinstance(text, Text)
-        return Many(said.most, _single(said.each, value), text)
-    return Many(said.most, None if inside is not None else _single(said.each, field.type))
+        return Many(option.most, _single(option.each, value), text)
+    return Many(option.most, None if inside is not None else _single(option.each, field.type))
 
 
-def _single(said: Any, kind: int) -> Bound:
+def _single(option: Any, kind: int) -> Bound:
     """Return the bound of a single value."""
-    meant = _meant(said)
+    meant = _meant(option)
     if kind in _REAL:
         low = meant.low if meant.HasField("low") else -math.inf
         return Real(meant.high if meant.HasField("high") else math.inf, low, meant.nonfinite)

@@ -129,9 +129,11 @@ class OptionError(ValueError):
 def read_options(model: type[Read], given: Mapping[str, Any], **more: Any) -> Read:
     """Make a `model` from those values of the command line that it declares, and from `more`. Raises OptionError."""
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
-    said = {name: value for name, value in given.items() if name in model.model_fields and value is not None}
+    chosen = {
+        name: value for name, value in given.items() if name in model.model_fields and value is not None
+    }
     try:
-        return model(**said, **more)
+        return model(**chosen, **more)
     except ValidationError as error:
         flags = {name: flag_of(field) for name, field in model.model_fields.items()}
         typed = {name: _dashed(name, flag) for name, flag in flags.items() if flag is not None}
@@ -148,8 +150,8 @@ def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_security(*args: Any, **given: Any) -> Any:
         keys = [key for key in given if key.startswith(_SECURITY)]
-        said = {_security_option(key): value for key in keys if (value := given.pop(key)) is not None}
-        return command(*args, security=SecurityOptions(**said), **given)
+        chosen = {_security_option(key): value for key in keys if (value := given.pop(key)) is not None}
+        return command(*args, security=SecurityOptions(**chosen), **given)
 
     return section_options(CONNECTING, SecuritySection, _SECURITY)(with_security)
 

@@ -155,7 +155,7 @@ class Experiment(Section):
         cluster, run = self.cluster, self.run
         if cluster.replicas == 1:
             return
-        for said, key, expected, got in (
+        for unwanted, key, expected, got in (
             (
                 not 2 <= cluster.servers <= MAX_VOTERS,
                 "cluster.servers",
@@ -164,7 +164,7 @@ class Experiment(Section):
             ),
             (run.engine == "simulated", "run.engine", "an engine with processes", run.engine),
         ):
-            if said:
+            if unwanted:
                 context = {"key": key, "expected": expected, "got": got}
                 raise PydanticCustomError(
                     "replicas", "{key}: with cluster.replicas = 2 expected {expected}, got {got}", context
@@ -172,7 +172,7 @@ class Experiment(Section):
 
     def _check_script(self) -> None:
         """Refuse settings that a script makes itself, where they would have no effect."""
-        for said, key, instead in (
+        for unwanted, key, instead in (
             (self.job.module, "job.module", "a job is a module or a script"),
             (self.job.epochs != 1, "job.epochs", "the script sets it, in fit(epochs=...)"),
             (self.job.options, "job.options", "a script has arguments"),
@@ -188,7 +188,7 @@ class Experiment(Section):
             (self.run.deterministic, "run.deterministic", "a script configures TensorFlow's threads itself"),
             (self.workers, "workers", "a script chooses its device itself, and has no delays"),
         ):
-            if said:
+            if unwanted:
                 context = {"key": key, "instead": instead}
                 raise PydanticCustomError("unused", "{key}: not with job.script: {instead}", context)
 

@@ -58,8 +58,8 @@ def number(value: float) -> str:
 
 def kind_of(field: "FieldInfo") -> tuple[Any, tuple[str, ...]]:
     """Return the type of a value, and the words that may replace it: for example (float, ("auto",))."""
-    said = field.annotation
-    parts = get_args(said) if get_origin(said) in (Union, UnionType) else (said,)
+    hint = field.annotation
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     words = tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
     kinds = [part for part in parts if get_origin(part) is not Literal and part is not NoneType]
     kind = kinds[0] if kinds else str
@@ -88,6 +88,6 @@ def _texts(module: str) -> dict[str, dict[str, str]]:
             for field, text in zip(made.body, made.body[1:], strict=False):
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                     if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                        said = inspect.cleandoc(str(text.value.value))
-                        found.setdefault(made.name, {})[field.target.id] = said
+                        meaning = inspect.cleandoc(str(text.value.value))
+                        found.setdefault(made.name, {})[field.target.id] = meaning
     return found

@@ -247,5 +247,5 @@ class PlaceSection(Section):
     def demands(self) -> dict[str, Any]:
         """The resources asked for, by dotted key: `servers.cpus`, `workers.gpus` and so on."""
         parts = (("servers", self.servers), ("workers", self.workers))
-        said = {f"{role}.{key}": value for role, part in parts for key, value in part}
-        return {key: value for key, value in said.items() if value}
+        paths = {f"{role}.{key}": value for role, part in parts for key, value in part}
+        return {key: value for key, value in paths.items() if value}

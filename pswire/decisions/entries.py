@@ -441,9 +441,11 @@ class Policy(LogEntry):
     inputs: Mapping[str, Any] | None = about("what a controller decided by, if it was one", default=None)
 
     def sentence(self) -> str:
-        said = f": {self.why}" if self.why else ""
+        cause = f": {self.why}" if self.why else ""
         rate = "" if self.rate is None else f", learning rate × {self.rate:.3g}"
-        return f"policy {_named(self.policy)} takes over from {_named(self.former)}, by {self.by}{said}{rate}"
+        return (
+            f"policy {_named(self.policy)} takes over from {_named(self.former)}, by {self.by}{cause}{rate}"
+        )
 
 
 @record

@@ -116,10 +116,10 @@ def declared(kind: type[Record]) -> tuple[Field, ...]:
     hints = get_type_hints(kind)
     found = []
     for each in fields(kind):
-        said, hint = each.metadata, hints[each.name]
-        read = _reader(hint, null=said["null"])
+        rules, hint = each.metadata, hints[each.name]
+        read = _reader(hint, null=rules["null"])
         inner = get_args(hint)[0] if read is _objects else None
-        facts = (said["text"], each.default, said["always"], said["digits"])
+        facts = (rules["text"], each.default, rules["always"], rules["digits"])
         found.append(Field(each.name, hint, *facts, read, inner))
     _DECLARED[kind] = tuple(found)
     return _DECLARED[kind]
@@ -192,7 +192,7 @@ def _writer(kind: type[Record]) -> Callable[[Any], str]:
     lines, texts = ["def write(made):"], []
     names: dict[str, Any] = {"quoted": encode_basestring_ascii, "text": value_text}
     for number, each in enumerate(declared(kind)):
-        value, said = f"v{number}", f"s{number}"
+        value, text = f"v{number}", f"s{number}"
         lines.append(f"    {value} = made.{each.name}")
         if each.digits:
             lines.append(f"    if type({value}) is float: {value} = round({value}, {each.digits})")
@@ -200,13 +200,13 @@ def _writer(kind: type[Record]) -> Callable[[Any], str]:
         if each.omits and each.default is not None:
             absent = f"not {value}"
         lines += [
-            f"    if {absent}: {said} = ''",
-            f"    elif type({value}) is int: {said} = f',\"{each.name}\":{{{value}}}'",
-            f"    elif type({value}) is str: {said} = ',\"{each.name}\":' + quoted({value})",
-            f"    elif type({value}) is float and {value} - {value} == 0.0: {said} = f',\"{each.name}\":{{{value}!r}}'",
-            f"    else: {said} = ',\"{each.name}\":' + text({value})",
+            f"    if {absent}: {text} = ''",
+            f"    elif type({value}) is int: {text} = f',\"{each.name}\":{{{value}}}'",
+            f"    elif type({value}) is str: {text} = ',\"{each.name}\":' + quoted({value})",
+            f"    elif type({value}) is float and {value} - {value} == 0.0: {text} = f',\"{each.name}\":{{{value}!r}}'",
+            f"    else: {text} = ',\"{each.name}\":' + text({value})",
         ]
-        texts.append(f"{{{said}}}")
+        texts.append(f"{{{text}}}")
     lines.append(f"    return f'{''.join(texts)}'")
     exec("\n".join(lines), names)  # noqa: S102  (of the names of our own fields)
     made = _WRITERS[kind] = names["write"]

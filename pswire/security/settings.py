@@ -42,40 +42,40 @@ class SecurityOptions:
 
     def with_environment(self, environment: Mapping[str, str]) -> "SecurityOptions":
         """Fill options that are not given from the environment."""
-        said = {
+        chosen = {
             name: getattr(self, name) or environment.get(variable) or None
             for name, variable in VARIABLES.items()
         }
-        return SecurityOptions(**said, insecure=self.insecure)
+        return SecurityOptions(**chosen, insecure=self.insecure)
 
     def with_section(self, section: "SecuritySection | None") -> "SecurityOptions":
         """Fill options that are still not given from an experiment file."""
         if section is None:
             return self
-        said = {
+        chosen = {
             option: getattr(self, option) or getattr(section, option.removeprefix("tls_")) or None
             for option in VARIABLES
         }
-        return SecurityOptions(**said, insecure=self.insecure or section.insecure)
+        return SecurityOptions(**chosen, insecure=self.insecure or section.insecure)
 
     def named(self, name: str) -> "SecurityOptions":
         """Replace ``{name}`` in paths by the process's name, so that one experiment file serves all processes.
 
         Raises SecurityError if a path needs a name and there is none.
         """
-        said = {option: getattr(self, option) for option in VARIABLES}
-        asking = next((path for path in said.values() if path and BLANK in path), None)
+        chosen = {option: getattr(self, option) for option in VARIABLES}
+        asking = next((path for path in chosen.values() if path and BLANK in path), None)
         if asking is not None and not name:
             raise SecurityError(
                 f"{asking}: expected a worker's task index or name to fill in, or a path without {BLANK}"
             )
-        filled = {option: path and path.replace(BLANK, name) for option, path in said.items()}
+        filled = {option: path and path.replace(BLANK, name) for option, path in chosen.items()}
         return SecurityOptions(**filled, insecure=self.insecure)
 
     def absolute(self) -> "SecurityOptions":
         """Make paths absolute, for a process with another working directory."""
-        said = {option: getattr(self, option) for option in VARIABLES}
-        found = {option: path and str(Path(path).absolute()) for option, path in said.items()}
+        chosen = {option: getattr(self, option) for option in VARIABLES}
+        found = {option: path and str(Path(path).absolute()) for option, path in chosen.items()}
         return SecurityOptions(**found, insecure=self.insecure)
 
     @property
@@ -96,18 +96,18 @@ def credentials_for(
     PS_TOKEN holds a token itself. `name`: this process's, if known. Raises SecurityError for inconsistent options,
     TokenError and IdentityError for what is wrong in a file.
     """
-    said = options.with_environment(environment).with_section(section).named(name)
-    tokens = _tokens(said.token_file, environment)
-    live = _identity(role, said, tokens)
+    chosen = options.with_environment(environment).with_section(section).named(name)
+    tokens = _tokens(chosen.token_file, environment)
+    live = _identity(role, chosen, tokens)
     if live is None and tokens is not None:
         raise SecurityError(
             "a token is sent over TLS only, or others could read it: expected --tls-ca (or PS_TLS_CA) as well"
         )
-    if live is not None and said.insecure:
+    if live is not None and chosen.insecure:
         raise SecurityError(
             "--insecure means without TLS: expected either --insecure, or --tls-ca and its companions"
         )
-    credentials = Credentials(live, tokens, role, said.insecure)
+    credentials = Credentials(live, tokens, role, chosen.insecure)
     if tokens is not None:
         # A server needs a token of its own only to give orders to other servers.
         if role is not Role.SERVER:
@@ -124,19 +124,19 @@ def _tokens(file: str | None, environment: Mapping[str, str]) -> Tokens | None:
     return parse_tokens(text, VARIABLE) if text.strip() else None
 
 
-def _identity(role: Role, said: SecurityOptions, tokens: Tokens | None) -> LiveIdentity | None:
-    if not (said.tls_ca or said.tls_cert or said.tls_key):
+def _identity(role: Role, chosen: SecurityOptions, tokens: Tokens | None) -> LiveIdentity | None:
+    if not (chosen.tls_ca or chosen.tls_cert or chosen.tls_key):
         return None
-    if not said.tls_ca:
+    if not chosen.tls_ca:
         raise SecurityError("expected --tls-ca (or PS_TLS_CA), too: the authorities to trust")
-    missing = [f"--{name.replace('_', '-')}" for name in ("tls_cert", "tls_key") if not getattr(said, name)]
+    missing = [f"--{name.replace('_', '-')}" for name in ("tls_cert", "tls_key") if not getattr(chosen, name)]
     shows = role is Role.SERVER or tokens is None
     if missing and (shows or len(missing) == 1):
         raise SecurityError(
             f"expected {' and '.join(missing)}, too: this process must show a certificate"
             + ("" if role is Role.SERVER else " or, with --token-file or PS_TOKEN, a token")
         )
-    paths = (Path(path) if path else None for path in (said.tls_ca, said.tls_cert, said.tls_key))
+    paths = (Path(path) if path else None for path in (chosen.tls_ca, chosen.tls_cert, chosen.tls_key))
     ca, cert, key = paths
     assert ca is not None
     return LiveIdentity(TlsFiles(ca, cert, key))

@@ -40,12 +40,12 @@ def save_model(
     variables.assign(_in_order(job, variables, weights))
     name = type(job).__name__
     named = Training(job, model).optimizer
-    told = "without the optimizer's state, for which the format has no place"
+    note = "without the optimizer's state, for which the format has no place"
     if tables:
         model = _with_rows(name, model, tables)
-        told = "with its tables as Embedding layers, without the optimizer's state"
+        note = "with its tables as Embedding layers, without the optimizer's state"
     elif path.suffix == ".keras" and isinstance(model, keras.Model):
-        told = _give_optimizer(job, model, variables, named, optimizer)
+        note = _give_optimizer(job, model, variables, named, optimizer)
     with blame(f"writing the model of job {name}"):
         if path.suffix == ".keras":
             if not isinstance(model, keras.Model):
@@ -58,7 +58,7 @@ def save_model(
         else:
             text = _no_model(name, model, "Keras model or tf.Module")
             raise JobError(f"{text}; export weights.safetensors instead")
-    return told
+    return note
 
 
 def _give_optimizer(

@@ -140,8 +140,8 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         self._model.check_unchanged()
         with torch.no_grad():
             gradients = [self._gradient(parameter) for parameter in self._model.parameters]
-        told = float(torch.as_tensor(loss).detach())
-        self.remote.contribute(gradients, samples=samples, loss=told)
+        number = float(torch.as_tensor(loss).detach())
+        self.remote.contribute(gradients, samples=samples, loss=number)
         self._pull()
         return returned
 

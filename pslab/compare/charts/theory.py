@@ -55,11 +55,11 @@ def measure_chart(groups: Sequence[Group], measure: str) -> Any:
         _lines(axes, lines, measure, key)
     else:
         _bars(axes, groups, measure)
-    said = measure.replace("_", " ")
+    title = measure.replace("_", " ")
     if key:
-        dress(axes, key.replace("_", " "), said)
+        dress(axes, key.replace("_", " "), title)
     else:
-        dress(axes, said, "")
+        dress(axes, title, "")
         axes.grid(visible=False)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8)
@@ -163,12 +163,10 @@ def _lines(axes: Any, lines: Mapping[str, Sequence[Group]], measure: str, key: s
         axes.errorbar(places, heights, errors, label=label or "measured", **look)
         laws = [_law(group, measure) for group in members]
         # Special cases (K = 1, K = n) have shorter texts.
-        said = max((text for _, text in laws), key=len)
-        if said:
+        law = max((text for _, text in laws), key=len)
+        if law:
             theory = [expected for expected, _ in laws]
-            axes.plot(
-                places, theory, linestyle="--", linewidth=3, alpha=0.45, color=colour(index), label=said
-            )
+            axes.plot(places, theory, linestyle="--", linewidth=3, alpha=0.45, color=colour(index), label=law)
     every = sorted({float(group.runs[0].settings[key]) for group in groups})
     if every[0] > 0 and every[-1] / every[0] >= WIDE:
         axes.set_xscale("log", base=2)
@@ -186,9 +184,9 @@ def _bars(axes: Any, groups: Sequence[Group], measure: str) -> None:
         spread = group.spread(measure)
         error = 0.0 if math.isnan(spread.deviation) else spread.deviation
         axes.barh(index, spread.mean, 0.7, xerr=error, color=colour(0), capsize=3)
-        expected, said = _law(group, measure)
-        if said:
+        expected, law = _law(group, measure)
+        if law:
             axes.plot([expected] * 2, [index - 0.42, index + 0.42], color="#000000", linestyle="--")
-            axes.annotate(f" {said}", (expected, index), va="center", fontsize=7)
+            axes.annotate(f" {law}", (expected, index), va="center", fontsize=7)
     axes.set_yticks(range(len(groups)), [group.label for group in groups])
     axes.invert_yaxis()

@@ -68,9 +68,9 @@ def _leaving(ledger: Ledger) -> Iterator[Wait]:
 
 def _ticket_limit(ledger: Ledger) -> tuple[float | None, bool]:
     """Return the limit in seconds, if any, and whether it was configured."""
-    said = ledger.terms.ticket_timeout
-    if said is not None:
-        return (said or None), True
+    timeout = ledger.terms.ticket_timeout
+    if timeout is not None:
+        return (timeout or None), True
     if ledger.usual_step is None:
         return None, False
     return max(ledger.terms.least_ticket_limit, USUAL_STEPS * ledger.usual_step), False

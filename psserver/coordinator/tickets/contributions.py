@@ -303,5 +303,5 @@ class Contributions:
 def _entry(ticket: Ticket, commit: protocol.Commit, norm: float, now: float) -> entries.Commit:
     times = plausible(commit.times or protocol.UNTOLD, ticket.granted_at, ticket.former, now)
     ends = commit.unit_ends and ticket.part is not None
-    told = (commit.batch, commit.samples, commit.loss, norm)
-    return entries.Commit(ticket.worker, ticket.number, *told, *times, ends, commit.residual)
+    figures = (commit.batch, commit.samples, commit.loss, norm)
+    return entries.Commit(ticket.worker, ticket.number, *figures, *times, ends, commit.residual)

@@ -193,16 +193,16 @@ class Decider:
     async def take(
         self, worker: str, incarnation: int, commit: protocol.Commit, *, ordinary: bool, norm: float
     ) -> None:
-        """Take a commit, as `handle`. Returns when its answer may be told."""
+        """Take a commit, as `handle`. Returns when its answer may leave."""
         self.handle(worker, incarnation, commit, ordinary=ordinary, norm=norm)
 
     @property
     def stopped(self) -> Stopped | None:
-        """The stop of the job, once it may be told."""
+        """The stop of the job, once its answer may leave."""
         return self.coordinator.stopped
 
     async def settled(self) -> bool:
-        """Wait until everything decided so far may be told. Returns False if that cannot be."""
+        """Wait until the log has everything decided so far. Returns False if it cannot be written."""
         return await self.flushing.written()
 
     def step(self, decide: Callable[[], list[Output]]) -> None:

@@ -238,7 +238,7 @@ class Follower:
         await self.channel.close()
 
     async def _run(self) -> None:
-        """Serve until the server is told to end, or is lost. A server that is still ending another generation is
+        """Serve until the server is asked to end, or is lost. A server that is still ending another generation is
         retried."""
         began = self._loop.time()
         while await self._connect(began):

@@ -233,15 +233,15 @@ LEAST_FLUSH: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class LogFlush:
-    """When the log is flushed. `seconds`: between two flushes, while workers are told at once; 0: before any worker
-    is told, once per turn of the loop. `disk`: also sync it to disk."""
+    """When the log is flushed. `seconds`: between two flushes, while workers are answered at once; 0: before any worker
+    is answered, once per turn of the loop. `disk`: also sync it to disk."""
 
     seconds: float = LEAST_FLUSH
     disk: bool = False
 
     @property
     def first(self) -> bool:
-        """Whether the log is written before anybody is told."""
+        """Whether the log is written before any answer leaves."""
         return not self.seconds
 
 
@@ -278,7 +278,7 @@ class Flushing:
         self._next = 0.0
 
     def taken(self) -> None:
-        """Schedule a flush: the log has taken lines. Call it before anybody is told."""
+        """Schedule a flush: the log has taken lines. Call it before any answer leaves."""
         if self._how.first and not self._due:
             self._due = True
             self._loop().call_soon(self._flush)
@@ -297,8 +297,8 @@ class Flushing:
             settle(future)
 
     async def written(self) -> bool:
-        """Wait until a worker may be told what the log has taken. Returns False if it could not be written: nobody
-        may be told."""
+        """Wait until answers may leave that rest on what the log has taken. Returns False if it could not be written:
+        none may leave."""
         if self._due:
             future = self._loop().create_future()
             self._waiting.append(future)

@@ -95,8 +95,8 @@ def make_job(
     secret = new_secret()
     host.open(settings.terms.job, secret)
     decider = job.decider
-    told = (lost, decider.tried, decider.measured)
-    job.routes.followers.extend(_followers(settings, hosts, secret, folder, *told))
+    common = (lost, decider.tried, decider.measured)
+    job.routes.followers.extend(_followers(settings, hosts, secret, folder, *common))
     if settings.out is not None and settings.keep:
         store, followers = Store(settings.out / CHECKPOINTS), job.routes.followers
         names = set() if going_on is None else going_on.names
@@ -144,8 +144,8 @@ def _followers(
             # The first folder is the default.
             folder=folder if folder > 1 else 0,
         )
-        told = (lost, tried, patience, settings.credentials, measured)
-        yield Follower(server, hosts[server], message, timeout, *told)
+        common = (lost, tried, patience, settings.credentials, measured)
+        yield Follower(server, hosts[server], message, timeout, *common)
 
 
 def run_log_of(settings: ServerSettings, going_on: Mark | None, check: Check) -> RunLog:

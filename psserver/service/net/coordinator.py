@@ -331,7 +331,7 @@ class CoordinatorRpc:
         return pb.ChangePolicyReply(effect=effect)
 
     async def _settled(self) -> None:
-        """Wait until what was decided may be told. Raises Refused if it cannot be written."""
+        """Wait until the log has what was decided. Raises Refused if it cannot be written."""
         if not await self._job.decider.settled():
             raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
 

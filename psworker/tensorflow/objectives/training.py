@@ -73,8 +73,8 @@ class Training:
 
     def _check_compiled(self) -> None:
         job, name = self._job, type(self._job).__name__
-        for what, said in (("loss", job.loss), ("metrics", job.metrics), ("optimizer", job.optimizer)):
-            if said is not None and said != ():
+        for what, given in (("loss", job.loss), ("metrics", job.metrics), ("optimizer", job.optimizer)):
+            if given is not None and given != ():
                 raise JobError(
                     f"model() of job {name} returned a compiled model, and the job has {what} of its own: leave one of "
                     f"the two out (the model is trained as it was compiled; without compile() the job's {what} counts)"
