@@ -70,7 +70,9 @@ EVENTS: Final[dict[str, Event]] = {
     "replicas_missing": Event(
         SERVER, ("servers",), "servers of a job with replicas were not here yet; nothing is decided before"
     ),
-    "replica_leads": Event(SERVER, ("epoch", "members"), "this server leads; the members have copies"),
+    "replica_leads": Event(
+        SERVER, ("epoch", "members", "part"), "this server leads a part; the members have copies"
+    ),
     "replica_promoted": Event(
         SERVER, ("epoch", "lost"), "a person had this server go on alone, because the other one is dead"
     ),

@@ -49,7 +49,8 @@ CONFIG = Config(4, 1, (Member(0, 2), Member(1, 0)), 7)
     ],
 )
 def test_messages_come_back_from_their_bytes(message: m.Message) -> None:
-    assert wire.decode(wire.encode(message)) == message
+    assert wire.decode(wire.encode(message)) == (0, message)
+    assert wire.decode(wire.encode(message, 2)) == (2, message)
 
 
 @pytest.mark.parametrize(
@@ -57,15 +58,19 @@ def test_messages_come_back_from_their_bytes(message: m.Message) -> None:
     [
         b"",
         b"[",
-        b'["Prepare"]',
-        b'["Prepare",-1]',
-        b'["Prepare",1.5]',
-        b'["Prepare",true]',
-        b'["Prepare",[]]',
-        b'["Offer",1]',
-        b'["Member",1,2]',
-        b'["Propose",3]',
-        b'["Append",["Config",0,0,[],0],0,0,0]',
+        b'["Prepare",3]',
+        b"[0]",
+        b'[-1,["Prepare",3]]',
+        b'[["Member",1,2],["Prepare",3]]',
+        b'[0,["Prepare"]]',
+        b'[0,["Prepare",-1]]',
+        b'[0,["Prepare",1.5]]',
+        b'[0,["Prepare",true]]',
+        b'[0,["Prepare",[]]]',
+        b'[0,["Offer",1]]',
+        b'[0,["Member",1,2]]',
+        b'[0,["Propose",3]]',
+        b'[0,["Append",["Config",0,0,[],0],0,0,0]]',
     ],
 )
 def test_other_bytes_are_refused(data: bytes) -> None:
@@ -76,18 +81,9 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 def test_a_promise_is_read_again(tmp_path: Path) -> None:
     promises = Promises(tmp_path, 1)
     assert promises.read() is None
-    promises.write(Remembered(1, 2, Disk(9, CONFIG)))
-    assert promises.read() == Remembered(1, 2, Disk(9, CONFIG))
+    promises.write(Remembered(1, 2, (Disk(9, CONFIG), Disk(0, first_config((2, 3))))))
+    assert promises.read() == Remembered(1, 2, (Disk(9, CONFIG), Disk(0, first_config((2, 3)))))
     assert Promises(tmp_path, 0).read() is None
-
-
-def test_a_promise_without_a_generation_is_of_the_first_one(tmp_path: Path) -> None:
-    promises = Promises(tmp_path, 1)
-    promises.write(Remembered(0, 2, Disk(9, CONFIG)))
-    path = tmp_path / "replication" / "server-1.json"
-    text = path.read_text()
-    path.write_text(json.dumps({k: v for k, v in json.loads(text).items() if k != "generation"}))
-    assert promises.read() == Remembered(0, 2, Disk(9, CONFIG))
 
 
 def test_one_process_at_a_time_promises_for_a_server(tmp_path: Path) -> None:
@@ -104,7 +100,7 @@ def test_one_process_at_a_time_promises_for_a_server(tmp_path: Path) -> None:
 
 def test_a_damaged_promise_is_no_promise(tmp_path: Path) -> None:
     promises = Promises(tmp_path, 0)
-    promises.write(Remembered(0, 0, Disk(0, first_config((0, 1)))))
+    promises.write(Remembered(0, 0, (Disk(0, first_config((0, 1))),)))
     path = tmp_path / "replication" / "server-0.json"
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(LogError):

@@ -3,14 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from psserver.checkpoint.resumption import AUTO
-from psserver.replication import Disk, Replica, begin, first_config, restart
-from psserver.replication.messages import Item
+from psserver.replication.messages import Item, Message
 from psserver.service.guard.authorization import Names
 from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.job.job import Job
@@ -26,13 +23,14 @@ from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.copy import Copy
-from psserver.service.replicas.disk import Promises, Remembered
+from psserver.service.replicas.disk import Promises
 from psserver.service.replicas.links import Links, Listener
 from psserver.service.replicas.log import fence
-from psserver.service.replicas.overview import HOLDERS, Overview
+from psserver.service.replicas.logs import FIRST, Logs
+from psserver.service.replicas.overview import Overview
 from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.replicas.same import OtherSettingsError
-from psserver.service.replicas.shell import LOOK, Shell
+from psserver.service.replicas.shell import LOOK
 from psserver.service.store.resume_point import name_job
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -45,26 +43,6 @@ log = logging.getLogger("ps-server")
 LOG_SHARE: Final = 0.125
 # Least seconds that a server waits without hearing of a primary, and between two warnings of servers not yet there.
 LEAST_PATIENCE, WARN_EVERY = 60.0, 10.0
-
-
-def _replica(
-    index: int, servers: int, former: Remembered | None, resume: str | None
-) -> tuple[Remembered, Replica]:
-    """Return the replica with which this server begins, or takes part again, and what it remembers of that.
-
-    `resume`: a checkpoint, from which all servers begin anew: server 0 from its state, the others without a copy.
-    With "auto" only if this server never ran.
-    """
-    if former is not None and resume in (None, AUTO):
-        incarnation = former.incarnation + 1
-        replica = restart(index, servers, incarnation, index in HOLDERS, former.disk)
-        return Remembered(former.generation, incarnation, replica.disk), replica
-    first = first_config(HOLDERS if resume is None else HOLDERS[:1])
-    if index in HOLDERS and all(each.server != index for each in first.members):
-        replica = restart(index, servers, 0, True, Disk(first.epoch, first))
-    else:
-        replica = begin(index, servers, first)
-    return Remembered(0 if former is None else former.generation + 1, 0, replica.disk), replica
 
 
 class Replicating:
@@ -98,39 +76,31 @@ class Replicating:
             self._alive,
         )
         self._promises = promises = Promises(out, index)
-        former = promises.read()
-        remembered, replica = _replica(index, len(continuation.hosts), former, settings.resume)
-        anew = former is None or remembered.generation > former.generation
-        if anew and index == 0:
+        self._logs = logs = Logs(
+            index, len(continuation.hosts), settings.terms.servers, promises, settings.resume
+        )
+        if logs.anew and index == 0:
             self._lock = lock_folder(settings)
         promises.hold()
-        self._persist: Callable[[], None] = lambda: promises.write(remembered)
         # What others do is not known before all have met in the new generation. Until then this server writes nothing
         # and hears nobody, so that one which is started so by mistake harms neither the job nor itself.
-        self._waits = anew and settings.resume is not None
+        self._waits = logs.anew and settings.resume is not None
         if not self._waits:
-            self._persist()
+            logs.persist()
         bodies = Bodies(host.sharing)
-        self.links = Links(
-            index, continuation.hosts, settings.job_secret, listener, remembered.generation, bodies
-        )
+        self.links = Links(index, continuation.hosts, settings.job_secret, listener, logs.generation, bodies)
         ledger = host.memory.ledger
-        self._shell = Shell(
-            replica,
-            self.links,
-            lambda disk: promises.write(replace(remembered, disk=disk)),
-            formed=not anew,
-            most=int(LOG_SHARE * ledger.limit),
-            bodies=bodies,
-        )
+        logs.open(self.links, bodies, int(LOG_SHARE * ledger.limit))
+        self._shell = logs.own
         ledger.watch(
             lambda: bodies.nbytes + bodies.spare,
             lambda: [Held(MODEL, "replicated log", bodies.nbytes + bodies.spare)],
         )
         self._copy = self._shell.machine = Copy(
-            settings, host, self._shell, continuation.wake.set, self._planned, remembered.generation
+            settings, host, self._shell, continuation.wake.set, self._planned, logs.generation
         )
-        if replica.leads and not self._waits:
+        logs.vote(self._copy.fail)
+        if logs.leads and not self._waits:
             self._begin()
         self._overview = Overview(host, self._shell, self._copy)
         self.numbers = self._overview.numbers
@@ -149,7 +119,7 @@ class Replicating:
         while self._waits and self._over() is None:
             if self.links.met.issuperset(self.links.links):
                 self._waits = False
-                self._persist()
+                self._logs.persist()
                 if self._shell.replica.leads:
                     self._begin()
                     assert self.job is not None
@@ -159,8 +129,7 @@ class Replicating:
             await asyncio.sleep(LOOK)
 
     def _alive(self, sender: int, leads: bool) -> None:
-        watch, now = self._shell.watch, time.monotonic()
-        (watch.led if leads else watch.alive)(sender, now)
+        self._logs.alive(sender, time.monotonic(), leads=leads)
 
     @property
     def job(self) -> Job | None:
@@ -187,7 +156,7 @@ class Replicating:
                 task.cancel()
             if last is not None:
                 # A server that has just come back may not know yet who leads, and believes no other.
-                self._shell.beat()
+                self._logs.beat()
             await self.links.close(last, self._reason)
             self._promises.close()
 
@@ -232,7 +201,7 @@ class Replicating:
             return ExitCode.REFUSED, f"this copy counts no more since epoch {copy.deposed}"
         patience = max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
         # One of two servers holds the only copy, and waits for the other one or for a person.
-        if len(self.links.hosts) > len(HOLDERS) and time.monotonic() - self._heard > patience:
+        if len(self.links.hosts) > len(FIRST) and time.monotonic() - self._heard > patience:
             return ExitCode.UNREACHABLE, f"no other server of the job was heard for {patience:g} s"
         return None
 
@@ -320,17 +289,16 @@ class Replicating:
 
     # All of them
 
-    def _receive(self, sender: int, message: Any) -> None:
+    def _receive(self, sender: int, part: int, message: Message) -> None:
         if self._waits:
             return
         self._heard = time.monotonic()
-        self._shell.receive(sender, message)
+        self._logs.receive(sender, part, message)
         self._copy.look()
 
     def _broke(self, server: int) -> None:
         if not self._waits:
-            self._shell.broke(server)
-            self._shell.tick()
+            self._logs.broke(server)
 
     def _hold(self, item: Item, body: Body) -> None:
         if not self._waits:
@@ -350,10 +318,10 @@ class Replicating:
         warn_at = time.monotonic() + WARN_EVERY
         while True:
             if not self._waits:
-                self._shell.tick()
+                self._logs.tick()
                 self._copy.look()
             missing = sorted(set(self.links.links) - self.links.met)
-            if missing and not self._shell.formed and time.monotonic() >= warn_at:
+            if missing and not self._logs.formed and time.monotonic() >= warn_at:
                 warn_at = time.monotonic() + WARN_EVERY
                 fields = event("replicas_missing", servers=missing)
                 log.warning(

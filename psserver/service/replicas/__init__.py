@@ -6,7 +6,8 @@ keeps the outputs back until all copies hold it; a follower decides it anew, and
 wire       messages of the protocol as bytes
 disk       the promise and the configuration on the disk
 links      the streams between the servers
-shell      carries out what the protocol's state machine says, in order
+shell      carries out what the protocol's state machine says about one log, in order
+logs       the logs of all parts on one server, which votes in each
 inputs     inputs of a coordinator, noted and taken again
 same       what all servers have in common
 transfer   a copy of everything, as bytes

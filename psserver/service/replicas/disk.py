@@ -1,10 +1,11 @@
-"""What a server must never forget of the log: its promise, the newest configuration, and its own incarnation."""
+"""What a server must never forget of the logs: its promises, the newest configurations, and its own incarnation."""
 
 import fcntl
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from psserver.checkpoint import UnwritableError, files
 from psserver.checkpoint.disk import RealDisk
@@ -16,11 +17,16 @@ FOLDER: Final = "replication"
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What the file of a server holds. `generation`: how often all servers began anew, from a checkpoint."""
+    """What the file of a server holds. `generation`: how often all servers began anew, from a checkpoint. `disks`: by
+    log."""
 
     generation: int
     incarnation: int
-    disk: Disk
+    disks: tuple[Disk, ...]
+
+    def with_promise(self, log: int, disk: Disk) -> "Remembered":
+        """Return this with another promise in that log."""
+        return replace(self, disks=(*self.disks[:log], disk, *self.disks[log + 1 :]))
 
 
 class Promises:
@@ -61,11 +67,8 @@ class Promises:
         """Return what was written; None if this server never ran. Raises LogError for a damaged file."""
         try:
             found = json.loads(self._path.read_bytes())
-            config = found["config"]
-            members = tuple(Member(*map(int, each)) for each in config["members"])
-            made = Config(int(config["epoch"]), int(config["primary"]), members, int(config["base"]))
-            disk = Disk(int(found["promised"]), made)
-            return Remembered(int(found.get("generation", 0)), int(found["incarnation"]), disk)
+            disks = tuple(map(_promise, found["logs"]))
+            return Remembered(int(found["generation"]), int(found["incarnation"]), disks)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -77,17 +80,10 @@ class Promises:
 
     def write(self, remembered: Remembered) -> None:
         """Write, and wait for the disk. Raises LogError."""
-        config = remembered.disk.config
         found = {
             "generation": remembered.generation,
             "incarnation": remembered.incarnation,
-            "promised": remembered.disk.promised,
-            "config": {
-                "epoch": config.epoch,
-                "primary": config.primary,
-                "members": [[each.server, each.incarnation] for each in config.members],
-                "base": config.base,
-            },
+            "logs": [_written(disk) for disk in remembered.disks],
         }
         try:
             self._disk.make_folder(self._path.parent)
@@ -95,3 +91,17 @@ class Promises:
             self._disk.sync_folder(self._path.parent)
         except (OSError, UnwritableError) as error:
             raise LogError(f"{self._path}: a promise cannot be written: {error}") from error
+
+
+def _written(disk: Disk) -> dict[str, Any]:
+    config = disk.config
+    members = [[each.server, each.incarnation] for each in config.members]
+    described = {"epoch": config.epoch, "primary": config.primary, "members": members, "base": config.base}
+    return {"promised": disk.promised, "config": described}
+
+
+def _promise(found: Mapping[str, Any]) -> Disk:
+    config = found["config"]
+    members = tuple(Member(*map(int, each)) for each in config["members"])
+    made = Config(int(config["epoch"]), int(config["primary"]), members, int(config["base"]))
+    return Disk(int(found["promised"]), made)

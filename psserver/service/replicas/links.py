@@ -36,11 +36,11 @@ PAUSE, FAREWELL = 0.1, 2.0
 
 
 class Listener(NamedTuple):
-    """Who is told what comes in: a message, with the items that came before it; a broken stream; the job's end; a
-    piece of a copy; a follower's digest of a version; and each part, before it is whole, with whether only a server
-    that leads sends such."""
+    """Who is told what comes in: a message about the log of a part, with the items that came before it; a broken
+    stream; the job's end; a piece of a copy; a follower's digest of a version; and each part of a request, before it is
+    whole, with whether only a server that leads sends such."""
 
-    receive: Callable[[int, Message], None]
+    receive: Callable[[int, int, Message], None]
     hold: Callable[[Item, Body], None]
     broke: Callable[[int], None]
     ends: Callable[[int, ExitCode, str], None]
@@ -81,15 +81,16 @@ class Link:
         self._carried: set[Item] = set()
         self._last = False
 
-    def send(self, message: Message, items: Iterable[tuple[Item, Body]]) -> None:
-        """Send a message behind the items that it names. Nothing is kept for a server that is not there."""
+    def send(self, message: Message, items: Iterable[tuple[Item, Body]], part: int) -> None:
+        """Send a message about a part's log behind the items that it names. Nothing is kept for a server that is not
+        there."""
         if not self.up:
             return
         for item, body in items:
             if item not in self._carried:
                 self._carried.add(item)
                 self._parts += wire.pieces(item, body, self._bodies.lies(body) if self._reads else None)
-        self._parts.append(shard_pb2.ReplicatePart(message=wire.encode(message)))
+        self._parts.append(shard_pb2.ReplicatePart(message=wire.encode(message, part)))
         self._filled.set()
 
     def put(self, part: shard_pb2.ReplicatePart) -> None:
@@ -229,8 +230,8 @@ class Links:
             asyncio.create_task(link.run(timeout, credentials, broke)) for link in self.links.values()
         ]
 
-    def send(self, to: int, message: Message, items: Iterable[tuple[Item, Body]]) -> None:
-        self.links[to].send(message, items)
+    def send(self, to: int, message: Message, items: Iterable[tuple[Item, Body]], *, part: int = 0) -> None:
+        self.links[to].send(message, items, part)
 
     def forget(self, item: Item) -> None:
         for link in self.links.values():
@@ -307,7 +308,7 @@ class Links:
             case "piece":
                 self._take_piece(part.piece, arriving)
             case "message":
-                self._listener.receive(sender, wire.decode(part.message))
+                self._listener.receive(sender, *wire.decode(part.message))
             case "ending":
                 try:
                     code = ExitCode(part.ending.exit_code)

@@ -3,21 +3,19 @@
 import logging
 import time
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from psserver.replication import ReplicationError, majority
 from psserver.replication.messages import Stand
 from psserver.service.errors import precondition
 from psserver.service.replicas.copy import Copy
+from psserver.service.replicas.logs import FIRST
 from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.replicas.shell import Shell
 from pswire.logs.events import event
 from pswire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger("ps-server")
-
-#: Servers with a copy. The others vote.
-HOLDERS: Final = (0, 1)
 
 
 class ReplicaNumbers(NamedTuple):
@@ -89,7 +87,7 @@ class Overview:
         return {
             each.member.server: max(0, replica.log.end - each.executed)
             for each in replica.progress
-            if each.member.server in HOLDERS and not self._lost(each.member.server)
+            if each.member.server in FIRST and not self._lost(each.member.server)
         }
 
     def _in_sync(self) -> set[int]:
@@ -106,7 +104,7 @@ class Overview:
             return "leads"
         if self._lost(server):
             return "lost"
-        if server not in HOLDERS:
+        if server not in FIRST:
             return "votes"
         return "in sync" if server in members else "learns"
 
@@ -121,7 +119,7 @@ class Overview:
         """
         shell = self._shell
         servers = len(shell.links.hosts)
-        if servers > len(HOLDERS):
+        if servers > len(FIRST):
             raise precondition(
                 f"expected one of two servers, got one of {servers}: a majority decides who leads"
             )
@@ -146,8 +144,8 @@ def _loss(here: int, servers: int, copies: int, *, waits: bool, saved: bool) -> 
     """Say what one more loss would mean, if that is more than nothing. `here`: servers that are not lost; `copies`: of
     the model; `waits`: whether nothing can be decided now; `saved`: whether there is a checkpoint."""
     if waits:
-        vote = "" if servers > len(HOLDERS) else ", or for ps-lab promote"
+        vote = "" if servers > len(FIRST) else ", or for ps-lab promote"
         return f"; the job waits for a server that was lost{vote}"
-    if copies < len(HOLDERS):
+    if copies < len(FIRST):
         return f"; one copy is left: its loss would {'go back to the checkpoint' if saved else 'end the job'}"
     return "; one more loss would stop the job" if here == majority(servers) else ""

@@ -67,12 +67,13 @@ class Machine(Protocol):
 
 
 class Shell:
-    """One server's part in the log, with its links and its disk. The loop's thread owns it.
+    """One server's part in a log, with its links and its disk. The loop's thread owns it.
 
     `keep`: puts a promise on the disk, or raises LogError, which ends this server's part. `machine` is set before the
     first input. `formed`: whether all servers were met and the log has begun, so that whoever is silent is lost, and
     not just late to start. `most`: bytes of items beyond which the log takes no more of them before the copies have
     executed some. `delay`: seconds between two items that it takes, for a learner. `bodies`: what items consist of.
+    `part`: whose log it is. `begins`: a copy cannot lead before it has the log's first item.
     """
 
     machine: Machine
@@ -86,7 +87,10 @@ class Shell:
         formed: bool,
         most: int = MOST,
         bodies: Bodies | None = None,
+        part: int = 0,
+        begins: bool = True,
     ) -> None:
+        self.part, self._begins = part, begins
         self.replica, self.links, self.formed = replica, links, formed
         # What this server leads, or led: one that it proposes may yet fail.
         self.active = replica.disk.config
@@ -168,7 +172,7 @@ class Shell:
             return False
         self._met_at = now if self._met_at is None else self._met_at
         leads_never = self.replica.member not in self.replica.disk.config.members
-        begun = leads_never or self.replica.log.end > 0
+        begun = not self._begins or leads_never or self.replica.log.end > 0
         return begun or now - self._met_at > BEGINNING
 
     def _slow_down(self, now: float) -> None:
@@ -186,7 +190,7 @@ class Shell:
         primary = self.watch.primary
         if not self.replica.holds and primary is not None:
             # A sign of life of one that has nothing to say: it refuses what it has promised to refuse.
-            self.links.send(primary, Refuse(self.replica.disk.promised), ())
+            self._put(primary, Refuse(self.replica.disk.promised))
         self._send_later()
 
     def _run(self) -> None:
@@ -253,8 +257,11 @@ class Shell:
             case Activate(config):
                 self.active = config
                 servers = ", ".join(str(each.server) for each in config.members)
-                fields = event("replica_leads", epoch=config.epoch, members=servers)
-                log.warning("leads in epoch %d; copies on servers %s", config.epoch, servers, extra=fields)
+                fields = event("replica_leads", epoch=config.epoch, members=servers, part=self.part)
+                where = f" part {self.part}" if self.part else ""
+                log.warning(
+                    "leads%s in epoch %d; copies on servers %s", where, config.epoch, servers, extra=fields
+                )
                 self.machine.activated(config)
             case StepDown(epoch):
                 self.machine.stepped_down(epoch)
@@ -288,7 +295,7 @@ class Shell:
 
     def _put(self, to: int, message: Message) -> None:
         items = message.items if isinstance(message, Append | Sync) else ()
-        self.links.send(to, message, ((item, self.bodies[item]) for item in items))
+        self.links.send(to, message, ((item, self.bodies[item]) for item in items), part=self.part)
 
     def executed(self, count: int) -> None:
         """The first `count` items are executed here."""

@@ -1,4 +1,7 @@
-"""What servers with replicas tell each other, as bytes: messages are JSON lists that begin with the name of a class."""
+"""What servers with replicas tell each other, as bytes.
+
+A message is a JSON list: the part whose log it is about, and a list that begins with the name of a class.
+"""
 
 import json
 from collections.abc import Iterable
@@ -39,19 +42,19 @@ _FIELDS: Final[dict[Any, tuple[tuple[str, type[Any]], ...]]] = {
 }
 
 
-def encode(message: Message) -> bytes:
-    return json.dumps(_plain(message), separators=(",", ":")).encode()
+def encode(message: Message, part: int = 0) -> bytes:
+    return json.dumps([part, _plain(message)], separators=(",", ":")).encode()
 
 
-def decode(data: bytes) -> Message:
-    """Return the message. Raises Refused for anything else."""
+def decode(data: bytes) -> tuple[int, Message]:
+    """Return the part whose log it is about, and the message. Raises Refused for anything else."""
     try:
-        found = _value(json.loads(data))
+        part, message = map(_value, json.loads(data))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise invalid(f"expected a message about a replicated log, got {data[:80]!r}: {error}") from error
-    if not isinstance(found, _MESSAGES):
-        raise invalid(f"expected a message about a replicated log, got {type(found).__name__}")
-    return found
+    if not isinstance(message, _MESSAGES) or not isinstance(part, int):
+        raise invalid(f"expected a message about a replicated log, got {type(message).__name__}")
+    return part, message
 
 
 def _plain(value: Any) -> Any:

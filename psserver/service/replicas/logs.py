@@ -1,0 +1,164 @@
+"""The logs of all parts of the model on one server: it has a copy of one part at most, and votes in all of them."""
+
+from collections.abc import Callable
+from typing import Final
+
+from psserver.checkpoint.resumption import AUTO
+from psserver.replication import Config, Disk, Replica, begin, first_config, restart
+from psserver.replication.configuration import COPIES
+from psserver.replication.messages import Message
+from psserver.service.errors import invalid
+from psserver.service.job.log_file import LogError
+from psserver.service.replicas.bodies import Bodies
+from psserver.service.replicas.disk import Promises, Remembered
+from psserver.service.replicas.links import Links
+from psserver.service.replicas.shell import Machine, Shell
+
+
+def holders(part: int) -> tuple[int, ...]:
+    """Return the servers that may have a copy of a part; the first one is its first primary."""
+    return tuple(range(COPIES * part, COPIES * (part + 1)))
+
+
+def part_held(server: int, parts: int) -> int | None:
+    """Return the part of `parts` of which a server may have a copy; None: it only votes."""
+    part = server // COPIES
+    return part if part < parts else None
+
+
+#: Of part 0, with which the coordinator is.
+FIRST: Final = holders(0)
+
+
+class Voter:
+    """The machine of a log of which this server has no copy. `failed`: called if it takes no further part."""
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self.fail = failed
+
+    def execute(self, upto: int) -> None:
+        """Do nothing, as all others: a log without items leads to nothing here."""
+
+    def activated(self, config: Config) -> None: ...
+
+    def stepped_down(self, epoch: int) -> None: ...
+
+    def give_copy(self, to: int) -> None: ...
+
+    def broke(self, server: int) -> None: ...
+
+    def reset(self) -> None: ...
+
+
+class Logs:
+    """This server's part in each log, with its promises on the disk. The loop's thread owns it.
+
+    `anew`: it never ran in this generation, which begins. `shells`: by part, once there are links.
+    """
+
+    def __init__(self, server: int, servers: int, parts: int, promises: Promises, resume: str | None) -> None:
+        """`resume`: a checkpoint, from which all servers begin anew: server 0 from its state, and server 1 without a
+        copy; with "auto" only if this server never ran. Raises LogError."""
+        self.server, self.servers, self.parts = server, servers, parts
+        self._promises = promises
+        former = promises.read()
+        self.anew = former is None or resume not in (None, AUTO)
+        self.generation = 0 if former is None else former.generation + self.anew
+        if former is None or self.anew:
+            self._replicas = [self._begun(part, resume is not None) for part in range(self.parts)]
+            incarnation = 0
+        elif len(former.disks) != self.parts:
+            raise LogError(
+                f"this server has promised in {len(former.disks)} logs, and this job has {parts}: "
+                "end all servers, and start all of them with --resume latest"
+            )
+        else:
+            incarnation = former.incarnation + 1
+            self._replicas = [
+                restart(server, servers, incarnation, server in holders(part), former.disks[part])
+                for part in range(self.parts)
+            ]
+        self._remembered = Remembered(
+            self.generation, incarnation, tuple(each.disk for each in self._replicas)
+        )
+        self.shells: list[Shell] = []
+
+    @property
+    def own(self) -> Shell:
+        """The log of the part of which this server has a copy; that of part 0, if it has none."""
+        return self.shells[part_held(self.server, self.parts) or 0]
+
+    def _begun(self, part: int, from_checkpoint: bool) -> Replica:
+        """Return the replica with which a generation begins. With a checkpoint server 1 gets a copy of the coordinator,
+        while copies of other parts read it alike."""
+        members = holders(part)
+        first = first_config(members[:1] if from_checkpoint and not part else members)
+        if self.server in members and all(each.server != self.server for each in first.members):
+            return restart(self.server, self.servers, 0, True, Disk(first.epoch, first))
+        return begin(self.server, self.servers, first)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this server begins as the coordinator."""
+        return self._replicas[0].leads
+
+    def persist(self) -> None:
+        """Write what this server begins with. Raises LogError."""
+        self._promises.write(self._remembered)
+
+    def open(self, links: Links, bodies: Bodies, most: int) -> None:
+        """Take part by way of these links."""
+        self._links = links
+        for part, replica in enumerate(self._replicas):
+            keep = self._keeps(part)
+            formed = not self.anew
+            shell = Shell(
+                replica, links, keep, formed=formed, most=most, bodies=bodies, part=part, begins=part == 0
+            )
+            self.shells.append(shell)
+
+    def _keeps(self, part: int) -> Callable[[Disk], None]:
+        def keep(disk: Disk) -> None:
+            self._remembered = self._remembered.with_promise(part, disk)
+            self.persist()
+
+        return keep
+
+    def vote(self, failed: Callable[[Exception], None]) -> None:
+        """Have this server only vote in logs that have no other machine."""
+        for shell in self.shells:
+            if not hasattr(shell, "machine"):
+                machine: Machine = Voter(failed)
+                shell.machine = machine
+
+    # What comes in
+
+    def receive(self, sender: int, part: int, message: Message) -> None:
+        """Take a message about a part's log. Raises Refused for a part that there is not."""
+        if part >= len(self.shells):
+            raise invalid(f"expected a part below {len(self.shells)}, got {part}")
+        self.shells[part].receive(sender, message)
+
+    def broke(self, server: int) -> None:
+        """A stream from or to a server broke."""
+        for shell in self.shells:
+            shell.broke(server)
+            shell.tick()
+
+    def alive(self, sender: int, now: float, *, leads: bool) -> None:
+        """Note a sign of life. `leads`: only the primary of this server's own part gives such."""
+        for shell in self.shells:
+            (shell.watch.led if leads and shell is self.own else shell.watch.alive)(sender, now)
+
+    def tick(self) -> None:
+        """Let time pass."""
+        for shell in self.shells:
+            shell.tick()
+
+    def beat(self) -> None:
+        for shell in self.shells:
+            shell.beat()
+
+    @property
+    def formed(self) -> bool:
+        return all(shell.formed for shell in self.shells)
