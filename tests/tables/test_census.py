@@ -12,9 +12,10 @@ from pslab.cli import cli
 from pslab.display.tables import figures_of
 from psserver.optimizers import build
 from psserver.shard.tables import Tables
+from psserver.shard.tables.census import Census
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.model.table_figures import HOTTEST, TableFigures, together
-from pswire.model.tables import TableSpec, bucket, mix
+from pswire.model.tables import TableSpec, bucket, mix, unmix
 from pswire.table_messages import table_from_wire, table_to_wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2
@@ -83,6 +84,18 @@ def test_figures_are_those_of_a_pass_over_all_rows(servers: int) -> None:
     # The most frequent hundredth of rows has at most what the levels say, and not much less.
     assert found.unique == len(counts) / counts.total() and 0.05 < found.skew < 1
     assert table_from_wire(table_to_wire(found)) == found == TableFigures.from_json(found.to_json())
+
+
+def test_the_hottest_rows_of_a_large_checkpoint_are_found_wherever_they_are() -> None:
+    ids = np.arange(600_000)
+    keys = np.sort(mix(ids))
+    counts = np.ones(keys.size, np.uint32)
+    places = np.linspace(0, keys.size - 1, HOTTEST).astype(int)
+    counts[places] = 5 + np.arange(HOTTEST)
+    census = Census()
+    census.took_up(keys, counts)
+    expected = zip(unmix(keys[places[::-1]]).tolist(), counts[places[::-1]].tolist(), strict=True)
+    assert census.figures(SPEC, keys.size, 0, 0).hot == tuple(expected)
 
 
 def test_what_a_checkpoint_restores_is_counted() -> None:

@@ -21,6 +21,8 @@ from pswire.values import value
 _SEVERAL: Final = 128
 _ROWS: Final = 1 << 16
 _MANY = _SMALL = 4096
+# Rows of a checkpoint that are looked at together.
+_PIECE: Final = 1 << 18
 # Row staleness is measured at versions divisible by this: a prime, so that workers in turn all come to it.
 SAMPLED: Final = 7
 
@@ -76,7 +78,11 @@ class Census:
         """Note rows that a checkpoint had."""
         levels = self._counts.levels.copy()
         _add(levels, counts, 1)
-        self._counts = _Counts(levels, _hottest({}, keys, counts))
+        # In pieces: the first ones tell that few rows of the others can be among the hottest.
+        hot: Mapping[int, int] = {}
+        for start in range(0, keys.size, _PIECE):
+            hot = _hottest(hot, keys[start : start + _PIECE], counts[start : start + _PIECE])
+        self._counts = _Counts(levels, hot)
 
     def measure(self, keys: Keys, base: int) -> None:
         """Measure row staleness: gradients for these rows, read at version `base`, are in the coming update."""
