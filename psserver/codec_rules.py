@@ -45,8 +45,10 @@ def check_rows(policy: Policy, optimizer: Optimizer) -> None:
             f"the {tensors.aggregator} of gradients would be zero for a row that only some workers have, and it would "
             "never be trained"
         )
-    elif tensors.compensator is not None:
-        why = f"the compensator {tensors.compensator} needs the weights that each gradient started from"
+    elif tensors.compensator not in (None, "taylor"):
+        why = (
+            f"the compensator {tensors.compensator} has a mean for each number, which moves with every update"
+        )
     elif not rule.plain:
         why = f"the local rule {rule.name} needs a copy of the model at each worker"
     elif optimizer.per_worker:

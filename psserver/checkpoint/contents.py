@@ -80,6 +80,8 @@ def settled(state: ShardState) -> ShardState:
         kind, _, number = name.partition("/")
         if kind == "version":
             return int(number) in needed
+        if kind == "undo":
+            return int(number.split("/")[0]) > min(needed)
         return kind not in ("payload", "rows") or int(number.split("/")[0]) in committed
 
     arrays = {name: values for name, values in state.arrays.items() if kept(name)}

@@ -93,7 +93,7 @@ class Shard:
         self._updater.measures = measures
         self.checks = PayloadChecks(plan, server, ordinary(tensors), backend)
         self.stream = None if deltas is None else DeltaStream(deltas, self.layout)
-        self.tables = Tables(plan, server, optimizer, backend)
+        self.tables = Tables(plan, server, optimizer, backend, keep_bases=tensors.keep_bases)
         self._updates = Updates(
             *(self.arena, self.staging, self._updater, self.checks, self.stream, self.tables),
             unchecked=unchecked,

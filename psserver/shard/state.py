@@ -146,6 +146,7 @@ def save(shard: ShardParts) -> ShardState:
             for name, values in updater.memory.items()
         },
         **shard.tables.added_rows(),
+        **shard.tables.undo(),
         **{
             name: array
             for ticket, each in rows.items()
@@ -230,7 +231,7 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
     staged = {int(name.split("/")[1]) for name in state.arrays if name.startswith("rows/")}
     rows = {ticket: shard.tables.rows_named(f"rows/{ticket}", state.arrays) for ticket in staged}
     shard.staging.restore(facts.tickets, state.numbered("payload"), rows)
-    shard.tables.restore(state.arrays, facts.row_factors, facts.version)
+    shard.tables.restore(state.arrays, facts.row_factors, facts.version, dict(facts.bases))
     for k, worker in enumerate(facts.slot_workers):
         for name, values in updater.slots_of(worker).items():
             values[...] = state.arrays[f"slot/{k}/{name}"]
@@ -302,7 +303,8 @@ def _check_arrays(state: ShardState, shard: ShardParts) -> None:
         expected[_exact(shard.stream)] = whole
     expected |= {f"{kind}/{number}": whole for kind in kinds for number in _numbers(state, kind)}
     expected |= {f"update/{k}": whole for k in range(len(_numbers(state, "update")))}
-    shard.tables.check(state.arrays, state.facts.row_factors)
+    facts = state.facts
+    shard.tables.check(state.arrays, facts.row_factors, facts.version, dict(facts.bases))
     given = {name for name in state.arrays if name.split("/")[0] not in TABLE_KINDS}
     if expected.keys() != given:
         missing, more = sorted(expected.keys() - given), sorted(given - expected.keys())

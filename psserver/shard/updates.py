@@ -99,7 +99,7 @@ class Updates:
         gap = self._gap(fold.ticket, worker) if fold.compensation else None
         if rows := self._staging.rows(fold.ticket):
             # Kept, and summed with the update.
-            self._tables.add(rows, fold.factor, fold.ticket)
+            self._tables.add(rows, fold.factor, fold.ticket, fold.compensation)
         payload = self._staging.take(fold.ticket)
 
         def compute() -> None:
@@ -231,7 +231,13 @@ class Updates:
         with np.errstate(all="ignore"):
             finite = updater.step(weights, out, self._arena.newest, apply.scale, apply.lr_scale)
         found = [arithmetic.largest(each) for each in (out, *updater.arrays)]
-        more = [(self._staging.rows(part.ticket), part.factor) for part in apply.parts]
+        more = [
+            (
+                self._tables.compensated(self._staging.rows(part.ticket), part.ticket, part.compensation),
+                part.factor,
+            )
+            for part in apply.parts
+        ]
         finite_rows, largest = largest_of(self._tables.compute(more, apply.scale, apply.lr_scale))
         if not (finite and finite_rows and all(map(math.isfinite, found))):
             return False, math.inf

@@ -210,11 +210,11 @@ def state_of(cluster: Cluster, server: int) -> str:
     return str(cluster.status().servers[server].state)
 
 
-def begun_again(cluster: Cluster, tmp_path: Path, number: int) -> Served:
+def begun_again(cluster: Cluster, tmp_path: Path, number: int, policy: str = "async") -> Served:
     """The next server of that number, at the same address. It ends with the others."""
     overrides = (
         "cluster.workers=1",
-        "policy.name=async",
+        f"policy.name={policy}",
         "optimizer.learning_rate=1.0",
         "cluster.replicas=2",
     )
@@ -228,13 +228,13 @@ def begun_again(cluster: Cluster, tmp_path: Path, number: int) -> Served:
     return served
 
 
-def made_anew(cluster: Cluster, tmp_path: Path, number: int) -> None:
+def made_anew(cluster: Cluster, tmp_path: Path, number: int, policy: str = "async") -> None:
     """Begin server `number` again until it is in sync with server 0. One that was silent for a second on a busy machine
     begins again, too."""
 
     def equal() -> bool:
         if cluster.servers[number].code is not None:
-            begun_again(cluster, tmp_path, number)
+            begun_again(cluster, tmp_path, number, policy)
         in_sync = state_of(cluster, number) == "in sync"
         return in_sync and newest(cluster.servers[0]) == newest(cluster.servers[number])
 

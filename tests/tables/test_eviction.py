@@ -225,7 +225,7 @@ RULES = {"coin": {"admit": 0.5}, "count": {"admit_after": 3}}
 
 
 @pytest.mark.parametrize("admission", RULES)
-@pytest.mark.parametrize("policy", ["sync", "async"])
+@pytest.mark.parametrize("policy", ["sync", "async", "dc-asgd"])
 def test_a_run_with_admission_and_eviction_replays_to_the_bit(
     tmp_path: Path, policy: str, admission: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,12 +255,15 @@ def test_updates_go_on_while_rows_are_copied_for_a_server(
 
 
 @pytest.fixture
-def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, psworker.Session]]:
-    """Copies are compared at every second version. A worker has made six."""
+def three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[tuple[Cluster, psworker.Session]]:
+    """Copies are compared at every second version. A worker has made six. The parameter: a policy; by default async."""
     monkeypatch.setenv("PS_REPLICAS", "2")
     monkeypatch.setattr(copy, "Comparing", partial(Comparing, every=2))
     overrides = ("cluster.replicas=2", "optimizer.name=adam")
-    with serving(servers=3, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
+    policy = getattr(request, "param", "async")
+    with serving(servers=3, out=tmp_path / "run", shared=True, overrides=overrides, policy=policy) as cluster:
         ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
         session = psworker.connect(cluster.hosts, ones, name="w", tables=TABLES)
         train(session, 6)
@@ -271,14 +274,18 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Clu
 def train(session: psworker.Session, steps: int) -> None:
     """Each step has some ids that are new, and some that were there before."""
     for _ in range(steps):
-        grant = granted(session)
-        ids = {spec.name: np.arange(grant.version, grant.version + 6) for spec in TABLES}
-        _, found = session.pull(grant, rows=ids)
-        gradients = {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES if spec.kind == "trainable"}
-        moved = {spec.name: np.zeros(spec.shape) for spec in VARIABLES if spec.kind == "state"}
-        pushed = {name: (ids[name], found[name] + 1.0) for name in ids}
-        session.push(grant, gradients | moved, rows=pushed)
-        session.commit(grant, samples=1, loss=0.5)
+        step(session, granted(session))
+
+
+def step(session: psworker.Session, grant: psworker.Grant) -> None:
+    """Of one ticket."""
+    ids = {spec.name: np.arange(grant.version, grant.version + 6) for spec in TABLES}
+    _, found = session.pull(grant, rows=ids)
+    gradients = {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES if spec.kind == "trainable"}
+    moved = {spec.name: np.zeros(spec.shape) for spec in VARIABLES if spec.kind == "state"}
+    pushed = {name: (ids[name], found[name] + 1.0) for name in ids}
+    session.push(grant, gradients | moved, rows=pushed)
+    session.commit(grant, samples=1, loss=0.5)
 
 
 def rows_in(served: Served) -> dict[str, bytes]:
@@ -319,6 +326,27 @@ def test_both_copies_have_the_same_rows_and_one_that_ended_gets_them(
     assert rows_in(first) == rows_in(cluster.servers[1])
     for served in cluster.servers[:2]:
         assert not any("copy" in kind for kind in served.server.host.memory.ledger.of(""))
+
+
+@pytest.mark.parametrize("three", ["dc-asgd"], indirect=True)
+def test_a_copy_gets_what_rows_were_when_an_open_ticket_began(
+    three: tuple[Cluster, psworker.Session], tmp_path: Path
+) -> None:
+    cluster, session = three
+    first, second, _ = cluster.servers
+    ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+    slow = psworker.connect(cluster.hosts, ones, name="slow", tables=TABLES)
+    grant = granted(slow)
+    train(session, 3)
+    second.probe.leave_out()
+    second.ended()
+    wait_until(lambda: state_of(cluster, 1) == "lost", "the loss")
+    made_anew(cluster, tmp_path, 1, "dc-asgd")
+    train(session, 2)
+    step(slow, grant)
+    slow.close()
+    both_made(12, first, cluster.servers[1])
+    assert rows_in(first) == rows_in(cluster.servers[1])
 
 
 def test_a_copy_with_another_row_counts_no_more(

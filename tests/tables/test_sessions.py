@@ -184,7 +184,8 @@ def test_reading_makes_no_rows(tmp_path: Path) -> None:
     [
         (["policy.name=median", "policy.fewest=1"], "median"),
         (["policy.name=easgd"], "elastic"),
-        (["policy.name=dc-asgd"], "taylor"),
+        (["policy.name=dc-asgd-a"], "adaptive-taylor"),
+        (["policy.name=gap-aware"], "gap-aware"),
         (["optimizer.name=dana-zero"], "dana-zero"),
         (["optimizer.name=lamb"], "lamb"),
         (["optimizer.weight_decay=0.1"], "weight_decay"),

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psserver.checkpoint import settled
 from psserver.optimizers import build
+from psserver.policies import TensorParts
 from psserver.shard import Shard
 from psserver.shard.resharding import reshard
 from pswire.decisions.orders import Apply, Discard, Fold, Install, Order, Pin, Release, Seal
@@ -22,6 +24,9 @@ RULES: list[dict[str, object]] = [
 ]
 
 
+PLAIN, TAYLOR = TensorParts(), TensorParts("taylor")
+
+
 def plan_on(servers: int) -> Plan:
     return make_plan([VariableSpec("twin", (IDS, DIM)), VariableSpec("bias", (2,))], servers, [SPEC])
 
@@ -29,14 +34,20 @@ def plan_on(servers: int) -> Plan:
 class Cluster:
     """Shards of one job, that execute the same orders."""
 
-    def __init__(self, servers: int, rule: dict[str, object]) -> None:
-        self.plan, self.rule = plan_on(servers), rule
-        self.shards = [Shard(self.plan, s, build(rule), versions=8) for s in range(servers)]
+    def __init__(self, servers: int, rule: dict[str, object], tensors: TensorParts = PLAIN) -> None:
+        self.plan, self.rule, self.tensors = plan_on(servers), rule, tensors
+        self.shards = self.made()
         self.order(Pin(0, 0, initialise=True))
         # The twin begins as the table's rows do.
         self.payload(0, initial_rows(SPEC, KEYS), ())
         self.order(Seal(0), Install(0))
         self.version = 0
+
+    def made(self) -> list[Shard]:
+        return [
+            Shard(self.plan, s, build(self.rule), versions=8, tensors=self.tensors)
+            for s in range(len(self.plan.shards))
+        ]
 
     def order(self, *orders: Order) -> None:
         for order in orders:
@@ -77,12 +88,13 @@ class Cluster:
         ]
         return np.concatenate(read)[inverse]
 
-    def restart(self, servers: int) -> None:
-        """Continue on that many servers from what these hold."""
+    def restart(self, servers: int, *, checkpoint: bool = False) -> None:
+        """Continue on that many servers from what these hold, or from what a checkpoint of them would have."""
         new = plan_on(servers)
-        states = reshard([shard.state() for shard in self.shards], self.plan, new)
+        held = [shard.state() for shard in self.shards]
+        states = reshard([settled(each) if checkpoint else each for each in held], self.plan, new)
         self.plan = new
-        self.shards = [Shard(new, s, build(self.rule), versions=8) for s in range(servers)]
+        self.shards = self.made()
         for shard, state in zip(self.shards, states, strict=True):
             shard.restore(state)
 
@@ -136,6 +148,63 @@ def test_a_table_has_the_bits_of_its_dense_twin(
             # Rows, slots, ages and counts.
             assert all(np.array_equal(rows[n], array) for n, array in shard.tables.rows_saved().items())
         assert np.array_equal(cluster.table(cluster.version), cluster.twin(cluster.version))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
+@settings(max_examples=60, deadline=None)
+@given(servers=st.integers(1, 3), data=st.data())
+def test_compensated_rows_have_the_bits_of_their_dense_twin(
+    rule: dict[str, object], servers: int, data: st.DataObject
+) -> None:
+    """Tickets begin, commit and are applied in any order, while servers restart."""
+    cluster, granted, committed, ticket = Cluster(servers, rule, TAYLOR), list[int](), list[int](), 0
+    for _ in range(data.draw(st.integers(1, 14))):
+        match data.draw(st.sampled_from(["grant", "commit", "apply", "apply", "fold", "restart", "resume"])):
+            case "grant":
+                granted.append(ticket := ticket + 1)
+                cluster.order(Pin(ticket, cluster.version))
+            case "commit" if granted:
+                number = granted.pop(data.draw(st.integers(0, len(granted) - 1)))
+                ids = data.draw(st.lists(st.integers(0, IDS - 1), unique=True, max_size=6).map(tuple))
+                cluster.push(number, ids, number)
+                cluster.order(Seal(number))
+                committed.append(number)
+            case "fold" if len(committed) > 1:
+                cluster.order(Fold(committed.pop(0), 0.75, 0.5))
+            case "apply" if committed:
+                apply = Apply(cluster.version + 1, 0.5, 1.0, (Fold(committed.pop(0), 1.0, 0.25),))
+                tried = [shard.try_update(apply) for shard in cluster.shards]
+                cluster.order(apply)
+                cluster.version += 1
+                twin = cluster.twin(cluster.version)
+                assert max(largest for _, largest in tried) >= np.abs(twin).max()
+            case "restart":
+                cluster.restart(data.draw(st.integers(1, 3)))
+            case "resume":
+                # Workers are gone; what they have committed counts.
+                cluster.restart(data.draw(st.integers(1, 3)), checkpoint=True)
+                cluster.order(*map(Release, granted))
+                granted.clear()
+        assert np.array_equal(cluster.table(cluster.version), cluster.twin(cluster.version))
+    cluster.order(*map(Release, [*granted, *committed]))
+    assert not any(table.undo_bytes for shard in cluster.shards for table in shard.tables.tables)
+
+
+def test_compensation_changes_rows_and_leaves_what_was_pushed() -> None:
+    found = []
+    for strength in (0.0, 0.5):
+        cluster = Cluster(1, RULES[0], TAYLOR)
+        cluster.order(Pin(1, 0), Pin(2, 0))
+        for number in (1, 2):
+            cluster.push(number, (1, 5), 7)
+            cluster.order(Seal(number))
+        cluster.order(Apply(1, 1.0, 1.0, (Fold(1, 1.0),)))
+        staged = cluster.shards[0].staging.rows(2)
+        pushed = [values.copy() for _, values in staged]
+        cluster.order(Apply(2, 1.0, 1.0, (Fold(2, 1.0, strength),)))
+        assert all(np.array_equal(one, own) for one, (_, own) in zip(pushed, staged, strict=True))
+        found.append(cluster.shards[0].read_rows([np.sort(KEYS[[1, 5]])], 2)[0])
+    assert not np.array_equal(*found)
 
 
 def test_a_ticket_reads_its_version_until_it_has_read_while_updates_run() -> None:

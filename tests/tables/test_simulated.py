@@ -30,6 +30,7 @@ POLICIES: dict[str, dict[str, object]] = {
     "softsync": {},
     "deadline-sync": {},
     "fedbuff": {},
+    "dc-asgd": {"compensation": 0.5},
 }
 
 
@@ -115,7 +116,7 @@ def test_options_of_clicks_are_checked() -> None:
         numpy_problem("clicks", {"features": 0})
 
 
-@pytest.mark.parametrize(("servers", "policy"), [(1, "async"), (2, "bounded"), (2, "sync")])
+@pytest.mark.parametrize(("servers", "policy"), [(1, "async"), (2, "bounded"), (2, "sync"), (2, "dc-asgd")])
 def test_a_real_run_with_tables_replays_to_the_bit(tmp_path: Path, servers: int, policy: str) -> None:
     """Two workers in threads, by the loop of `ps-worker`."""
     overrides = ["optimizer.name=adagrad", "optimizer.learning_rate=0.1"]

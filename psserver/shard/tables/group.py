@@ -9,6 +9,7 @@ Names of saved arrays, where t is a table's number in the plan, and n its rows h
     waiting/<t>/keys, count, touched  (n,) ids without a row: how often they were seen, and when last
     rows/<ticket>/<t>/keys, values   rows of a payload that is staged
     added/<k>/<t>/keys, values       rows of a contribution to the coming update
+    undo/<version>/<t>/keys, values  for compensation: see `psserver.shard.tables.bases`
 """
 
 import json
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from psserver.optimizers import NUMPY, Backend, Loop, Optimizer, RowPass
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard import arithmetic
+from psserver.shard.tables import bases
 from psserver.shard.tables.census import SAMPLED
 from psserver.shard.tables.saved import SavedRows, waiting_names
 from psserver.shard.tables.since import Chosen, read_since
@@ -30,13 +32,13 @@ from psserver.shard.tables.table import Table, read
 from psserver.shard.tables.updates import Advance, Contributions, Update, compute
 from pswire.model.adjacent import joined
 from pswire.model.plan import Plan
-from pswire.model.rows import CutRows, Rows, WantedRows, values_of
+from pswire.model.rows import CutRows, Rows, WantedRows, keys_of, values_of
 from pswire.model.table_figures import TableFigures
 from pswire.model.tables import Floats, Keys, canonical, check_keys, first_wrong, split
 from pswire.records import StateError
 
 Arrays = Mapping[str, NDArray[Any]]
-TABLE_KINDS = ("table", "waiting", "rows", "added")
+TABLE_KINDS = ("table", "waiting", "rows", "added", bases.UNDO)
 """The first parts of the names of these arrays."""
 _NO_ROWS: Floats = np.zeros((0, 0), np.float32)
 
@@ -48,8 +50,20 @@ class Tables:
     which any thread may.
     """
 
-    def __init__(self, plan: Plan, server: int, optimizer: Optimizer, backend: Backend = NUMPY) -> None:
-        """Raises OptimizerError for a rule that rows cannot have."""
+    def __init__(
+        self,
+        plan: Plan,
+        server: int,
+        optimizer: Optimizer,
+        backend: Backend = NUMPY,
+        *,
+        keep_bases: bool = False,
+    ) -> None:
+        """`keep_bases`: updates compensate, so the rows that open tickets began with stay readable.
+
+        Raises OptimizerError for a rule that rows cannot have.
+        """
+        self._backend, self._keep_bases = backend, keep_bases
         rules = [
             rows_optimizer(json.loads(spec.optimizer) if spec.optimizer else None, optimizer)
             for spec in plan.tables
@@ -130,8 +144,10 @@ class Tables:
 
     def close(self, ticket: int) -> None:
         """Forget a ticket, which has its fate."""
-        self._bases.pop(ticket, None)
+        based = self._bases.pop(ticket, None) is not None
         self.unpin(ticket)
+        if based and self._keep_bases:
+            self._forget()
 
     def evict(self) -> None:
         """Drop older versions although tickets may still want to read them."""
@@ -141,7 +157,8 @@ class Tables:
             self._forget()
 
     def _forget(self) -> None:
-        oldest = min(self._readers.values(), default=self.tables[0].version)
+        held = [*self._readers.values(), *(self._bases.values() if self._keep_bases else ())]
+        oldest = min(held, default=self.tables[0].version)
         for table in self.tables:
             table.forget(oldest)
 
@@ -179,14 +196,22 @@ class Tables:
 
     # Updates
 
-    def add(self, rows: Rows, factor: float, ticket: int) -> None:
-        """Add the contribution of a ticket to the coming update."""
-        self.added.append((rows, factor))
+    def add(self, rows: Rows, factor: float, ticket: int, strength: float = 0.0) -> None:
+        """Add the contribution of a ticket to the coming update, compensated by `strength`."""
+        self.added.append((self.compensated(rows, ticket, strength), factor))
         self._added_bytes += nbytes_of(rows)
         base = self._bases.get(ticket)
         if base is not None and (self.tables[0].version + 1) % SAMPLED == 0:
             for (keys, _), table in zip(rows, self.tables, strict=True):
                 table.census.measure(keys, base)
+
+    def compensated(self, rows: Rows, ticket: int, strength: float) -> Rows:
+        """Return the rows of a ticket's contribution as the coming update takes them; they stay as they are."""
+        if not strength or not rows:
+            return rows
+        keys = keys_of(rows)
+        now = self.read(keys, self.tables[0].version)
+        return bases.corrected(rows, now, self.read(keys, self._bases[ticket]), strength, self._backend)
 
     def clear(self) -> None:
         """Start the coming update anew."""
@@ -291,15 +316,21 @@ class Tables:
             found |= named(f"added/{k}", rows)
         return found
 
+    def undo(self) -> dict[str, NDArray[Any]]:
+        """Return what makes the rows that open tickets began with of the newest, by name, without a copy."""
+        if not self._keep_bases or not self._bases:
+            return {}
+        return bases.saved(self.tables, min(self._bases.values()))
+
     @property
     def factors(self) -> list[float]:
         """The factors of contributions to the coming update."""
         return [factor for _, factor in self.added]
 
-    def check(self, arrays: Arrays, factors: Sequence[float]) -> None:
+    def check(self, arrays: Arrays, factors: Sequence[float], version: int, began: Mapping[int, int]) -> None:
         """Raise StateError unless `restore` can take these arrays up."""
         present = {name for name in arrays if name.split("/")[0] in TABLE_KINDS}
-        known = set(self._expected(arrays, factors))
+        known = set(self._expected(arrays, factors, self._undone(version, began)))
         if present != known:
             missing, more = sorted(known - present)[:3], sorted(present - known)[:3]
             raise StateError(f"shard state: rows: missing {missing or 'none'}; unknown {more or 'none'}")
@@ -311,11 +342,14 @@ class Tables:
             except ValueError as error:
                 raise StateError(f"shard state: {error}") from error
         for prefix in sorted(
-            {name.rsplit("/", 2)[0] for name in present if name.startswith(("rows/", "added/"))}
+            {name.rsplit("/", 2)[0] for name in present if name.startswith(("rows/", "added/", "undo/"))}
         ):
             self._check_rows(self.rows_named(prefix, arrays), prefix)
 
-    def _expected(self, arrays: Arrays, factors: Sequence[float]) -> list[str]:
+    def _undone(self, version: int, began: Mapping[int, int]) -> range:
+        return bases.needed(began if self._keep_bases else {}, version)
+
+    def _expected(self, arrays: Arrays, factors: Sequence[float], undone: range) -> list[str]:
         count = len(self.tables)
         names = []
         for t, table in enumerate(self.tables):
@@ -324,6 +358,7 @@ class Tables:
             names += waiting_names(t) if table.waiting is not None else []
         staged = {name.split("/")[1] for name in arrays if name.startswith("rows/")}
         prefixes = [f"added/{k}" for k in range(len(factors))] + [f"rows/{ticket}" for ticket in staged]
+        prefixes += [f"{bases.UNDO}/{each}" for each in undone]
         return names + [
             f"{p}/{t}/{part}" for p in prefixes for t in range(count) for part in ("keys", "values")
         ]
@@ -352,12 +387,16 @@ class Tables:
             (arrays[f"{prefix}/{t}/keys"], arrays[f"{prefix}/{t}/values"]) for t in range(len(self.tables))
         ]
 
-    def restore(self, arrays: Arrays, factors: Sequence[float], version: int) -> None:
-        """Take up checked arrays, as of `version` (-1: before the first)."""
+    def restore(
+        self, arrays: Arrays, factors: Sequence[float], version: int, began: Mapping[int, int]
+    ) -> None:
+        """Take up checked arrays, as of `version` (-1: before the first). `began`: ticket -> its version."""
         for t, table in enumerate(self.tables):
             if table.waiting is not None:
                 table.waiting.restore(*(arrays[name] for name in waiting_names(t)))
             table.restore(self._state(t, arrays), max(version, 0))
+            table.keep(bases.records(t, arrays, self._undone(version, began)))
+        self._bases = dict(began) if self._keep_bases else {}
         self.added = [
             ([(keys.copy(), values.copy()) for keys, values in self.rows_named(f"added/{k}", arrays)], factor)
             for k, factor in enumerate(factors)

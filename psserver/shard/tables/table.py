@@ -234,6 +234,13 @@ class Table:
             self._undo = tuple(record for record in self._undo if record.version > self.oldest)
             self.undo_bytes = sum(record.nbytes for record in self._undo)
 
+    def undone(self, version: int) -> Undo:
+        """Return the rows that changed or went at a version that can be undone, as they were before it."""
+        several = [record for record in self._undo if record.version == version]
+        keys, first = np.unique(np.concatenate([record.keys for record in several]), return_index=True)
+        # One that was updated and then evicted was saved twice: what it was before the update counts.
+        return Undo.of(version, keys, np.concatenate([record.rows for record in several])[first])
+
     # Saved state
 
     def gone(self, since: int, until: int | None = None) -> Keys:
@@ -304,6 +311,12 @@ class Table:
         self.version = self.oldest = self.gone_at = version
         self._undo, self.undo_bytes = (), 0
         self._measure()
+
+    def keep(self, records: Sequence[Undo]) -> None:
+        """Take up the undo records of versions up to the newest, the oldest first: those before can be read again."""
+        for record in records:
+            self.publish(record)
+        self.oldest = min([self.oldest, *(record.version - 1 for record in records)])
 
     def check_state(self, state: TableState) -> None:
         """Raise ValueError if `restore` would."""
