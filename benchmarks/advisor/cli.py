@@ -29,7 +29,7 @@ console = Console(width=140)
     help="Where runs, advice and results are kept; what is there is not measured again. Default: runs/advisor.",
 )
 def main(names: tuple[str, ...], out: Path) -> None:
-    """Hold the advisor against real processes: docs/advisor.md has the protocol.
+    """Hold the advisor against real processes: benchmarks/advisor/README.md has the protocol.
 
     For each shape of a cluster: one run, the advice on it, then the advised policies and baselines for real, under
     five seeds, in turn. About half an hour; the shape `link` needs root. The same command goes on after an

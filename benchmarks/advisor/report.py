@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.advisor.measure import SEEDS, Choice
 
-# What is wanted: docs/advisor.md.
+# What is wanted: benchmarks/advisor/README.md.
 REGRET, COVERAGE = 0.15, 0.7
 HEAD = (
     "choice",

@@ -4,7 +4,7 @@
         while (params := job.pull()) is not None:
             job.push(gradients_of(params, next(batches)))
 
-See docs/guides/frameworks.md. Importing this package loads JAX; Optax is loaded by whoever makes a chain of it.
+See docs/guides/loop.md. Importing this package loads JAX; Optax is loaded by whoever makes a chain of it.
 """
 
 from __future__ import annotations

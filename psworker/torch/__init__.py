@@ -6,7 +6,7 @@
     loss.backward()
     optimizer.step()
 
-See docs/guides/frameworks.md. Importing this package loads PyTorch.
+See docs/guides/loop.md. Importing this package loads PyTorch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page on work units: what it shows runs as it is shown."""
+"""What the pages show of work units runs as it is shown."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from pswire.exits import ExitCode
 from tests.docs.markdown import named
 from tests.docs.test_by_hand import ADDRESS, finished, serving, started
 
-PAGE = "docs/guides/data.md"
+JOB, LOOP = "docs/guides/job.md", "docs/guides/loop.md"
 SERVER = f"ps-server --ps-hosts {ADDRESS} --workers 2 --learning-rate 0.05 --out run --policy async"
 
 
@@ -20,7 +20,7 @@ SERVER = f"ps-server --ps-hosts {ADDRESS} --workers 2 --learning-rate 0.05 --out
 @pytest.mark.timeout(600)
 def test_a_job_whose_data_is_dealt(tmp_path: Path) -> None:
     """1,797 images in 57 batches, for two epochs."""
-    (tmp_path / "dealt_job.py").write_text(named(PAGE, "dealt_job.py"), encoding="utf-8")
+    (tmp_path / "dealt_job.py").write_text(named(JOB, "dealt_job.py"), encoding="utf-8")
     with serving(SERVER, tmp_path) as (server, address, said):
         worker = f"ps-worker --ps-hosts {address} --job dealt_job.py:Dealt --epochs 2 --device cpu"
         with started(worker, tmp_path) as one, started(worker, tmp_path) as other:
@@ -38,7 +38,7 @@ def test_a_job_whose_data_is_dealt(tmp_path: Path) -> None:
 def test_a_loop_whose_data_is_dealt(tmp_path: Path) -> None:
     path = tmp_path / "dealt_loop.py"
     with serving(SERVER, tmp_path) as (server, address, said):
-        path.write_text(named(PAGE, "dealt_loop.py").replace(ADDRESS, address), encoding="utf-8")
+        path.write_text(named(LOOP, "dealt_loop.py").replace(ADDRESS, address), encoding="utf-8")
         loop = f"{sys.executable} dealt_loop.py"
         with started(loop, tmp_path) as one, started(loop, tmp_path) as other:
             ends = [finished(one), finished(other)]

@@ -1,4 +1,4 @@
-"""The loops of docs/guides/frameworks.md, each as it stands."""
+"""The loops of docs/guides/loop.md, each as it stands; tests/docs/test_by_hand.py has that in numpy."""
 
 import contextlib
 import io
@@ -13,10 +13,10 @@ from tests.frameworks.installed import torch_or_skip
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
-PAGE = "docs/guides/frameworks.md"
+PAGE = "docs/guides/loop.md"
 
 
-EXTRAS = {"torch": "torch", "jax": "jax", "numpy": "", "tensorflow": "worker"}
+EXTRAS = {"torch": "torch", "jax": "jax", "tensorflow": "worker"}
 
 
 def check(framework: str, extra: str) -> None:
