@@ -9,6 +9,7 @@ from typing import Final
 from psserver.replication.configuration import Member
 from psserver.replication.log import Log
 from psserver.replication.messages import (
+    BATCH,
     Append,
     Broke,
     Differs,
@@ -23,9 +24,8 @@ from psserver.replication.messages import (
 )
 from psserver.replication.state import NEVER, Progress, Turn
 
-#: Limits: items that a log remembers, beyond which nothing is taken; items of one message.
+#: Most items that a log remembers, beyond which nothing is taken.
 WINDOW: Final = 4096
-BATCH: Final = 256
 
 
 def offer(turn: Turn, order: Offer) -> None:

@@ -5,11 +5,15 @@ The shell sends the job's generation with every message, and drops those of anot
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Final
 
 from psserver.replication.configuration import Config, Disk, Member
 
 #: What names an item of a log: a ticket's payload, or an input of the coordinator. Its bytes are the shell's.
 Item = Hashable
+
+#: Most items of one message.
+BATCH: Final = 256
 
 # Messages: a change of the configuration.
 
@@ -100,6 +104,20 @@ class Expel:
 
 
 Message = Prepare | Promise | Sync | Synced | Propose | Accepted | Refuse | Append | Held | Expel
+
+
+def merged(before: "Message", after: "Message") -> "Message | None":
+    """Return a message that says what two of one server say, `after` behind `before`; None if there is none."""
+    if isinstance(before, Append) and isinstance(after, Append):
+        follows = before.config == after.config and before.start + len(before.items) == after.start
+        if follows and len(before.items) + len(after.items) <= BATCH:
+            return Append(before.config, before.start, before.items + after.items, after.stable)
+    if isinstance(before, Held) and isinstance(after, Held):
+        same = (before.epoch, before.incarnation) == (after.epoch, after.incarnation)
+        if same and before.end <= after.end and before.executed <= after.executed:
+            return after
+    return None
+
 
 # Inputs from the shell.
 

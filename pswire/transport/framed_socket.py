@@ -267,6 +267,11 @@ class FramedSocket:
         retransmitted, probed, data, acknowledged = _TCP_INFO.unpack(info)
         return bool(max(retransmitted, probed) > 1 and min(data, acknowledged) > 1000 * seconds)
 
+    def detach(self) -> Carrier:
+        """Return the socket, which is the caller's from now on. Only behind `first`, and before any other receive."""
+        self._closed = True
+        return self._socket
+
     def cut(self) -> None:
         """End the stream for both ends; a waiting `receive` or `send` returns or raises. Repeatable."""
         with self._guard:

@@ -98,11 +98,17 @@ class Greeting(_message.Message):
     PROOF_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     task_index: _builtins.int
     proof: _builtins.bytes
     """Proof that the sender has the job's secret; empty without one."""
     generation: _builtins.int
     """How often all servers began anew, from a checkpoint. Servers of different generations do not talk."""
+    place: _builtins.str
+    """Identifies the kernel and the process namespace of the sender."""
+    version: _builtins.str
+    """Of the sender's software. Servers of different versions do not talk."""
     @_builtins.property
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The addresses of all servers, in order, as far as the sender knows."""
@@ -119,10 +125,12 @@ class Greeting(_message.Message):
         proof: _builtins.bytes = ...,
         generation: _builtins.int = ...,
         probe: Global___Segment | None = ...,
+        place: _builtins.str = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "hosts", b"hosts", "probe", b"probe", "proof", b"proof", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "hosts", b"hosts", "place", b"place", "probe", b"probe", "proof", b"proof", "task_index", b"task_index", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -250,16 +258,24 @@ class ReplicateReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     READS_FIELD_NUMBER: _builtins.int
+    OFFER_FIELD_NUMBER: _builtins.int
     reads: _builtins.bool
     """The receiver reads what lies in segments of the sender."""
+    @_builtins.property
+    def offer(self) -> Global___Attached:
+        """Where the receiver takes the requests that follow, in the place of this stream; the
+        stream stays open as long as that does. Without a token it takes them here.
+        """
+
     def __init__(
         self,
         *,
         reads: _builtins.bool = ...,
+        offer: Global___Attached | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["offer", b"offer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reads", b"reads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offer", b"offer", "reads", b"reads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,9 +18,10 @@ from psserver.replication import (
     restart,
     take,
 )
-from psserver.replication.copying import BATCH, WINDOW
+from psserver.replication.copying import WINDOW
 from psserver.replication.digests import MOST_WAITING, Comparison, Difference, RunningHash
 from psserver.replication.messages import (
+    BATCH,
     Activate,
     Append,
     Beat,

@@ -88,7 +88,15 @@ class Replicating:
         if not self._waits:
             logs.persist()
         bodies = Bodies(host.sharing)
-        self.links = Links(index, continuation.hosts, settings.job_secret, listener, logs.generation, bodies)
+        self.links = Links(
+            index,
+            continuation.hosts,
+            settings.job_secret,
+            listener,
+            logs.generation,
+            bodies,
+            None if settings.host.transport == "grpc" else exchange.sockets,
+        )
         ledger = host.memory.ledger
         logs.open(self.links, bodies, int(LOG_SHARE * ledger.limit))
         self._shell = logs.own

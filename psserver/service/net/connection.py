@@ -122,6 +122,15 @@ class Connection:
         finally:
             self._waits_for = ""
 
+    async def rest(self) -> None:
+        """Wait for `wake`."""
+        await self._wait_for("wake")
+
+    def wake(self) -> None:
+        """Run the task at once, if it rests. Not from within it."""
+        if self._waits_for == "wake":
+            self._give(None)
+
     def _give(self, value: object) -> None:
         """Run the task, which waits, until its next wait."""
         assert self._steps is not None and self._waits_for

@@ -6,8 +6,9 @@ import secrets
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
 import grpc
 
@@ -30,7 +31,7 @@ from pswire.logs.events import event
 from pswire.security.names import IdentityError
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.framed_socket import TOKEN_BYTES, SocketError
+from pswire.transport.framed_socket import TOKEN_BYTES, Carrier, SocketError
 
 log = logging.getLogger("ps-server")
 
@@ -47,8 +48,9 @@ REFUSED_CLOSES = 10.0
 class SocketToken:
     """A token for one connection, which ends with the stream on which the token was requested."""
 
-    def __init__(self, listener: "SocketListener", fingerprint: bytes) -> None:
+    def __init__(self, listener: "SocketListener", fingerprint: bytes, serve: Serve) -> None:
         self.token = secrets.token_bytes(TOKEN_BYTES)
+        self.serve = serve
         # Fingerprint of the certificate that requested it.
         self.fingerprint = fingerprint
         # The connection that has presented it.
@@ -156,15 +158,35 @@ class SocketListener:
         """Open the port now rather than for the first worker. Raises SocketError."""
         self._port = self._listen_tcp()
 
-    def issue_token(self, fingerprint: bytes = b"") -> SocketToken:
-        """Issue a token for the peer that has shown the certificate with that fingerprint."""
-        token = SocketToken(self, fingerprint)
+    def issue_token(self, fingerprint: bytes = b"", serve: Serve | None = None) -> SocketToken:
+        """Issue a token for the peer that has shown the certificate with that fingerprint. `serve`: what serves its
+        connection, in the place of the listener's."""
+        token = SocketToken(self, fingerprint, serve or self._serve)
         self._tokens[token.token] = token
         return token
 
     def withdraw(self, token: SocketToken) -> None:
         if self._tokens.pop(token.token, None) is not None and token.connection is not None:
             token.connection.cut()
+
+    async def dial(self, connect: Callable[[], Carrier]) -> Connection:
+        """Return this server's end of a connection that it makes itself; `connect` may block. Raises as that."""
+        connected = await self._threads.on_pool(connect)
+        return Connection(self._owner.loop, connected, self._buffers, self._threads, "", self._patience)
+
+    def run(
+        self,
+        connection: Connection,
+        task: Coroutine[Any, Any, object],
+        ended: Callable[[BaseException | None], object],
+    ) -> None:
+        """Run the task of a connection that this server has made, and enforce its deadlines."""
+
+        async def watched() -> None:
+            with self._watch.watching(connection.caller):
+                await task
+
+        connection.run(watched(), ended)
 
     def begin(self) -> None:
         """Start the threads now; later the system may refuse. Raises RuntimeError."""
@@ -250,16 +272,17 @@ class SocketListener:
         caller = connection.caller
         with self._watch.watching(caller):
             with caller.within(framed_socket.HANDSHAKE_TIMEOUT):
-                if not await self._authenticated(connection):
+                token = await self._authenticated(connection)
+                if token is None:
                     return
             await connection.send([])
-            refusal = await self._served(connection)
+            refusal = await self._served(connection, token.serve)
             if refusal is not None:
                 await connection.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
                 await connection.drain(REFUSED_CLOSES)
 
-    async def _authenticated(self, connection: Connection) -> bool:
-        """Return whether the first frame is an unused token. Nothing else is read before it."""
+    async def _authenticated(self, connection: Connection) -> SocketToken | None:
+        """Return the unused token that is the first frame, if it is one. Nothing else is read before it."""
         connection.expect(most=TOKEN_BYTES)
         address = connection.caller.address
         if isinstance(connection, TlsConnection):
@@ -267,17 +290,17 @@ class SocketListener:
                 await connection.handshake(partial(self._handshakes.wait, address))
             except SocketError as error:
                 self._refuse(address, error)
-                return False
+                return None
         frame = await connection.receive()
         token = None if frame is None else self._tokens.get(bytes(frame))
         room = connection in self._unauthenticated and len(self._connections) < CONNECTIONS.value
         if not room or token is None or not token.fits(connection):
-            return False
+            return None
         connection.expect(most=framed_socket.FRAME_BYTES)
         token.connection = connection
         self._unauthenticated.discard(connection)
         self._connections[connection] = None
-        return True
+        return token
 
     def _refuse(self, address: str, error: Exception) -> None:
         """Count a refused connection; log one per minute."""
@@ -289,10 +312,10 @@ class SocketListener:
                 extra=event("connection_refused"),
             )
 
-    async def _served(self, connection: Connection) -> Refused | None:
+    async def _served(self, connection: Connection, serve: Serve) -> Refused | None:
         """Serve the connection to its end; return the refusal that ends it, if any."""
         try:
-            await self._serve(connection)
+            await serve(connection)
         except Refused as refused:
             return refused
         except SocketError:

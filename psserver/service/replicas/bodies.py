@@ -64,6 +64,10 @@ class Bodies:
     def __getitem__(self, item: Item) -> Body:
         return self._bodies[item]
 
+    def holds(self, item: Item, body: Body) -> bool:
+        """Return whether this is the item's body still, and its buffer no other one's."""
+        return self._bodies.get(item) is body
+
     def hold(self, item: Item, body: Body) -> None:
         """Keep what an item consists of. A body that comes again is the same."""
         if item in self._bodies:

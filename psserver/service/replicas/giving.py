@@ -12,7 +12,7 @@ from psserver.service.guard.ledger import MODEL
 from psserver.service.job.job import Job
 from psserver.service.net.loop import LARGE_PASS, settle
 from psserver.service.replicas.deciding import ReplicatedDecider
-from psserver.service.replicas.links import Link
+from psserver.service.replicas.link import Link
 from psserver.service.replicas.same import named
 from psserver.service.replicas.transfer import RATE, CopyError, Whole, digest_of
 from psserver.service.store.executor import Question

@@ -1,14 +1,12 @@
-"""The streams between the servers of a job with replicas: each server opens one to each other, and sends on it.
-
-What waits while a message is being sent goes out as one. A broken stream loses what it carried; the protocol repeats.
-"""
+"""The streams between the servers of a job with replicas: each server opens one to each other, and sends on it."""
 
 import asyncio
 import hashlib
 import hmac
-import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Final, NamedTuple
 
 import grpc
 
@@ -16,23 +14,22 @@ from psserver.replication.messages import Item, Message
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.net.loop import settle
 from psserver.service.net.registration import Call, bounded, parsed
+from psserver.service.net.sockets import SocketListener, SocketToken
+from psserver.service.net.streams import Stream
 from psserver.service.replicas import wire
 from psserver.service.replicas.bodies import Bodies, Body, Lies, Overwritten
+from psserver.service.replicas.link import Link
 from psserver.service.store.shared_memory import from_wire, to_wire
 from pswire.addresses import Address, parse_address
 from pswire.exits import ExitCode
-from pswire.logs.events import event
 from pswire.security.credentials import Credentials
-from pswire.transport.channels import CHANNEL_OPTIONS, Options
-from pswire.transport.connecting import open_aio_channel
-from pswire.transport.failures import CallEnding, may_pass, reason
+from pswire.transport import segments
 from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 
-log = logging.getLogger("ps-server")
-
-#: Seconds between two attempts to reach a server; that the last words may take.
-PAUSE, FAREWELL = 0.1, 2.0
+#: Seconds that the last words may take.
+FAREWELL: Final = 2.0
+VERSION: Final = version("paramserver")
 
 
 class Listener(NamedTuple):
@@ -59,138 +56,22 @@ def greeting_proof(secret: bytes, sender: int, receiver: int, generation: int = 
     ).digest()
 
 
-class Link:
-    """What this server sends to another one. The loop's thread owns it."""
+@dataclass(eq=False, slots=True)
+class Arriving:
+    """Another server's stream. `over`: done when its socket has ended; `refused`: why this server ended that."""
 
-    def __init__(
-        self,
-        server: int,
-        greet: Callable[[], shard_pb2.Greeting],
-        address: Callable[[], Address],
-        bodies: Bodies,
-    ) -> None:
-        self.server, self.up = server, False
-        self._greet, self._address, self._bodies = greet, address, bodies
-        # Whether the other server reads items where they lie.
-        self._reads = False
-        self._parts: list[shard_pb2.ReplicatePart] = []
-        self._filled = asyncio.Event()
-        # Those who wait until the parts are written.
-        self._writing: list[asyncio.Future[None]] = []
-        # Items that this stream has carried, so that a repeated message does not carry them again.
-        self._carried: set[Item] = set()
-        self._last = False
-
-    def send(self, message: Message, items: Iterable[tuple[Item, Body]], part: int) -> None:
-        """Send a message about a part's log behind the items that it names. Nothing is kept for a server that is not
-        there."""
-        if not self.up:
-            return
-        for item, body in items:
-            if item not in self._carried:
-                self._carried.add(item)
-                self._parts += wire.pieces(item, body, self._bodies.lies(body) if self._reads else None)
-        self._parts.append(shard_pb2.ReplicatePart(message=wire.encode(message, part)))
-        self._filled.set()
-
-    def put(self, part: shard_pb2.ReplicatePart) -> None:
-        """Send something that may be lost."""
-        if self.up:
-            self._parts.append(part)
-            self._filled.set()
-
-    async def carry(self, part: shard_pb2.ReplicatePart) -> bool:
-        """Send one of many parts, and wait until it is on its way. Returns False if the stream broke."""
-        if self.up:
-            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._writing.append(written)
-            self.put(part)
-            await written
-        return self.up
-
-    def forget(self, item: Item) -> None:
-        self._carried.discard(item)
-
-    def end(self, code: ExitCode, reason: str) -> None:
-        """Send the last word."""
-        self._last = True
-        ending = shard_pb2.Shutdown(exit_code=int(code), reason=reason)
-        self._parts.append(shard_pb2.ReplicatePart(ending=ending))
-        self._filled.set()
-
-    async def run(self, timeout: float, credentials: Credentials, broke: Callable[[int], None]) -> None:
-        """Keep a stream open until the last word is sent."""
-        while not self._last:
-            address = self._address()
-            if not address.port:
-                await asyncio.sleep(PAUSE)
-                continue
-            channel = open_aio_channel(str(address), _options(timeout), credentials)
-            try:
-                await self._stream(channel, credentials)
-            except grpc.RpcError as error:
-                log.debug("no stream to server %d at %s: %s", self.server, address, error)
-            finally:
-                if self.up:
-                    self.up = False
-                    broke(self.server)
-                self._parts.clear()
-                self._carried.clear()
-                self._written(self._writing)
-                await channel.close()
-            if not self._last:
-                await asyncio.sleep(PAUSE)
-
-    async def _stream(self, channel: grpc.aio.Channel, credentials: Credentials) -> None:
-        call: Any = channel.stream_stream(
-            "/pswire.v1.Shard/Replicate",
-            request_serializer=shard_pb2.ReplicateRequest.SerializeToString,
-            response_deserializer=shard_pb2.ReplicateReply.FromString,
-        )(metadata=credentials.metadata)
-        ending = CallEnding(call)
-        try:
-            first = shard_pb2.ReplicatePart(greeting=self._greet())
-            await call.write(shard_pb2.ReplicateRequest(parts=[first]))
-            reply = await call.read()
-            if reply is grpc.aio.EOF:
-                return
-            self.up, self._reads = True, bool(reply.reads)
-            sending = asyncio.ensure_future(self._send(call))
-            try:
-                # Nothing more is said: this is how the end is noticed.
-                await call.read()
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
-        except grpc.RpcError as raised:
-            error = await ending.explained(raised)
-            if not may_pass(error):
-                log.error("%s", reason(error), extra=event("replica_refused", server=self.server))
-            raise error from raised
-
-    async def _send(self, call: Any) -> None:
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            parts, self._parts = self._parts, []
-            writing = list(self._writing)
-            for request in wire.requests(parts):
-                await call.write(request)
-            self._written(writing)
-            if self._last and not self._parts:
-                await call.done_writing()
-                return
-
-    def _written(self, writing: list[asyncio.Future[None]]) -> None:
-        self._writing = [each for each in self._writing if each not in writing]
-        for each in writing:
-            settle(each)
+    sender: int
+    over: asyncio.Future[None]
+    refused: Refused | None = None
+    # Items of which pieces are missing.
+    items: dict[Item, bytearray] = field(default_factory=dict)
 
 
 class Links:
     """The streams of server `server` to all others, and theirs to it. `hosts` becomes complete as others greet.
 
-    `generation`: of this server; others are not heard. `bodies`: what items consist of.
+    `generation`: of this server; others are not heard. `bodies`: what items consist of. `sockets`: where what follows
+    a greeting goes, and comes from; None: gRPC alone.
     """
 
     def __init__(
@@ -201,8 +82,10 @@ class Links:
         listener: Listener,
         generation: int = 0,
         bodies: Bodies | None = None,
+        sockets: SocketListener | None = None,
     ) -> None:
         self.hosts = list(hosts)
+        self.sockets = sockets
         self._bodies = bodies or Bodies()
         self._generation = generation
         #: Servers that have greeted this one at least once.
@@ -210,6 +93,8 @@ class Links:
         self._server, self._secret, self._listener = server, secret, listener
         self.links = {n: self._link(n) for n in range(len(hosts)) if n != server}
         self._tasks: list[asyncio.Task[None]] = []
+        # The stream that each server began last.
+        self._newest: dict[int, Arriving] = {}
 
     def _link(self, server: int) -> Link:
         def greet() -> shard_pb2.Greeting:
@@ -219,9 +104,11 @@ class Links:
                 proof=greeting_proof(self._secret, self._server, server, self._generation),
                 generation=self._generation,
                 probe=None if (probe := self._bodies.probe()) is None else to_wire(probe),
+                place=segments.here(),
+                version=VERSION,
             )
 
-        return Link(server, greet, lambda: self.hosts[server], self._bodies)
+        return Link(server, greet, lambda: self.hosts[server], self._bodies, self.sockets)
 
     def start(self, timeout: float, credentials: Credentials) -> None:
         """Begin to connect, within the running loop."""
@@ -248,23 +135,73 @@ class Links:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def replicate(self, call: Call) -> None:
-        """Serve another server's stream."""
-        sender: int | None = None
-        arriving: dict[Item, bytearray] = {}
+        """Serve another server's stream, or the socket that is offered on it."""
+        data = await call.receive()
+        if data is None:
+            return
+        first = next(iter(bounded(parsed(shard_pb2.ReplicateRequest, data)).parts), shard_pb2.ReplicatePart())
+        stream = Arriving(self._greeted(first), asyncio.get_running_loop().create_future())
+        self._newest[stream.sender] = stream
+        token = None if self.sockets is None else self._token(stream, call)
+        receiving = asyncio.ensure_future(self._receive(stream, call))
         try:
-            while (data := await call.receive()) is not None:
-                for part in bounded(parsed(shard_pb2.ReplicateRequest, data)).parts:
-                    if sender is None:
-                        sender = self._greeted(part)
-                        await call.reply(shard_pb2.ReplicateReply(reads=self._reads(part.greeting)))
-                    else:
-                        self._take(sender, part, arriving)
-                        if part.piece.size:
-                            # A batch of large items would keep everything else from running for seconds.
-                            await asyncio.sleep(0)
+            offer = None if token is None else self._offer(token, first.greeting)
+            await call.reply(shard_pb2.ReplicateReply(reads=self._reads(first.greeting), offer=offer))
+            await asyncio.wait({receiving, stream.over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if sender is not None:
-                self._listener.broke(sender)
+            receiving.cancel()
+            (ended,) = await asyncio.gather(receiving, return_exceptions=True)
+            if token is not None:
+                token.withdraw()
+            self._ended(stream)
+        if stream.refused is not None:
+            raise stream.refused
+        if isinstance(ended, Exception):
+            raise ended
+
+    def _token(self, stream: Arriving, call: Call) -> SocketToken:
+        assert self.sockets is not None
+        return self.sockets.issue_token(
+            call.fingerprint, lambda connection: self._frames(stream, connection)
+        )
+
+    def _offer(self, token: SocketToken, greeting: shard_pb2.Greeting) -> shard_pb2.Attached:
+        """Offer a socket in the stream's place."""
+        assert self.sockets is not None
+        near = greeting.place == segments.here() != ""
+        return shard_pb2.Attached(
+            token=token.token, socket=self.sockets.name if near else "", port=self.sockets.port
+        )
+
+    async def _receive(self, stream: Arriving, call: Call) -> None:
+        while (data := await call.receive()) is not None:
+            self._take_all(stream, data)
+            # A batch of large items would keep everything else from running for seconds.
+            await asyncio.sleep(0)
+
+    async def _frames(self, stream: Arriving, connection: Stream) -> None:
+        try:
+            while (frame := await connection.receive()) is not None:
+                self._take_all(stream, bytes(frame))
+        except Refused as refused:
+            stream.refused = refused
+            raise
+        finally:
+            self._ended(stream)
+            settle(stream.over)
+
+    def _ended(self, stream: Arriving) -> None:
+        """Notice that a stream broke, unless its sender has begun another one."""
+        if self._newest.get(stream.sender) is stream:
+            del self._newest[stream.sender]
+            self._listener.broke(stream.sender)
+
+    def _take_all(self, stream: Arriving, data: bytes) -> None:
+        """Take a request, and send at once what follows from it. What is to be executed comes after that."""
+        for part in bounded(parsed(shard_pb2.ReplicateRequest, data)).parts:
+            self._take(stream, part)
+        for link in self.links.values():
+            link.flush()
 
     def _greeted(self, part: shard_pb2.ReplicatePart) -> int:
         """Return who greets. Raises Refused for anybody but a server of this job."""
@@ -277,6 +214,11 @@ class Links:
             raise precondition(
                 f"server {self._server} talks to servers with its own job secret only: give all servers of the job "
                 "the same PS_JOB_SECRET (ps-lab run does)"
+            )
+        if greeting.version != VERSION:
+            raise precondition(
+                f"server {self._server} is of version {VERSION} of the software, and server {sender} of "
+                f"{greeting.version or 'an older one'}: install the same version on all servers of the job"
             )
         if len(greeting.hosts) != len(self.hosts):
             raise precondition(
@@ -300,13 +242,13 @@ class Links:
     def _reads(self, greeting: shard_pb2.Greeting) -> bool:
         return greeting.HasField("probe") and self._bodies.can_read(from_wire(greeting.probe))
 
-    def _take(self, sender: int, part: shard_pb2.ReplicatePart, arriving: dict[Item, bytearray]) -> None:
-        kind = part.WhichOneof("part")
+    def _take(self, stream: Arriving, part: shard_pb2.ReplicatePart) -> None:
+        sender, kind = stream.sender, part.WhichOneof("part")
         # Only who leads sends items and copies.
         self._listener.alive(sender, kind in ("piece", "copy"))
         match kind:
             case "piece":
-                self._take_piece(part.piece, arriving)
+                self._take_piece(part.piece, stream.items)
             case "message":
                 self._listener.receive(sender, *wire.decode(part.message))
             case "ending":
@@ -341,8 +283,3 @@ class Links:
         data += piece.data
         if piece.last:
             self._listener.hold(item, arriving.pop(item))
-
-
-def _options(timeout: float) -> Options:
-    """Each attempt is one of its own: no pause delays it that other channels to the address have earned."""
-    return [*CHANNEL_OPTIONS(timeout), ("grpc.use_local_subchannel_pool", 1)]

@@ -4,7 +4,7 @@ A message is a JSON list: the part whose log it is about, and a list that begins
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any, Final
 
@@ -80,8 +80,11 @@ def _value(plain: Any) -> Any:
     return kind(*given)
 
 
-def pieces(item: Item, body: Body, lies: Lies | None) -> list[shard_pb2.ReplicatePart]:
-    """Return an item of the log in pieces, in order; in one if the receiver can read it where it `lies`."""
+def pieces(item: Item, body: Body, lies: Lies | None) -> Iterator[shard_pb2.ReplicatePart]:
+    """Yield an item of the log in pieces, in order; in one if the receiver can read it where it `lies`.
+
+    `body` must not change before each is taken.
+    """
     assert isinstance(item, tuple), "an item's name is an epoch and a number"
     epoch, number = item
     if lies is not None:
@@ -93,27 +96,22 @@ def pieces(item: Item, body: Body, lies: Lies | None) -> list[shard_pb2.Replicat
             size=len(body),
             last=True,
         )
-        return [shard_pb2.ReplicatePart(piece=piece)]
+        yield shard_pb2.ReplicatePart(piece=piece)
+        return
     view = memoryview(body)
-    ends = range(0, max(len(body), 1), PIECE)
-    return [
-        shard_pb2.ReplicatePart(
-            piece=shard_pb2.Piece(
-                epoch=epoch,
-                number=number,
-                data=bytes(view[start : start + PIECE]),
-                last=start + PIECE >= len(body),
-            )
+    for start in range(0, max(len(body), 1), PIECE):
+        end = start + PIECE
+        piece = shard_pb2.Piece(
+            epoch=epoch, number=number, data=bytes(view[start:end]), last=end >= len(body)
         )
-        for start in ends
-    ]
+        yield shard_pb2.ReplicatePart(piece=piece)
 
 
-def requests(parts: list[shard_pb2.ReplicatePart]) -> Iterable[shard_pb2.ReplicateRequest]:
-    """Yield the parts in messages of bounded size."""
+def requests(parts: Iterable[shard_pb2.ReplicatePart]) -> Iterator[shard_pb2.ReplicateRequest]:
+    """Yield the parts in messages of bounded size; what they name elsewhere counts too, for the receiver copies it."""
     request, size = shard_pb2.ReplicateRequest(), 0
     for part in parts:
-        nbytes = part.ByteSize()
+        nbytes = part.ByteSize() + part.piece.size
         if size and (size + nbytes > PIECE + (1 << 20) or len(request.parts) >= 4096):
             yield request
             request, size = shard_pb2.ReplicateRequest(), 0

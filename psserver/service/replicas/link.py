@@ -1,0 +1,304 @@
+"""What this server sends to another one of a job with replicas.
+
+A gRPC stream greets; what follows goes over a socket that the other server offers in its answer, or over the stream if
+there is none. What was said since the loop's last turn, or since a message was sent, goes out as one. A broken stream
+loses what it carried; the protocol repeats.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from psserver.replication.messages import Item, Message, merged
+from psserver.service.net.connection import Connection
+from psserver.service.net.loop import settle
+from psserver.service.net.sockets import SocketListener
+from psserver.service.replicas import wire
+from psserver.service.replicas.bodies import Bodies, Body, Lies
+from pswire.addresses import Address
+from pswire.exits import ExitCode
+from pswire.logs.events import event
+from pswire.security.credentials import Credentials
+from pswire.transport import socket_handshake as handshake
+from pswire.transport.channels import CHANNEL_OPTIONS, Options
+from pswire.transport.connecting import open_aio_channel
+from pswire.transport.failures import CallEnding, may_pass, reason
+from pswire.transport.framed_socket import Carrier, SocketError
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+#: Seconds between two attempts to reach a server; that it may take to accept a connection to its port.
+PAUSE: Final = 0.1
+ACCEPTS: Final = 1.0
+
+
+class _Carried(NamedTuple):
+    """An item of a log, and where the receiver reads it."""
+
+    item: Item
+    body: Body
+    lies: Lies | None
+
+
+class _About(NamedTuple):
+    """A message about the log of a part."""
+
+    part: int
+    message: Message
+
+
+# What waits to be sent.
+Waiting = _Carried | _About | shard_pb2.ReplicatePart
+
+
+class Link:
+    """What this server sends to another one. The loop's thread owns it.
+
+    `greet`: returns the greeting; `address`: the other server's, as known now. `sockets`: None to use gRPC alone.
+    """
+
+    def __init__(
+        self,
+        server: int,
+        greet: Callable[[], shard_pb2.Greeting],
+        address: Callable[[], Address],
+        bodies: Bodies,
+        sockets: SocketListener | None = None,
+    ) -> None:
+        self.server, self.up = server, False
+        self._greet, self._address, self._bodies, self._sockets = greet, address, bodies, sockets
+        # Whether the other server reads items where they lie.
+        self._reads = False
+        self._waiting: list[Waiting] = []
+        # Goes on with sending, if that rests; and whether it is about to be called.
+        self._wake: Callable[[], None] = lambda: None
+        self._wakes = False
+        # Those who wait until what they said is written.
+        self._writing: list[asyncio.Future[None]] = []
+        # Items that this stream has carried, so that a repeated message does not carry them again.
+        self._carried: set[Item] = set()
+        self._last = False
+        # Why the other server refused this one last.
+        self._refusal = ""
+
+    def send(self, message: Message, items: Iterable[tuple[Item, Body]], part: int) -> None:
+        """Send a message about a part's log behind the items that it names. Nothing is kept for a server that is not
+        there."""
+        if not self.up:
+            return
+        before = self._waiting[-1] if self._waiting else None
+        if isinstance(before, _About) and before.part == part:
+            both = merged(before.message, message)
+            if both is not None:
+                message = both
+                del self._waiting[-1]
+        for item, body in items:
+            if item not in self._carried:
+                self._carried.add(item)
+                # A body that is gone when it is read was written over, which the receiver notices by this.
+                self._waiting.append(_Carried(item, body, self._bodies.lies(body) if self._reads else None))
+        self._say(_About(part, message))
+
+    def put(self, part: shard_pb2.ReplicatePart) -> None:
+        """Send something that may be lost."""
+        if self.up:
+            self._say(part)
+
+    def _say(self, what: Waiting) -> None:
+        self._waiting.append(what)
+        if not self._wakes:
+            self._wakes = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send now, and not in the loop's next turn, what waits."""
+        self._wakes = False
+        if self._waiting:
+            self._wake()
+
+    async def carry(self, part: shard_pb2.ReplicatePart) -> bool:
+        """Send one of many parts, and wait until it is on its way. Returns False if the stream broke."""
+        if self.up:
+            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._writing.append(written)
+            self.put(part)
+            await written
+        return self.up
+
+    def forget(self, item: Item) -> None:
+        self._carried.discard(item)
+
+    def end(self, code: ExitCode, reason: str) -> None:
+        """Send the last word."""
+        self._last = True
+        ending = shard_pb2.Shutdown(exit_code=int(code), reason=reason)
+        self._say(shard_pb2.ReplicatePart(ending=ending))
+
+    # The stream
+
+    async def run(self, timeout: float, credentials: Credentials, broke: Callable[[int], None]) -> None:
+        """Keep a stream open until the last word is sent."""
+        while not self._last:
+            address = self._address()
+            if not address.port:
+                await asyncio.sleep(PAUSE)
+                continue
+            channel = open_aio_channel(str(address), _options(timeout), credentials)
+            try:
+                await self._stream(channel, address, credentials)
+            except grpc.RpcError as error:
+                log.debug("no stream to server %d at %s: %s", self.server, address, error)
+            finally:
+                if self.up:
+                    self.up = False
+                    broke(self.server)
+                self._waiting.clear()
+                self._carried.clear()
+                self._written(self._writing)
+                await channel.close()
+            if not self._last:
+                await asyncio.sleep(PAUSE)
+
+    async def _stream(self, channel: grpc.aio.Channel, address: Address, credentials: Credentials) -> None:
+        call: Any = channel.stream_stream(
+            "/pswire.v1.Shard/Replicate",
+            request_serializer=shard_pb2.ReplicateRequest.SerializeToString,
+            response_deserializer=shard_pb2.ReplicateReply.FromString,
+        )(metadata=credentials.metadata)
+        ending = CallEnding(call)
+        try:
+            first = shard_pb2.ReplicatePart(greeting=self._greet())
+            await call.write(shard_pb2.ReplicateRequest(parts=[first]))
+            reply = await call.read()
+            if reply is grpc.aio.EOF:
+                return
+            connection = await self._dialled(reply.offer, address, credentials)
+            self.up, self._reads, self._refusal = True, bool(reply.reads), ""
+            if connection is None:
+                await self._over_grpc(call)
+            else:
+                await self._over_socket(call, connection)
+        except grpc.RpcError as raised:
+            error = await ending.explained(raised)
+            if not may_pass(error) and reason(error) != self._refusal:
+                self._refusal = reason(error)
+                log.error("%s", self._refusal, extra=event("replica_refused", server=self.server))
+            raise error from raised
+        finally:
+            self._wake = lambda: None
+
+    async def _over_grpc(self, call: Any) -> None:
+        filled = asyncio.Event()
+        self._wake = filled.set
+
+        async def rest() -> None:
+            await filled.wait()
+            filled.clear()
+
+        async def send() -> None:
+            try:
+                await self._send(call.write, rest)
+                await call.done_writing()
+            except SocketError:
+                call.cancel()
+
+        sending = asyncio.ensure_future(send())
+        try:
+            # Nothing more is said: this is how the end is noticed.
+            await call.read()
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def _over_socket(self, call: Any, connection: Connection) -> None:
+        """Send over the connection, until that or the stream on which it was offered ends."""
+        assert self._sockets is not None
+        self._wake = connection.wake
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def write(request: shard_pb2.ReplicateRequest) -> None:
+            await connection.send([request.SerializeToString()])
+
+        self._sockets.run(connection, self._send(write, connection.rest), lambda error: settle(over))
+        reading = asyncio.ensure_future(call.read())
+        try:
+            await asyncio.wait({reading, over}, return_when=asyncio.FIRST_COMPLETED)
+            if self._last or reading.done():
+                # The other server ends the stream when it has read the last word, or says why it refuses something.
+                await reading
+        finally:
+            connection.cut()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _dialled(
+        self, offer: shard_pb2.Attached, address: Address, credentials: Credentials
+    ) -> Connection | None:
+        if self._sockets is None or not offer.token:
+            return None
+        try:
+            return await self._sockets.dial(partial(connected, offer, address.host, credentials))
+        except SocketError as error:
+            log.info(
+                "what server %d is told goes over gRPC: %s",
+                *(self.server, error),
+                extra=event("transport_unavailable", server=str(address)),
+            )
+            return None
+
+    async def _send(
+        self,
+        write: Callable[[shard_pb2.ReplicateRequest], Awaitable[Any]],
+        rest: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Send what waits, until the last word is sent. `rest`: waits until more may be there."""
+        while self._waiting or not self._last:
+            if not self._waiting:
+                await rest()
+                continue
+            waiting, self._waiting = self._waiting, []
+            writing = list(self._writing)
+            for request in wire.requests(self._parts(waiting)):
+                await write(request)
+            self._written(writing)
+
+    def _parts(self, waiting: list[Waiting]) -> Iterator[shard_pb2.ReplicatePart]:
+        for each in waiting:
+            if isinstance(each, _Carried):
+                item, body, lies = each
+                for piece in wire.pieces(item, body, lies):
+                    if lies is None and not self._bodies.holds(item, body):
+                        raise SocketError(f"server {self.server} was left out before it had an item")
+                    yield piece
+            elif isinstance(each, _About):
+                yield shard_pb2.ReplicatePart(message=wire.encode(each.message, each.part))
+            else:
+                yield each
+
+    def _written(self, writing: list[asyncio.Future[None]]) -> None:
+        self._writing = [each for each in self._writing if each not in writing]
+        for each in writing:
+            settle(each)
+
+
+def connected(offer: shard_pb2.Attached, host: str, credentials: Credentials) -> Carrier:
+    """Connect to the socket that is offered. Raises SocketError."""
+    if offer.socket:
+        try:
+            return handshake.connect_unix(offer.socket, offer.token).detach()
+        except SocketError:
+            # Both may be in one process namespace and see other networks.
+            if not offer.port:
+                raise
+    context = credentials.identity.line_context if credentials.encrypted else None
+    return handshake.connect_tcp(host, offer.port, offer.token, context, ACCEPTS).detach()
+
+
+def _options(timeout: float) -> Options:
+    """Each attempt is one of its own: no pause delays it that other channels to the address have earned."""
+    return [*CHANNEL_OPTIONS(timeout), ("grpc.use_local_subchannel_pool", 1)]

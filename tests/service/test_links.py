@@ -1,0 +1,290 @@
+"""Streams between the servers of a job with replicas: sockets, or gRPC where there are none; who is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from psserver.replication import Config, Member
+from psserver.replication import messages as m
+from psserver.replication.messages import Item, Message, merged
+from psserver.service.guard.calls import Watch
+from psserver.service.net.loop import Owner
+from psserver.service.net.registration import Registration
+from psserver.service.net.sockets import SocketListener
+from psserver.service.net.streams import Stream
+from psserver.service.replicas import link as sending
+from psserver.service.replicas import links as module
+from psserver.service.replicas.bodies import Bodies, Body
+from psserver.service.replicas.links import Links, Listener
+from pswire.addresses import Address
+from pswire.exits import ExitCode
+from pswire.security.credentials import NO_TLS
+from pswire.transport.framed_socket import SocketError
+from tests.patience import PATIENCE
+
+CONFIG = Config(4, 0, (Member(0, 0), Member(1, 0)), 0)
+EMPTY = Address("127.0.0.1", 0)
+
+
+class End:
+    """A server's links, and what came to it."""
+
+    def __init__(self, server: int, hosts: list[Address], secret: bytes, sockets: SocketListener | None) -> None:
+        self.came: list[tuple[int, int, Message]] = []
+        self.bodies: dict[Item, bytes] = {}
+        self.broken: list[int] = []
+        self.ended: list[tuple[int, ExitCode, str]] = []
+        self.answer: Callable[[Message], None] = lambda message: None
+        nothing: Callable[..., None] = lambda *given: None
+        self.own = Bodies()
+        listener = Listener(
+            self._receive,
+            self._hold,
+            self.broken.append,
+            lambda *given: self.ended.append(given),
+            nothing,
+            nothing,
+            nothing,
+        )
+        self.links = Links(server, hosts, secret, listener, 0, self.own, sockets)
+
+    def _receive(self, sender: int, part: int, message: Message) -> None:
+        self.came.append((sender, part, message))
+        self.answer(message)
+
+    def _hold(self, item: Item, body: Body) -> None:
+        self.bodies[item] = bytes(body)
+
+    def send(self, to: int, message: Message, items: dict[Item, bytes]) -> None:
+        for item, body in items.items():
+            self.own.hold(item, body)
+        self.links.send(to, message, items.items())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def _nothing(stream: Stream) -> None:
+    raise AssertionError("no worker is here")
+
+
+@asynccontextmanager
+async def two(secrets: tuple[bytes, bytes] = (b"s", b"s"), sockets: bool = True) -> AsyncIterator[tuple[End, End]]:
+    """Two servers that know each other's addresses."""
+    hosts, served, listeners, ends = [EMPTY, EMPTY], [], [], []
+    owner = Owner()
+    owner.begin()
+    for number in range(2):
+        watch = Watch()
+        watch.start(owner.loop)
+        listener = SocketListener(_nothing, owner, watch=watch)
+        end = End(number, list(hosts), secrets[number], listener if sockets else None)
+        rpc = Registration(watch, lambda nbytes: PATIENCE)
+        path = "/pswire.v1.Shard/Replicate"
+        server = grpc.aio.server()
+        method = {"Replicate": rpc.method(path, end.links.replicate)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pswire.v1.Shard", method),))
+        hosts[number] = Address("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+        await server.start()
+        served.append((server, listener, watch))
+        ends.append(end)
+    for end in ends:
+        end.links.hosts[:] = hosts
+        end.links.start(PATIENCE, NO_TLS)
+    try:
+        yield ends[0], ends[1]
+    finally:
+        for end in ends:
+            await end.links.close()
+        for server, listener, watch in served:
+            await server.stop(0)
+            listener.close()
+            watch.close()
+        # Connections that were cut end in turns of their own.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for _, listener, _ in served:
+            listener.end()
+        owner.end()
+
+
+def up(end: End) -> bool:
+    return all(link.up for link in end.links.links.values())
+
+
+def connections(end: End) -> int:
+    assert end.links.sockets is not None
+    return len(end.links.sockets.connections)
+
+
+@pytest.mark.parametrize("sockets", [True, False])
+def test_messages_come_in_order_behind_their_items(sockets: bool) -> None:
+    async def run() -> None:
+        async with two(sockets=sockets) as (first, second):
+            await until(lambda: up(first) and up(second))
+            large = bytes(range(256)) * 40_000
+            for number in range(1, 6):
+                item = (4, number)
+                append = m.Append(CONFIG, number - 1, (item,), 0)
+                first.send(1, append, {item: large if number == 3 else b"small"})
+            await until(lambda: bool(second.came) and second.came[-1][2].start + len(second.came[-1][2].items) == 5)  # type: ignore[union-attr]
+            assert second.bodies[4, 3] == large and second.bodies[4, 5] == b"small"
+            assert sum((each[2].items for each in second.came), ()) == tuple((4, n) for n in range(1, 6))  # type: ignore[union-attr]
+            if sockets:
+                assert connections(first) == connections(second) == 1
+
+    asyncio.run(run())
+
+
+def test_what_one_turn_says_is_one_message() -> None:
+    async def run() -> None:
+        async with two() as (first, second):
+            await until(lambda: up(first) and up(second))
+            for number in range(1, 4):
+                first.send(1, m.Append(CONFIG, number - 1, ((4, number),), 0), {(4, number): b"x"})
+            await until(lambda: bool(second.came))
+            assert second.came == [(0, 0, m.Append(CONFIG, 0, ((4, 1), (4, 2), (4, 3)), 0))]
+
+    asyncio.run(run())
+
+
+def test_an_answer_leaves_before_anything_else_happens() -> None:
+    """A follower acknowledges, and then executes."""
+
+    async def run() -> None:
+        async with two() as (first, second):
+            await until(lambda: up(first) and up(second))
+            order: list[str] = []
+            flush = second.links.links[0].flush
+
+            def answer(message: Message) -> None:
+                second.links.send(0, m.Held(4, 0, 1, 0), ())
+                asyncio.get_running_loop().call_soon(order.append, "executed")
+
+            def flushed() -> None:
+                order.append("sent")
+                flush()
+
+            second.links.links[0].flush = flushed  # type: ignore[method-assign]
+            second.answer = answer
+            first.send(1, m.Append(CONFIG, 0, ((4, 1),), 0), {(4, 1): b"x"})
+            await until(lambda: bool(first.came) and "executed" in order)
+            assert order.index("sent") < order.index("executed")
+            assert first.came == [(1, 0, m.Held(4, 0, 1, 0))]
+
+    asyncio.run(run())
+
+
+def test_without_a_connection_the_stream_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*given: Any) -> None:
+        raise SocketError("no way through")
+
+    monkeypatch.setattr(sending, "connected", refused)
+
+    async def run() -> None:
+        async with two() as (first, second):
+            await until(lambda: up(first) and up(second))
+            first.send(1, m.Append(CONFIG, 0, ((4, 1),), 0), {(4, 1): b"x"})
+            await until(lambda: bool(second.came))
+            assert second.bodies == {(4, 1): b"x"} and connections(second) == 0
+
+    asyncio.run(run())
+
+
+def test_a_cut_connection_is_noticed_at_both_ends_and_made_again() -> None:
+    async def run() -> None:
+        async with two() as (first, second):
+            await until(lambda: up(first) and up(second))
+            assert second.links.sockets is not None
+            (connection,) = second.links.sockets.connections
+            connection.cut()
+            await until(lambda: first.broken == [1] and second.broken == [0])
+            await until(lambda: up(first))
+            first.send(1, m.Refuse(3), {})
+            await until(lambda: bool(second.came))
+            # The end of the former stream is no end of the new one.
+            assert first.broken == [1] and second.broken == [0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("sockets", [True, False])
+def test_the_last_word_arrives(sockets: bool) -> None:
+    async def run() -> None:
+        async with two(sockets=sockets) as (first, second):
+            await until(lambda: up(first) and up(second))
+            first.send(1, m.Refuse(3), {})
+            await first.links.close(ExitCode.OK, "the job is over")
+            await until(lambda: bool(second.ended))
+            assert second.came == [(0, 0, m.Refuse(3))]
+            assert second.ended == [(0, ExitCode.OK, "the job is over")]
+
+    asyncio.run(run())
+
+
+def test_an_item_whose_buffer_was_used_again_is_not_sent() -> None:
+    """The other server was left out before it had the item."""
+
+    async def run() -> None:
+        async with two() as (first, second):
+            await until(lambda: up(first) and up(second))
+            item = (4, 1)
+            first.send(1, m.Append(CONFIG, 0, (item,), 0), {item: b"x"})
+            first.own.drop(item)
+            await until(lambda: first.broken == [1] and second.broken == [0])
+            assert second.bodies == {} and second.came == []
+
+    asyncio.run(run())
+
+
+def test_servers_of_another_version_are_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with two() as (first, second):
+            monkeypatch.setattr(module, "VERSION", "0.0.1")
+            monkeypatch.setattr(first.links, "refused_version", lambda version: "no")
+            await until(lambda: len(caplog.messages) >= 2)
+
+    asyncio.run(run())
+
+
+def test_servers_with_another_secret_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with two(secrets=(b"s", b"t")) as (first, second):
+            await until(lambda: len(caplog.messages) >= 2)
+            assert not first.links.met and not second.links.met
+            # Each attempt is refused for the same reason, which is said once.
+            await asyncio.sleep(0)
+            assert len([each for each in caplog.messages if "own job secret" in each]) == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "both"),
+    [
+        (
+            m.Append(CONFIG, 0, ((4, 1),), 0),
+            m.Append(CONFIG, 1, ((4, 2),), 1),
+            m.Append(CONFIG, 0, ((4, 1), (4, 2)), 1),
+        ),
+        (m.Append(CONFIG, 0, ((4, 1),), 0), m.Append(CONFIG, 2, ((4, 3),), 1), None),
+        (m.Append(CONFIG, 0, (), 0), m.Append(Config(5, 0, CONFIG.members, 0), 0, (), 0), None),
+        (m.Append(CONFIG, 0, ((4, 1),) * m.BATCH, 0), m.Append(CONFIG, m.BATCH, ((4, 2),), 1), None),
+        (m.Held(4, 0, 1, 0), m.Held(4, 0, 2, 1), m.Held(4, 0, 2, 1)),
+        (m.Held(4, 0, 2, 0), m.Held(4, 0, 1, 1), None),
+        (m.Held(4, 0, 1, 0), m.Held(5, 0, 2, 1), None),
+        (m.Held(4, 0, 1, 0), m.Held(4, 1, 2, 1), None),
+        (m.Refuse(3), m.Refuse(4), None),
+    ],
+)
+def test_messages_that_one_can_say(before: Message, after: Message, both: Message | None) -> None:
+    assert merged(before, after) == both
