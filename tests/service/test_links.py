@@ -17,7 +17,6 @@ from psserver.service.net.registration import Registration
 from psserver.service.net.sockets import SocketListener
 from psserver.service.net.streams import Stream
 from psserver.service.replicas import link as sending
-from psserver.service.replicas import links as module
 from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.links import Links, Listener
 from pswire.addresses import Address
@@ -30,25 +29,30 @@ CONFIG = Config(4, 0, (Member(0, 0), Member(1, 0)), 0)
 EMPTY = Address("127.0.0.1", 0)
 
 
+def _nothing(*given: Any) -> None:
+    pass
+
+
 class End:
     """A server's links, and what came to it."""
 
-    def __init__(self, server: int, hosts: list[Address], secret: bytes, sockets: SocketListener | None) -> None:
+    def __init__(
+        self, server: int, hosts: list[Address], secret: bytes, sockets: SocketListener | None
+    ) -> None:
         self.came: list[tuple[int, int, Message]] = []
         self.bodies: dict[Item, bytes] = {}
         self.broken: list[int] = []
         self.ended: list[tuple[int, ExitCode, str]] = []
         self.answer: Callable[[Message], None] = lambda message: None
-        nothing: Callable[..., None] = lambda *given: None
         self.own = Bodies()
         listener = Listener(
             self._receive,
             self._hold,
             self.broken.append,
             lambda *given: self.ended.append(given),
-            nothing,
-            nothing,
-            nothing,
+            _nothing,
+            _nothing,
+            _nothing,
         )
         self.links = Links(server, hosts, secret, listener, 0, self.own, sockets)
 
@@ -71,20 +75,24 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def _nothing(stream: Stream) -> None:
+async def _serve(stream: Stream) -> None:
     raise AssertionError("no worker is here")
 
 
 @asynccontextmanager
-async def two(secrets: tuple[bytes, bytes] = (b"s", b"s"), sockets: bool = True) -> AsyncIterator[tuple[End, End]]:
+async def two(
+    secrets: tuple[bytes, bytes] = (b"s", b"s"), sockets: bool = True
+) -> AsyncIterator[tuple[End, End]]:
     """Two servers that know each other's addresses."""
-    hosts, served, listeners, ends = [EMPTY, EMPTY], [], [], []
+    hosts = [EMPTY, EMPTY]
+    served: list[tuple[grpc.aio.Server, SocketListener, Watch]] = []
+    ends: list[End] = []
     owner = Owner()
     owner.begin()
     for number in range(2):
         watch = Watch()
         watch.start(owner.loop)
-        listener = SocketListener(_nothing, owner, watch=watch)
+        listener = SocketListener(_serve, owner, watch=watch)
         end = End(number, list(hosts), secrets[number], listener if sockets else None)
         rpc = Registration(watch, lambda nbytes: PATIENCE)
         path = "/pswire.v1.Shard/Replicate"
@@ -119,6 +127,10 @@ def up(end: End) -> bool:
     return all(link.up for link in end.links.links.values())
 
 
+def appended(end: End) -> list[Item]:
+    return [item for _, _, each in end.came if isinstance(each, m.Append) for item in each.items]
+
+
 def connections(end: End) -> int:
     assert end.links.sockets is not None
     return len(end.links.sockets.connections)
@@ -134,9 +146,9 @@ def test_messages_come_in_order_behind_their_items(sockets: bool) -> None:
                 item = (4, number)
                 append = m.Append(CONFIG, number - 1, (item,), 0)
                 first.send(1, append, {item: large if number == 3 else b"small"})
-            await until(lambda: bool(second.came) and second.came[-1][2].start + len(second.came[-1][2].items) == 5)  # type: ignore[union-attr]
+            await until(lambda: len(appended(second)) == 5)
             assert second.bodies[4, 3] == large and second.bodies[4, 5] == b"small"
-            assert sum((each[2].items for each in second.came), ()) == tuple((4, n) for n in range(1, 6))  # type: ignore[union-attr]
+            assert appended(second) == [(4, number) for number in range(1, 6)]
             if sockets:
                 assert connections(first) == connections(second) == 1
 
@@ -244,14 +256,21 @@ def test_an_item_whose_buffer_was_used_again_is_not_sent() -> None:
     asyncio.run(run())
 
 
-def test_servers_of_another_version_are_refused(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_servers_of_another_version_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         async with two() as (first, second):
-            monkeypatch.setattr(module, "VERSION", "0.0.1")
-            monkeypatch.setattr(first.links, "refused_version", lambda version: "no")
+            first.links.version = "0.0.1"
+            # What was said before that is of no matter.
+            for end in (first, second):
+                await end.links.close()
+                end.links.met.clear()
+                end.links.start(PATIENCE, NO_TLS)
             await until(lambda: len(caplog.messages) >= 2)
+            assert not first.links.met and not second.links.met
+            assert (
+                f"server 1 is of version {second.links.version} of the software, and server 0 of 0.0.1: "
+                in (caplog.text)
+            )
 
     asyncio.run(run())
 

@@ -5,6 +5,7 @@ keeps the outputs back until all copies hold it; a follower decides it anew, and
 
 wire       messages of the protocol as bytes
 disk       the promise and the configuration on the disk
+link       what this server sends to another one
 links      the streams between the servers
 shell      carries out what the protocol's state machine says about one log, in order
 logs       the logs of all parts on one server, which votes in each

@@ -85,7 +85,7 @@ class Links:
         sockets: SocketListener | None = None,
     ) -> None:
         self.hosts = list(hosts)
-        self.sockets = sockets
+        self.sockets, self.version = sockets, VERSION
         self._bodies = bodies or Bodies()
         self._generation = generation
         #: Servers that have greeted this one at least once.
@@ -105,7 +105,7 @@ class Links:
                 generation=self._generation,
                 probe=None if (probe := self._bodies.probe()) is None else to_wire(probe),
                 place=segments.here(),
-                version=VERSION,
+                version=self.version,
             )
 
         return Link(server, greet, lambda: self.hosts[server], self._bodies, self.sockets)
@@ -161,9 +161,7 @@ class Links:
 
     def _token(self, stream: Arriving, call: Call) -> SocketToken:
         assert self.sockets is not None
-        return self.sockets.issue_token(
-            call.fingerprint, lambda connection: self._frames(stream, connection)
-        )
+        return self.sockets.issue_token(call.fingerprint, lambda connection: self._frames(stream, connection))
 
     def _offer(self, token: SocketToken, greeting: shard_pb2.Greeting) -> shard_pb2.Attached:
         """Offer a socket in the stream's place."""
@@ -215,9 +213,9 @@ class Links:
                 f"server {self._server} talks to servers with its own job secret only: give all servers of the job "
                 "the same PS_JOB_SECRET (ps-lab run does)"
             )
-        if greeting.version != VERSION:
+        if greeting.version != self.version:
             raise precondition(
-                f"server {self._server} is of version {VERSION} of the software, and server {sender} of "
+                f"server {self._server} is of version {self.version} of the software, and server {sender} of "
                 f"{greeting.version or 'an older one'}: install the same version on all servers of the job"
             )
         if len(greeting.hosts) != len(self.hosts):
