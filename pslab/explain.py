@@ -98,6 +98,7 @@ def _rows(
     barrier: bool,
 ) -> Iterator[Row]:
     cluster, config, fragments = experiment.cluster, experiment.optimizer, policy.tensors.fragments
+    overlap = policy.local_rule.knobs.get("overlap", 0)
     optimizer = None if config.name == FROM_JOB else build_optimizer(config.config)
     for name in names:
         wire = wire_named(name)
@@ -121,7 +122,8 @@ def _rows(
             continue
         # Servers work side by side: the largest part is the slowest.
         up, down = max(ups) / rate, max(downs) / rate
-        seconds, link = _least(up, down, compute, cluster.workers, barrier, cluster.prefetch)
+        hidden = compute * overlap / policy.local_rule.batches
+        seconds, link = _least(up, down, compute, cluster.workers, barrier, cluster.prefetch, hidden)
         bound = "link" if link > compute else "computation"
         yield Row(name, row.up, row.down, seconds / policy.local_rule.batches, bound)
 
@@ -134,15 +136,16 @@ def _slowest(plan: Plan, fragments: int) -> Sequence[ShardLayout]:
 
 
 def _least(
-    up: float, down: float, compute: float, workers: int, barrier: bool, prefetch: bool
+    up: float, down: float, compute: float, workers: int, barrier: bool, prefetch: bool, hidden: float
 ) -> tuple[float, float]:
     """Return the least seconds of one contribution of each worker, and the link's part of it.
 
-    Under a barrier nothing is sent back before all has arrived, so one direction is used at a time. Otherwise both
-    directions, and the workers' computations, overlap; one worker alone takes the sum unless it fetches ahead.
+    Under a barrier nothing is sent back before all has arrived, so one direction is used at a time; `hidden` seconds of
+    that pass while workers go on. Otherwise both directions, and the workers' computations, overlap; one worker alone
+    takes the sum unless it fetches ahead.
     """
     if barrier:
-        link = workers * (up + down)
+        link = max(0.0, workers * (up + down) - hidden)
         return compute + link, link
     link = max(workers * max(up, down), 0.0 if prefetch else up + down)
     return (max(compute, link) if prefetch else max(compute + up + down, link)), link

@@ -26,9 +26,10 @@ from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachabl
 from psworker.evaluating import Evaluations, Every, MonitorError, Plateau, Watched
 from psworker.job import JobError
 from psworker.local import tables_of
-from psworker.loop import Outcome, Pause, no_pause, train
+from psworker.loop import Outcome, no_pause, train
 from psworker.servers import Place
 from psworker.session import Session
+from psworker.ticket_loop import Pause
 from psworker.trainers import load_trainer, requested_optimizer
 
 log = logging.getLogger("ps-worker")

@@ -262,7 +262,11 @@ class PolicyGuarantee(LogCheck):
 
 
 def misdeclared(job: e.Job, name: str, terms: Terms) -> Iterator[str]:
-    """Yield a sentence for each tensor part of the job entry that its policy does not use. Old logs have no parts."""
+    """Yield a sentence for each part of the job entry that its policy does not use. Old logs have no tensor parts."""
+    for knob in ("overlap", "mixing"):
+        has, wants = (job.local or {}).get(knob, 0), job.policy.get(knob, 0)
+        if has != wants:
+            yield f"the workers' {knob} is {has}; {name} says {wants}"
     if job.tensors is None:
         return
     declared = (job.tensors.get("compensator"), job.tensors.get("aggregator"), job.tensors.get("knobs"))

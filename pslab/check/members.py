@@ -9,7 +9,7 @@ from pslab.runs.log import Line
 from pswire.decisions import entries as e
 
 # Local rules under which a contribution depends on the worker's earlier ones, which no server has.
-REMEMBERING = frozenset({"dana-slim", "elastic", "local-adamw"})
+REMEMBERING = frozenset({"dana-slim", "elastic", "local-adamw", "streaming-adamw"})
 
 
 class Members(LogCheck):

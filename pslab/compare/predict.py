@@ -74,7 +74,7 @@ def step_times_of(run: Run) -> StepTimes:
                 injected[worker] = _injected(experiment, rank)
             case facts.Grant(worker, ticket):
                 drawn[ticket] = [injected[worker]() for _ in range(rule.steps)]
-            case facts.Commit(worker, ticket, batch):
+            case facts.Commit(worker, ticket, batch) as commit:
                 since, delays = log.held[ticket].granted, drawn.pop(ticket)
                 before, last = committed.get(worker, (since, -1))
                 steps = max(1, min(rule.steps, batch - last))
@@ -82,12 +82,31 @@ def step_times_of(run: Run) -> StepTimes:
                 # of the one before it.
                 begun = before if rule.steps_before_pull else max(since, before)
                 busy = entry.t - begun - sum(delays[:steps])
-                times.setdefault(log.members[worker].rank, []).extend([max(0.0, busy / steps)] * steps)
+                if rule.overlap and last >= 0 and steps > rule.overlap:
+                    busy = _overlapped(entry.t, before, since, commit.compute, delays[:steps], rule.overlap)
+                each = max(0.0, busy / steps)
+                times.setdefault(log.members[worker].rank, []).extend([each] * steps)
                 committed[worker] = entry.t, batch
         log.see(entry.fact, entry.t)
     if not times:
         raise RunError(f"{run.path}: nothing was committed, so there are no step times to measure")
     return StepTimes({rank: tuple(found) for rank, found in times.items()})
+
+
+def _overlapped(
+    end: float, before: float, granted: float, compute: float | None, delays: Sequence[float], overlap: int
+) -> float:
+    """Return the seconds of a ticket whose first steps began at the commit `before`, without its `delays`, one for each
+    step.
+
+    From that commit on the worker may have waited for the weights. From the weights on (`compute`) it may still have
+    been busy with its first steps, but not both. What the link took beyond these counts as sending does elsewhere.
+    """
+    rest = delays[overlap:]
+    steps = end - before - sum(delays)
+    if compute is not None:
+        steps = min(steps, (compute - sum(rest)) * len(delays) / len(rest))
+    return max(steps, end - granted - sum(rest))
 
 
 def _local_rule(experiment: Experiment) -> Rule:

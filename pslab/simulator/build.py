@@ -100,10 +100,10 @@ def build(
 def _dealing(experiment: Experiment, policy: Policy, trainer: Trainer | None) -> Dealing | None:
     simulation, epochs = experiment.simulation, experiment.job.epochs
     found = dealing(simulation.units, simulation.batches, epochs, trainer, experiment.run.seed)
-    rule = policy.local_rule
-    if found is not None and build_local(rule.name, rule.knobs, ()).steps_before_pull:
+    rule = build_local(policy.local_rule.name, policy.local_rule.knobs, ())
+    if found is not None and (rule.steps_before_pull or rule.overlap):
         raise SimulationError(
-            f"policy {policy.name} has its workers take steps before they ask for a ticket, and work units are dealt "
+            f"policy {policy.name} has its workers take steps before they have a ticket, and work units are dealt "
             "with the tickets: expected another policy, or data of each worker's own"
         )
     return found

@@ -1,8 +1,10 @@
 """A simulated worker: the loop of a real one (grant, pull, gradients, push, commit) as a state machine."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,9 +175,30 @@ class Worker:
         if present.steps_taken:
             step.before, present.before = present.before, None
             self.computed(step)
-        else:
-            seconds = self.compute() if len(present.batches) == 1 else self._seconds(present)
-            self._cluster.queue.after(seconds, self.computed, step)
+        elif not present.going_on:
+            self._compute(step)
+
+    def _compute(self, step: Step) -> None:
+        """Take the steps that are left of a ticket whose weights are there."""
+        batches, ahead = self._present.batches, self._present.ahead
+        seconds = self.compute() if len(batches) == 1 and not ahead else self._seconds(batches[ahead:])
+        self._cluster.queue.after(seconds, self.computed, step)
+
+    def _go_on(self) -> None:
+        """Take the first steps of the next ticket while the contribution travels."""
+        following = self._data.following()
+        if following is not None:
+            begun = following.batches[: self._work.overlap]
+            following.ahead, following.going_on = len(begun), True
+            self._cluster.queue.after(self._seconds(begun), self._went_on, following, self.life)
+
+    def _went_on(self, work: TicketWork, life: int) -> None:
+        if life != self.life:
+            return
+        work.going_on = False
+        step = self._step
+        if step is not None and step.begun and work is self._data.present:
+            self._compute(step)
 
     def computed(self, step: Step) -> None:
         if step is not self._step:
@@ -192,6 +215,8 @@ class Worker:
             if not math.isfinite(step.result.norm):
                 self._not_finite(step)
                 return
+        if self._work.overlap and not self._data.dealt:
+            self._go_on()
         self._upload(step)
 
     def _upload(self, step: Step) -> None:
@@ -299,7 +324,7 @@ class Worker:
         elif present is None:
             self._send(self._engine.done())
         elif self._has_own_weights:
-            present.before = self._seconds(present)
+            present.before = self._seconds(present.batches)
             self._cluster.queue.after(present.before, self._took_steps, self.life)
         else:
             self._ask()
@@ -320,8 +345,8 @@ class Worker:
         assert self._data.present is not None
         return self._data.present
 
-    def _seconds(self, work: TicketWork) -> float:
-        return sum(self.compute() for _ in work.batches)
+    def _seconds(self, batches: Sequence[Any]) -> float:
+        return sum(self.compute() for _ in batches)
 
     # Requests
 

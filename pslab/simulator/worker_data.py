@@ -94,7 +94,8 @@ def _terms(work: WorkUnits, epochs: int) -> WorkTerms:
 class TicketWork:
     """The batches of one ticket. `last`: the number of the last one; `more`: more data follows.
 
-    `steps_taken`: their steps were taken before the grant, in `before` seconds. `ends`: the last part of a work unit.
+    `steps_taken`: their steps were taken before the grant, in `before` seconds. `ahead`: steps that began while the
+    contribution before travelled; `going_on`: they are not over yet. `ends`: the last part of a work unit.
     """
 
     batches: list[Any]
@@ -102,6 +103,8 @@ class TicketWork:
     more: bool
     steps_taken: bool = False
     before: float | None = None
+    ahead: int = 0
+    going_on: bool = False
     ends: bool = False
 
 
@@ -112,6 +115,7 @@ class WorkerData:
         """`batches`: its own data as (number, batch), or `source` if data is dealt; `steps`: batches per ticket."""
         self._batches, self._source, self._steps = ReadAhead(batches), source, steps
         self.present: TicketWork | None = None
+        self._following: TicketWork | None = None
         self.next()
 
     @property
@@ -120,19 +124,27 @@ class WorkerData:
         return self._source is not None
 
     def next(self) -> None:
-        """Read the batches of the next ticket at once; a real worker reads them one by one during the ticket."""
+        """Go on to the work of the next ticket."""
+        if not self.dealt:
+            self.present, self._following = self.following(), None
+
+    def following(self) -> TicketWork | None:
+        """Return the work of the ticket after the present one, if there is any."""
+        if self._following is None:
+            self._following = self._read()
+        return self._following
+
+    def _read(self) -> TicketWork | None:
+        """Read the batches of a ticket at once; a real worker reads them one by one during the ticket."""
         data = self._batches
-        if self.dealt:
-            return
         if data.following is None:
-            self.present = None
-            return
+            return None
         last, batch = data.take()
         batches = [batch]
         while len(batches) < self._steps and data.following is not None:
             last, batch = data.take()
             batches.append(batch)
-        self.present = TicketWork(batches, last, data.following is not None)
+        return TicketWork(batches, last, data.following is not None)
 
     def read(self, part: UnitPart) -> bool:
         """Read the part of a work unit that a grant names. Return False if it does not exist."""

@@ -5,7 +5,7 @@ They follow Keras' formulas (keras.optimizers.SGD, AdamW); rates are constant.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -93,7 +93,8 @@ class AdamW:
 class InnerSteps:
     """The result of some steps: the weights `x`, the optimizer's state, and facts on the gradients.
 
-    `norm`: L2 norm of the last gradient. If it is not finite, the steps ended there and are useless.
+    `norm`: L2 norm of the last gradient, 0 if there was none. If it is not finite, the steps ended there and are
+    useless.
     """
 
     x: list[Floats]
@@ -110,6 +111,15 @@ class InnerSteps:
     @property
     def finite(self) -> bool:
         return math.isfinite(self.norm)
+
+    @classmethod
+    def none(cls, x: Sequence[Floats], slots: Slots) -> Self:
+        """Return what no steps lead to."""
+        return cls(list(x), slots, (), 0, 0.0)
+
+    def after(self, earlier: Self) -> Self:
+        """Return the steps together with earlier ones, from which they went on."""
+        return replace(self, losses=earlier.losses + self.losses, samples=earlier.samples + self.samples)
 
 
 def inner_steps(
@@ -128,7 +138,7 @@ def inner_steps(
     x, slots = [flat.copy() for flat in start], slots.copied()
     moved = [flat[:size] for flat, size in zip(x, trainable, strict=True)]
     losses: list[float] = []
-    samples, norm = 0, math.nan
+    samples, norm = 0, 0.0
     for batch in batches:
         result = gradient(x, batch)
         losses.append(result.loss)

@@ -162,8 +162,14 @@ class Rule(Protocol):
         """Whether it keeps weights between its tickets, and takes its steps from there before it asks for a grant."""
         ...
 
+    @property
+    def overlap(self) -> int:
+        """How many of a ticket's batches need no pulled weights, so that they may travel meanwhile."""
+        ...
+
     def take_steps(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
-        """Take the steps of the next ticket. Only for a rule with `steps_before_pull`, and only with a memory."""
+        """Take the steps of the next ticket that need no pulled weights: all with `steps_before_pull`, or the first
+        `overlap`. Only for such rules, and only with a memory."""
         ...
 
     def payload(
@@ -179,8 +185,8 @@ class Rule(Protocol):
 
         `version`: the number of the granted version.
         `memory`: None when a worker begins. `taken`: the result of `take_steps`, if that was called; `batches` are then
-        not read. A norm that is not finite means that the payload is useless: it is the norm of the first gradient that
-        was not finite, and no later batch was read.
+        those that are left. A norm that is not finite means that the payload is useless: it is the norm of the first
+        gradient that was not finite, and no later batch was read.
         """
         ...
 
@@ -193,6 +199,7 @@ class Plain:
     steps: ClassVar[int] = 1
     remembers: ClassVar[bool] = False
     steps_before_pull: ClassVar[bool] = False
+    overlap: ClassVar[int] = 0
 
     def take_steps(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
         raise TypeError("a plain gradient is computed from pulled weights only")

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +29,7 @@ class LocalSteps:
     steps: int
     inner: Inner
     steps_before_pull: ClassVar[bool] = False
+    overlap: ClassVar[int] = 0
 
     @property
     def remembers(self) -> bool:
@@ -69,17 +71,22 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class StreamingSteps:
-    """Streaming DiLoCo (Douillard et al. 2025) without its overlap: as `LocalSteps`, but a round exchanges one
-    group of rows, that of its version (`pswire.model.groups`).
+    """Streaming DiLoCo (Douillard et al. 2025, algorithm 2): as `LocalSteps`, but a worker goes on from its own weights
+    while its payload and the new version travel, and a round exchanges one group of rows, that of its version
+    (`pswire.model.groups`).
 
-    A worker goes on from its own weights. Before its steps it takes over the group that it pushed last and those that
-    the servers have changed since, whatever became of its contribution; all of them if it cannot tell. So the pulled
-    weights are where each group of its own began, and what it pushes is pulled - own, of the round's group.
+    Of its steps the worker takes the first `overlap` from its own weights x. Then it waits for the pulled weights y,
+    and mixes: x = `mixing` x + (1 - mixing) y, in the group that it pushed last and in those that the servers have
+    changed since. If y is the version of its last payload, which was dropped then, or if it cannot tell, it takes y
+    over. So y is where each group of its own began, and what it pushes after its last step is y - x, of the round's
+    group.
     """
 
     whole: LocalSteps
     # None where only time is simulated.
     groups: Groups | None
+    overlap: int = 0
+    mixing: float = 0.0
     steps_before_pull: ClassVar[bool] = False
     remembers: ClassVar[bool] = True
 
@@ -87,8 +94,10 @@ class StreamingSteps:
     def steps(self) -> int:
         return self.whole.steps
 
-    def take_steps(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
-        raise TypeError("local steps begin at pulled weights only")
+    def take_steps(self, memory: Streamed, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
+        whole = self.whole
+        first = islice(batches, self.overlap)
+        return inner_steps(memory.x, memory.slots, whole.inner, whole.trainable, gradient, first)
 
     def payload(
         self,
@@ -99,30 +108,47 @@ class StreamingSteps:
         batches: Iterable[Any],
         version: int,
     ) -> tuple[Result, Streamed | None]:
-        assert self.groups is not None
-        trainable, inner = self.whole.trainable, self.whole.inner
-        start = weights if memory is None else self._start(memory, weights, version)
-        slots = fresh(inner, trainable) if memory is None else memory.slots
-        made = inner_steps(start, slots, inner, trainable, gradient, batches)
+        whole, batches = self.whole, iter(batches)
+        if memory is None:
+            first = InnerSteps.none(weights, fresh(whole.inner, whole.trainable))
+        else:
+            first = taken if taken is not None else self.take_steps(memory, gradient, batches)
+            if not first.finite:
+                return Contribution(first.x, first.loss, first.norm, first.samples), memory
+            first = replace(first, x=self._mixed(memory.version, first.x, weights, version))
+        rest = inner_steps(first.x, first.slots, whole.inner, whole.trainable, gradient, batches)
+        made = rest.after(first)
         if not made.finite:
             return Contribution(made.x, made.loss, made.norm, made.samples), memory
-        payload = [np.zeros_like(flat) for flat in weights]
-        for server, (out, pulled, local) in enumerate(zip(payload, weights, made.x, strict=True)):
-            part = self.groups.of(version, server)
-            part.put(out, part.take(pulled) - part.take(local))
-        norm = norm_of(payload, trainable)
+        payload = self._moved(weights, made.x, version)
+        norm = norm_of(payload, whole.trainable)
         return Contribution(payload, made.loss, norm, made.samples), Streamed(version, made.x, made.slots)
 
-    def _start(self, memory: Streamed, weights: Flats, version: int) -> Flats:
+    def _mixed(self, since: int, own: Flats, pulled: Flats, version: int) -> Flats:
+        """Return the weights after mixing. `since`: the version that the worker's last payload started from."""
         assert self.groups is not None
-        if not memory.version <= version < memory.version + self.groups.count:
-            return weights
-        start = [own.copy() for own in memory.x]
-        for each in range(memory.version, max(memory.version + 1, version)):
-            for server, (own, pulled) in enumerate(zip(start, weights, strict=True)):
-                part = self.groups.of(each, server)
-                part.put(own, part.take(pulled))
-        return start
+        if not since <= version <= since + self.groups.count:
+            return pulled
+        mixed = [x.copy() for x in own]
+        alpha, rest = np.float32(self.mixing), np.float32(1 - self.mixing)
+        for turn in range(since, max(since + 1, version)):
+            for server, (x, y) in enumerate(zip(mixed, pulled, strict=True)):
+                part = self.groups.of(turn, server)
+                arrived = part.take(y)
+                if self.mixing and version > since:
+                    arrived = alpha * part.take(x) + rest * arrived
+                part.put(x, arrived)
+        return mixed
+
+    def _moved(self, pulled: Flats, own: Flats, version: int) -> Flats:
+        """Return what to push: pulled - own of the round's group, and own - pulled of state."""
+        assert self.groups is not None
+        payload = [np.zeros_like(y) for y in pulled]
+        for server, (out, y, x) in enumerate(zip(payload, pulled, own, strict=True)):
+            part, size = self.groups.of(version, server), self.whole.trainable[server]
+            part.put(out, part.take(y) - part.take(x))
+            np.subtract(x[size:], y[size:], out=out[size:])
+        return payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +166,7 @@ class Elastic:
     inner: Sgd
     remembers: ClassVar[bool] = True
     steps_before_pull: ClassVar[bool] = True
+    overlap: ClassVar[int] = 0
 
     def take_steps(self, memory: Flats, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
         return inner_steps(memory, Slots(), self.inner, self.trainable, gradient, batches)
@@ -182,6 +209,7 @@ class DanaSlim:
     steps: ClassVar[int] = 1
     remembers: ClassVar[bool] = True
     steps_before_pull: ClassVar[bool] = False
+    overlap: ClassVar[int] = 0
 
     def take_steps(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
         raise TypeError("a gradient is computed from pulled weights only")
@@ -237,13 +265,14 @@ def _local_sgd(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> Rule:
 
 
 def _local_adamw(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> LocalSteps:
-    inner = {name: value for name, value in knobs.items() if name not in ("steps", "fragments")}
+    inner = {knob.name: knobs[knob.name] for knob in _ADAMW if knob.name != "steps"}
     return LocalSteps(trainable, int(knobs["steps"]), AdamW(**inner))
 
 
 def _streaming_adamw(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> Rule:
     groups = None if plan is None else Groups(plan, int(knobs["fragments"]))
-    return StreamingSteps(_local_adamw(trainable, knobs, plan), groups)
+    whole = _local_adamw(trainable, knobs, plan)
+    return StreamingSteps(whole, groups, int(knobs["overlap"]), knobs["mixing"])
 
 
 def _elastic(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> Rule:
@@ -265,7 +294,18 @@ _ADAMW = (
     _decay("beta_2", "decay of the mean of squared gradients"),
     Knob("epsilon", Domain("number", above=0), "added to the root of the mean square"),
 )
-_FRAGMENTS = Knob("fragments", Domain("integer", at_least=2), "groups of rows that take turns")
+_STREAMING = (
+    *_ADAMW,
+    Knob("fragments", Domain("integer", at_least=1), "groups of rows that take turns"),
+    Knob(
+        "overlap",
+        Domain("integer", at_least=0),
+        "steps of a ticket that are taken before its version is used",
+    ),
+    Knob(
+        "mixing", Domain("number", at_least=0, below=1), "part of its own weights that the worker keeps then"
+    ),
+)
 _ALPHA = Knob("alpha", Domain("number", above=0), "how far worker and centre move to each other")
 
 KINDS: Mapping[str, Kind] = {
@@ -273,8 +313,8 @@ KINDS: Mapping[str, Kind] = {
     "local-sgd": Kind("steps of SGD; pushes how far they led", _SGD, _local_sgd),
     "local-adamw": Kind("steps of AdamW, whose moments stay; pushes how far they led", _ADAMW, _local_adamw),
     "streaming-adamw": Kind(
-        "as local-adamw, on weights that stay; pushes how far they led one group of rows",
-        (*_ADAMW, _FRAGMENTS),
+        "as local-adamw, on weights that stay, mixed with new versions; pushes how far they led one group of rows",
+        _STREAMING,
         _streaming_adamw,
     ),
     "elastic": Kind("steps of SGD on weights of its own, tied to the centre", (*_SGD, _ALPHA), _elastic),

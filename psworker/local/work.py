@@ -128,18 +128,23 @@ class LocalWork:
         return self._rule.steps_before_pull
 
     @property
+    def overlap(self) -> int:
+        """Batches of a ticket whose steps may be taken while the payload before and the new version travel."""
+        return self._rule.overlap
+
+    @property
     def has_own_weights(self) -> bool:
         """Whether the rule takes steps before it pulls and has weights to start from: not before the first payload."""
         return self._rule.steps_before_pull and self._memory is not None
 
     @property
     def steps_taken(self) -> bool:
-        """Whether the steps of the next payload are taken, so that it needs no batches."""
-        return self._taken is not None
+        """Whether all steps of the next payload are taken, so that it needs no batches."""
+        return self._rule.steps_before_pull and self._taken is not None
 
     def can_use(self, batches: TicketBatches) -> bool:
-        """Whether a payload can be made of the batches: their steps are taken, or they can still be read."""
-        return self.steps_taken or not batches.spent
+        """Whether a payload can be made of the batches: steps of theirs are taken, or all can still be read."""
+        return self._taken is not None or not batches.spent
 
     def take_steps(self, gradient: Gradient, batches: Any) -> InnerSteps:
         """Take the steps of the next ticket now. Useless if the result is not finite."""
@@ -148,21 +153,28 @@ class LocalWork:
         self._taken = made if made.finite else None
         return made
 
+    def go_on(self, gradient: Gradient, batches: Any) -> InnerSteps:
+        """Take the first `overlap` steps of the next ticket while the last payload travels. `keep` takes the result."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._rule.take_steps(self._next, gradient, batches)
+
     def payload(self, weights: Flats, gradient: Gradient, batches: Any, version: int = 0) -> Result:
         """Return what to push for a ticket that was granted `weights`, which are `version`. Useless if its norm is not
         finite.
 
         Numbers that are too large become infinite without a warning; the norm shows it.
         """
+        taken = self._taken
+        if not self.steps_taken:
+            # The rest of the batches is read now, so these steps are of no use for another payload.
+            self._taken = None
         with np.errstate(over="ignore", invalid="ignore"):
-            result, self._next = self._rule.payload(
-                self._memory, self._taken, weights, gradient, batches, version
-            )
+            result, self._next = self._rule.payload(self._memory, taken, weights, gradient, batches, version)
         return result
 
-    def keep(self) -> None:
-        """Keep the memory that goes with the last payload, which is committed."""
-        self._memory, self._taken, self._next = self._next, None, None
+    def keep(self, taken: InnerSteps | None = None) -> None:
+        """Keep the memory that goes with the last payload, which is committed. `taken`: what `go_on` returned."""
+        self._memory, self._taken, self._next = self._next, taken, None
 
     def renew(self, incarnation: int) -> None:
         """Clear the memory if this is another incarnation than before."""

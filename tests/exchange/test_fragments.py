@@ -1,6 +1,5 @@
 """Fragments: a round of `diloco` exchanges one group of rows; the bits of a dumb twin, simulated, live, replayed."""
 
-import threading
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from pslab.launch.experiments import load
 from pslab.replay.execution import Replay
 from pslab.replay.run_folder import prove, replay_of
 from pslab.replay.schedule import read_records
-from pslab.runs.folder import Run
 from pslab.simulator.problems import NumpyTrainer
 from pslab.simulator.problems.digits import Mlp
 from pslab.simulator.store import ShardStore
@@ -26,122 +24,14 @@ from psserver.policies.declarations import TensorParts
 from psserver.settings import resolve
 from pswire.config.experiment import ExperimentError
 from pswire.model.plan import VariableSpec, make_plan
-from pswire.transport.blocks import INT4
 from pswire.transport.wire import wire_named
-from psworker import loop
 from psworker.data import shard_client
 from psworker.data.changes import KnownGroups
 from tests.checkpoint.test_simulated import EVERY, cut_off, forgotten, kinds, play
-from tests.pswire.test_blocks import block
+from tests.exchange.streaming_twin import NESTEROV, ROUNDS, WORKERS, simulated, trained, twin
 from tests.replay.simulated import edit_log, simulate
 from tests.sentences import Recorder
 from tests.service.serving import serving
-
-WORKERS, STEPS, SEED = 2, 3, 3
-INNER = {"learning_rate": 0.01, "weight_decay": 0.1, "beta_1": 0.9, "beta_2": 0.99, "epsilon": 1e-8}
-NESTEROV = {"name": "nesterov", "learning_rate": 0.7, "momentum": 0.9}
-# Of a worker, all of one size.
-BATCHES = 21
-ROUNDS = BATCHES // STEPS
-
-
-def simulated(out: Path, wire: str, fragments: int, servers: int, **sections: Any) -> Run:
-    return simulate(
-        out,
-        "diloco",
-        {"steps": STEPS, "fragments": fragments, **INNER},
-        cluster={"servers": servers, "workers": WORKERS, "wire_dtype": wire, "worker_timeout": 60.0},
-        optimizer=NESTEROV,
-        run={"seed": SEED, "versions": ROUNDS},
-        **{"simulation": {"problem": "mlp"}, **sections},
-    )
-
-
-# The twin
-
-
-def twin(wire: str, fragments: int) -> dict[str, np.ndarray]:
-    """Train in one process, on variables by name and masks of rows."""
-    problem = Mlp()
-    weights = {name: values.copy() for name, values in problem.initial().items()}
-    masks = masks_of(weights, fragments)
-    velocity = {name: np.zeros_like(values) for name, values in weights.items()}
-    workers = [TwinWorker(problem, worker, weights, wire) for worker in range(WORKERS)]
-    rate, momentum, mean = np.float32(0.7), np.float32(0.9), np.float32(1 / WORKERS)
-    for version in range(ROUNDS):
-        mask, former = masks[version % fragments], masks[(version - 1) % fragments]
-        sent = [worker.round(weights, mask, former) for worker in workers]
-        for name, values in weights.items():
-            total = sent[0][name]
-            for other in sent[1:]:
-                total = total + other[name]
-            g, here = total * mean, mask[name]
-            moved = velocity[name] * momentum - g * rate
-            velocity[name] = np.where(here, moved, velocity[name])
-            weights[name] = np.where(here, values + (moved * momentum - g * rate), values)
-    return weights
-
-
-def masks_of(weights: dict[str, np.ndarray], fragments: int) -> list[dict[str, np.ndarray]]:
-    """Deal the rows of each variable in turn; the group with the fewest elements begins."""
-    masks = [
-        {name: np.zeros(values.shape, bool) for name, values in weights.items()} for _ in range(fragments)
-    ]
-    loads = [0] * fragments
-    for name, values in weights.items():
-        order = sorted(range(fragments), key=lambda group: loads[group])
-        for row in range(len(values)):
-            group = order[row % fragments]
-            masks[group][name][row] = True
-            loads[group] += values[row].size
-    return masks
-
-
-class TwinWorker:
-    def __init__(self, problem: Any, index: int, weights: dict[str, np.ndarray], wire: str) -> None:
-        self.problem, self.wire, self.steps = problem, wire, 0
-        self.batches = problem.batches(index, WORKERS, SEED, 0)
-        self.own = {name: values.copy() for name, values in weights.items()}
-        self.m, self.v, self.residual = (
-            {name: np.zeros_like(values) for name, values in weights.items()} for _ in range(3)
-        )
-
-    def round(
-        self, pulled: dict[str, np.ndarray], mask: dict[str, np.ndarray], former: dict[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """Return what arrives: zero outside of the group."""
-        for name, values in pulled.items():
-            self.own[name] = np.where(former[name], values, self.own[name])
-        for _ in range(STEPS):
-            self.step(self.problem.gradient(self.own, next(self.batches)).values)
-        moved = {name: np.where(mask[name], pulled[name] - self.own[name], 0) for name in pulled}
-        return moved if self.wire == "float32" else {n: self.coded(n, g, mask[n]) for n, g in moved.items()}
-
-    def step(self, gradient: Any) -> None:
-        self.steps += 1
-        f = np.float32
-        corrected = (1 - INNER["beta_2"] ** self.steps) ** 0.5 / (1 - INNER["beta_1"] ** self.steps)
-        for name, g in gradient.items():
-            x, m, v = self.own[name], self.m[name], self.v[name]
-            x = x - x * f(INNER["weight_decay"]) * f(INNER["learning_rate"])
-            m += (g - m) * f(1 - INNER["beta_1"])
-            v += (g * g - v) * f(1 - INNER["beta_2"])
-            self.own[name] = x - m * f(INNER["learning_rate"] * corrected) / (
-                np.sqrt(v) + f(INNER["epsilon"])
-            )
-
-    def coded(self, name: str, payload: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Encode each row of the group in int4, if it has 32 elements, with what it left out last time."""
-        if payload.ndim < 2 or payload.shape[1] < 32:
-            return payload
-        arrived = payload.copy()
-        for row in np.flatnonzero(mask[:, 0]):
-            wanted = payload[row] + self.residual[name][row]
-            arrived[row] = np.concatenate(
-                [block(INT4, wanted[at : at + 64])[1] for at in range(0, wanted.size, 64)]
-            )
-            self.residual[name][row] = wanted - arrived[row]
-        return arrived
 
 
 @pytest.mark.parametrize(("wire", "fragments"), list(product(("float32", "int4"), (1, 2, 4))))
@@ -159,29 +49,6 @@ def test_simulated_runs_have_the_bits_of_a_twin_in_one_process(
 
 
 # Live
-
-
-def trained(out: Path, wire: str, fragments: int, servers: int, transport: str) -> Run:
-    """Train with real servers, and workers on threads of this process."""
-    knobs = {"steps": STEPS, "fragments": fragments, **INNER}
-    overrides = [*(f"policy.{knob}={value}" for knob, value in knobs.items()), f"run.versions={ROUNDS}"]
-    overrides += [f"optimizer.{knob}={value}" for knob, value in NESTEROV.items()]
-    overrides += [f"run.seed={SEED}"]
-    options = {"wire_dtype": wire, "transport": transport, "local_rules": True}
-
-    def work(hosts: Any, index: int) -> None:
-        trainer = NumpyTrainer(Mlp())
-        with psworker.connect(hosts, trainer.specs, task_index=index, **options) as session:
-            trainer.attach(session.plan)
-            loop.train(session, trainer, 1, lambda *_: None)
-
-    with serving(servers, workers=WORKERS, policy="diloco", overrides=overrides, out=out) as cluster:
-        threads = [threading.Thread(target=work, args=(cluster.hosts, n)) for n in range(WORKERS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return Run(out)
 
 
 TRANSPORTS = [("float32", 1, "grpc"), ("int4", 1, "socket"), ("int4", 2, "grpc"), ("float32", 3, "socket")]

@@ -56,6 +56,21 @@ def test_groups_that_take_turns_take_what_is_said(fragments: int, tmp_path: Path
     assert refused == {"int8/int8", "int4/int4", "top-k/int8", "top-k/top-k", "top-k/bfloat16"}
 
 
+@pytest.mark.parametrize(("steps", "overlap", "bound"), [(40, 10, "link"), (100, 80, "computation")])
+def test_steps_that_need_no_version_hide_the_link(
+    steps: int, overlap: int, bound: str, tmp_path: Path
+) -> None:
+    """The model takes 32 s a round, and a batch 0.5 s."""
+    knobs = {"name": "diloco", "steps": steps, "overlap": overlap}
+    given = {**document("diloco"), "policy": knobs, "optimizer": {"name": "nesterov", "learning_rate": 0.7}}
+    experiment = parse_experiment(given, "test")
+    found = explain(experiment, model_plan(experiment), RATE, 0.5)
+    assert found.chosen.seconds == pytest.approx((steps / 2 + max(0, 32.768 - overlap / 2)) / steps, rel=0.07)
+    run = Run(run_simulated(experiment, out=tmp_path / "run", quiet=True).folder)
+    assert found.chosen.seconds == pytest.approx(run.summary.wall_seconds / (40 * steps), rel=0.08)
+    assert found.chosen.bound == bound
+
+
 def test_bytes_are_those_of_the_codecs() -> None:
     experiment = parse_experiment(document("sync", servers=2), "test")
     plan = model_plan(experiment)

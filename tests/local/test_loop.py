@@ -1,6 +1,7 @@
 """The real worker's loop over several batches per ticket: numbers, samples, and everything that interrupts."""
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -8,13 +9,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from pswire.model.plan import VariableSpec, make_plan
 from psworker.engine import Stop
-from psworker.errors import Diverged, PayloadRefused, Voided
+from psworker.errors import Diverged, PayloadRefused, Refused, Voided
 from psworker.evaluating import Evaluations, Every, Plateau, Watched
+from psworker.local import LocalWork, build
 from psworker.local.rule import Contribution
 from psworker.loop import Outcome, no_pause, train
 from psworker.session import Session
 from tests.local.fake_session import FakeSession
+from tests.patience import PATIENCE
 
 LOCAL = {"steps": 3.0, "learning_rate": 0.5}
 ELASTIC = LOCAL | {"alpha": 0.5}
@@ -162,6 +166,97 @@ def test_another_incarnation_begins_at_the_centre() -> None:
     run(session, Trainer(9))
     assert batches(session) == [2, 8] and session.abandoned == [(1, "cancelled")]
     assert session.said[1].payload == session.said[0].payload  # again from the centre
+
+
+STREAMING = {
+    "steps": 4.0,
+    "learning_rate": 0.5,
+    "weight_decay": 0.0,
+    "beta_1": 0.9,
+    "beta_2": 0.99,
+    "epsilon": 1e-8,
+}
+STREAMING |= {"fragments": 1.0, "overlap": 2.0, "mixing": 0.5}
+
+
+class Slow(FakeSession):
+    """Each contribution but the last travels until the worker has taken the steps that need no version."""
+
+    def contribute(self, grant: Any, flats: list[Any], **said: Any) -> None:
+        if said["ready"]:
+            assert self.arrives.wait(PATIENCE), "the worker waits for its contribution"
+            self.arrives.clear()
+        super().contribute(grant, flats, **said)
+
+    def local_work(self) -> Any:
+        self.arrives = threading.Event()
+        plan = make_plan([VariableSpec("x", (2,))], 1)
+        return LocalWork(build(self.rule, self.knobs, [2], plan), self.membership)
+
+
+def test_a_worker_goes_on_while_its_contribution_travels_and_then_waits() -> None:
+    """For exactly two steps: batch 6 needs the version, which is pulled in the same thread that contributes."""
+    session, trainer, pauses = Slow("streaming-adamw", STREAMING), Trainer(11), list[int]()
+    for batch in (5, 9):
+        trainer.hooks[batch] = lambda: session.arrives.set()
+    pulled = []
+    session.before_grant = {n: lambda _: pulled.append(len(trainer.seen)) for n in (1, 2)}
+    outcome = run(session, trainer, pauses)
+    assert [(s.batch, s.samples, s.ready) for s in session.said] == [
+        (3, 40, True),
+        (7, 40, True),
+        (10, 30, False),
+    ]
+    assert trainer.seen == list(range(11)) and pauses == list(range(1, 12))
+    assert outcome.steps == 3 and session.asks == 1 and all(count <= 10 for count in pulled)
+
+
+@pytest.mark.parametrize(
+    ("mishap", "reason"), [(Voided("overtaken"), "cancelled"), (PayloadRefused("NaN"), "nonfinite")]
+)
+def test_a_contribution_that_comes_to_nothing_costs_the_ticket_that_was_begun(
+    mishap: Exception, reason: str
+) -> None:
+    session, trainer = Slow("streaming-adamw", STREAMING, mishaps={1: mishap}), Trainer(16)
+    for batch in (5, 9):
+        trainer.hooks[batch] = lambda: session.arrives.set()
+    run(session, trainer)
+    assert batches(session) == [3, 15] and session.abandoned == [(1, reason)]
+    assert trainer.seen == [*range(10), *range(12, 16)]
+
+
+def test_steps_that_are_not_finite_cost_the_ticket_whose_version_they_did_not_need() -> None:
+    session, trainer = Slow("streaming-adamw", STREAMING), Trainer(12, poisoned={4})
+    trainer.hooks[4] = lambda: session.arrives.set()
+    run(session, trainer)
+    assert batches(session) == [3, 11] and session.abandoned == [(1, "nonfinite")]
+    assert trainer.seen == [*range(5), *range(8, 12)]
+
+
+def test_the_end_of_the_job_ends_the_steps_that_go_on() -> None:
+    session, trainer = Slow("streaming-adamw", STREAMING), Trainer(300)
+
+    def stop() -> None:
+        session.stop = STOPPED
+        session.arrives.set()
+
+    trainer.hooks[4] = stop
+    assert run(session, trainer).stop is STOPPED
+    assert trainer.seen == [0, 1, 2, 3, 4] and batches(session) == [3]
+
+
+def test_what_the_next_ticket_meets_is_raised_after_the_contribution_counts() -> None:
+    class Behind(Slow):
+        def pull_flat(self, grant: Any) -> list[Any]:
+            if grant.ticket == 1:
+                raise Refused("not for you")
+            return super().pull_flat(grant)
+
+    session, trainer, steps = Behind("streaming-adamw", STREAMING), Trainer(12), list[int]()
+    trainer.hooks[5] = lambda: session.arrives.set()
+    with pytest.raises(Refused, match="not for you"):
+        train(cast(Session, session), trainer, 1, lambda count, *_: steps.append(count))
+    assert steps == [1] and batches(session) == [3]
 
 
 def test_momentum_is_forgotten_by_another_incarnation() -> None:

@@ -17,9 +17,10 @@ PLAN = make_plan([VariableSpec("x", (6,))], 1)
 FAR = 0.5
 
 
-def worker(fragments: int = 3) -> LocalWork:
-    knobs = {"steps": 1, "learning_rate": FAR, **ADAMW, "weight_decay": 0.0, "fragments": fragments}
-    return LocalWork(build("streaming-adamw", knobs, [6], PLAN))
+def worker(fragments: int = 3, steps: int = 1, overlap: int = 0, mixing: float = 0.0) -> LocalWork:
+    knobs = {"steps": steps, "learning_rate": FAR, **ADAMW, "weight_decay": 0.0}
+    streaming = {"fragments": fragments, "overlap": overlap, "mixing": mixing}
+    return LocalWork(build("streaming-adamw", {**knobs, **streaming}, [6], PLAN))
 
 
 def contribute(work: LocalWork, weights: Sequence[float], version: int, *, keep: bool = True) -> Any:
@@ -77,6 +78,87 @@ def test_another_incarnation_begins_at_the_pulled_weights() -> None:
     contribute(work, [0, 0, 0], 0)
     work.renew(1)
     assert contribute(work, [0, 0, 0], 1) == [0, FAR, 0]
+
+
+# Overlap: each step takes FAR from every weight, and the first one of two comes before the version.
+
+
+def overlapping(mixing: float, fragments: int = 1) -> LocalWork:
+    return worker(fragments, steps=2, overlap=1, mixing=mixing)
+
+
+def moves(work: LocalWork, weights: float, version: int) -> float:
+    """Of one ticket, for a model that is one group; weights are all alike."""
+    result = work.payload(flats([weights] * 6), descending(np.ones_like), range(2), version)
+    work.keep()
+    found = set(np.round(result.flats[0], 4).tolist())
+    assert len(found) == 1
+    return found.pop()
+
+
+def test_a_worker_mixes_its_own_weights_with_the_new_version() -> None:
+    work = overlapping(0.5)
+    assert moves(work, 0, 0) == 2 * FAR
+    # It is at -2 FAR, goes on to -3 FAR, mixes that with 7, and takes one more step from there.
+    assert moves(work, 7, 1) == 7 - ((7 - 3 * FAR) / 2 - FAR)
+    # Without mixing the step before the version is lost.
+    plain = overlapping(0.0)
+    assert [moves(plain, 0, 0), moves(plain, 7, 1)] == [2 * FAR, FAR]
+
+
+def test_steps_that_were_taken_while_the_payload_travelled_are_the_same_ones() -> None:
+    here, ahead = overlapping(0.5), overlapping(0.5)
+    for version in range(3):
+        weights, gradient = flats([float(version)] * 6), descending(lambda x: 1 + x * x)
+        expected = here.payload(weights, gradient, range(2), version)
+        here.keep()
+        left = range(1, 2) if version else range(2)
+        found = ahead.payload(weights, gradient, left, version)
+        taken = ahead.go_on(gradient, range(1))
+        ahead.keep(taken)
+        assert found.flats[0].tobytes() == expected.flats[0].tobytes()
+        assert (found.norm, found.loss, found.samples) == (expected.norm, expected.loss, expected.samples)
+
+
+def test_what_was_dropped_does_not_come_again_by_mixing() -> None:
+    work = overlapping(0.5)
+    moves(work, 0, 0)
+    assert moves(work, 0, 0) == FAR
+    # A version behind a round that this worker has missed is taken over as well: nothing of its own is left.
+    assert moves(work, 7, 2) == FAR
+
+
+def test_only_groups_that_changed_are_mixed() -> None:
+    work = overlapping(0.5, fragments=3)
+    for version, weights in enumerate([[0, 0, 0], [7, 0, 0]]):
+        result = work.payload(flats([*weights, *weights]), descending(np.ones_like), range(2), version)
+        work.keep()
+    # The second group was not mixed, and is 4 steps away from where it began.
+    assert np.round(result.flats[0], 4)[:3].tolist() == [0, 4 * FAR, 0]
+
+
+def test_state_is_mixed_as_weights_are() -> None:
+    plan = make_plan([VariableSpec("x", (3,)), VariableSpec("mean", (2,), kind="state")], 1)
+    knobs = {"steps": 2, "learning_rate": FAR, **ADAMW, "weight_decay": 0.0}
+    streaming = {"fragments": 1, "overlap": 1, "mixing": 0.5}
+    work = LocalWork(build("streaming-adamw", {**knobs, **streaming}, [3], plan))
+    # Each batch adds its number, 0 or 1, to the state, which the servers have at 0 and then at 10.
+    gradient = descending(np.ones_like, state=2)
+    pushed = []
+    for version, state in enumerate([0.0, 10.0]):
+        result = work.payload(flats([0.0, 0.0, 0.0, state, state]), gradient, range(2), version)
+        work.keep()
+        pushed.append(result.flats[0][3:].tolist())
+    assert pushed == [[1, 1], [-3.5, -3.5]]
+
+
+def test_a_last_ticket_may_be_shorter_than_the_overlap() -> None:
+    work = worker(1, steps=4, overlap=3, mixing=0.5)
+    for version, batches in enumerate([range(4), range(2)]):
+        result = work.payload(flats([0.0] * 6), descending(np.ones_like), batches, version)
+        work.keep()
+    # From -4 FAR two steps on, and half of that.
+    assert np.round(result.flats[0], 4).tolist() == [3 * FAR] * 6 and result.samples == 6
 
 
 def test_too_many_groups_are_refused(sentences: Recorder) -> None:

@@ -107,7 +107,11 @@ def test_the_same_seed_gives_the_same_log() -> None:
 @pytest.mark.parametrize(
     ("policy", "sections", "message"),
     [
-        ("easgd", {"simulation": {"units": 5, "problem": "none"}}, "its workers take steps before they ask"),
+        (
+            "easgd",
+            {"simulation": {"units": 5, "problem": "none"}},
+            "its workers take steps before they have a ticket",
+        ),
         (
             "sync",
             {"simulation": {"units": 5, "problem": "job"}, "job": {"module": "a:B"}},

@@ -10,6 +10,7 @@ from psserver.policies.declarations import BARE, LocalRule, TensorParts
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
 from psserver.policies.parts.staleness_rules import DropStale, KeepAll
 from psserver.policies.parts.triggers import Count, Everyone
+from pswire.domains import named
 from pswire.knobs import integer, number, word
 
 
@@ -58,9 +59,11 @@ class DiLoCo(PolicySpec):
     """Every worker takes `steps` steps of AdamW; the mean of their moves is a gradient for Nesterov.
 
     With `fragments` = P an update changes one of P groups of rows, in turn, and
-    only that group travels (Streaming DiLoCo, Douillard et al. 2025, without overlap).
-    Each worker keeps its AdamW's moments from update to update. The paper's
-    outer optimizer is nesterov with learning_rate = 0.7 and momentum = 0.9.
+    only that group travels. With `overlap` a worker goes on for so many steps
+    while it travels, then waits for the new version and mixes (both: Streaming
+    DiLoCo, Douillard et al. 2025, whose `mixing` is 0.5). Each worker keeps its
+    AdamW's moments from update to update. The paper's outer optimizer is
+    nesterov with learning_rate = 0.7 and momentum = 0.9.
     """
 
     name: ClassVar[str] = "diloco"
@@ -69,12 +72,12 @@ class DiLoCo(PolicySpec):
         "hundreds of batches."
     )
     guarantee: ClassVar[str] = (
-        "staleness 0; a ticket has `steps` batches (the last one of a worker's data may have fewer); one "
-        "payload in `steps` batches"
+        "staleness 0, but for the first `overlap` steps of a ticket, which come before its version; a ticket has "
+        "`steps` batches (the last one of a worker's data may have fewer); one payload in `steps` batches"
     )
     source: ClassVar[str] = (
-        "Douillard et al. 2023, DiLoCo: Distributed Low-Communication Training of Language Models; fragments: "
-        "Douillard et al. 2025, Streaming DiLoCo with Overlapping Communication"
+        "Douillard et al. 2023, DiLoCo: Distributed Low-Communication Training of Language Models; fragments and "
+        "overlap: Douillard et al. 2025, Streaming DiLoCo with Overlapping Communication, algorithm 2"
     )
     cost: ClassVar[Cost] = Cost(
         "one sum; each worker a second copy of the model and two of moments",
@@ -95,6 +98,19 @@ class DiLoCo(PolicySpec):
         at_least=1,
         at_most=16,
         because="more would make rounds of the whole model too rare",
+    )
+    overlap: int = integer(
+        0,
+        "steps that a worker goes on while its payload and the new version travel (tau)",
+        at_least=0,
+        at_most=named("steps") - 1,
+        because="a ticket ends behind the steps from its own version",
+    )
+    mixing: float = number(
+        0.0,
+        "part of its own weights that a worker keeps when it has the new version (alpha)",
+        at_least=0,
+        below=1,
     )
 
     def compose(self, workers: int) -> Composition:
@@ -252,9 +268,12 @@ def _steps_of_adamw(
     beta_2: float,
     epsilon: float,
     fragments: int,
+    overlap: int,
+    mixing: float,
 ) -> LocalRule:
     sgd = _steps_of_sgd(steps, learning_rate)
     moments = {"weight_decay": weight_decay, "beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
-    if fragments == 1:
+    if fragments == 1 and not overlap and not mixing:
         return LocalRule("local-adamw", {**sgd.knobs, **moments}, remembers=True)
-    return LocalRule("streaming-adamw", {**sgd.knobs, **moments, "fragments": fragments}, remembers=True)
+    streaming = {"fragments": fragments, "overlap": overlap, "mixing": mixing}
+    return LocalRule("streaming-adamw", {**sgd.knobs, **moments, **streaming}, remembers=True)
