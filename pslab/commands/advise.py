@@ -100,7 +100,7 @@ def advise(
     experiment file.
 
     No advice is given where a worker has fewer than 200 steps in the RUN, where its pace drifted by a fifth, or where
-    no play reached the goal. It runs the job's module: only for folders of which you know who made them. Ctrl-C keeps
+    no play reached the goal. It runs the job's module, so use it on folders whose author you trust. Ctrl-C keeps
     what there is, and the same command goes on.
 
     \b

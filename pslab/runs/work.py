@@ -28,7 +28,7 @@ KINDS = (COMPUTING, RECEIVING, SENDING, WAITING, TURN, WASTED, UNREPORTED)
 
 # Payloads that a server stages before their turn: the default of `--staging-limit`.
 STAGING_LIMIT = 4
-# Sums of a log's numbers may be off by so many seconds.
+# Seconds by which sums of a log's numbers may be off.
 ROUNDING = 1e-5
 
 

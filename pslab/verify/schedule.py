@@ -25,9 +25,9 @@ from psworker.engine import Abandon, Commit, Done, Ready, Request
 
 # A policy's name and knobs.
 Named = tuple[str, Mapping[str, object]]
-# One of so many scenes begins with a change of the policy, where there are others.
+# One scene in 24 begins with a change of the policy, where there are others.
 CHANGE = 24
-# What workers and shards tell a controller, which decides at most every 20 updates: so many times the data.
+# What workers and shards tell a controller. It decides at most every 20 updates, so the data are `MORE` times as long.
 TOLD = (0.5, 1.0, 2.0, 0.125)
 MORE = 80
 

@@ -129,7 +129,7 @@ def _in_order(case: Case, acts: list[str], shows: Shows) -> list[str]:
 TWICE = 5
 # In every fourth schedule an operator changes the policy, where it permits that.
 CHANGED = 4
-# One of so many schedules has a controller of the policy, where one fits.
+# One schedule in 50 has a controller of the policy, where one fits.
 ADAPTED = 50
 # CPU seconds after which a step that hangs is stopped while its schedule is shrunk.
 IMPATIENCE = 0.05

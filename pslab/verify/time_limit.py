@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 # CPU seconds that one step may take. A built-in policy takes microseconds; a first step may import a library.
 PATIENCE = 1.0
-# The most decisions in answer to one event; no policy of a few workers needs so many.
+# The most decisions in answer to one event, more than any policy of a few workers needs.
 DECISIONS_LIMIT = 10_000
 
 

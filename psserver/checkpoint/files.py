@@ -104,7 +104,7 @@ class Reader:
             count -= len(piece)
 
     def check(self, facts: FileFacts) -> None:
-        """Check that the digest of what was read is that of what was written."""
+        """Check that what was read has the digest of what was written."""
         got = self._digest.hexdigest()
         if got != facts.sha256:
             raise CheckpointError(

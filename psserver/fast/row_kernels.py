@@ -43,7 +43,7 @@ def _compiled(*arguments: Any, returns: Any = types.void) -> Callable[[Function]
 
 
 def _copier(words: int) -> Any:
-    """Return what copies so many words from address to address, in one step."""
+    """Return a loop that copies a fixed number of words from address to address, in one step."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def copy(context: Any, source: Any, target: Any) -> Any:

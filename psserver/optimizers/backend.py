@@ -72,7 +72,7 @@ def loop(letters: str, *, sums: bool = False) -> Callable[[Callable[..., bool | 
 class RowPass:
     """An update of rows where they lie, in one pass, for a backend to compile (`RowUpdate`).
 
-    `loop` advances the numbers of several rows, and takes so many `scalars` of the rule; None is row-wise Adagrad.
+    `loop` advances the numbers of several rows, and takes `scalars` numbers of the rule; None is row-wise Adagrad.
     `widths`: the numbers per row of each slot, 0 for as many as the row has. `own`: the place among the scalars of the
     one that each row has by its own number of updates; the loop then takes it, and "tiny", as arrays. -1: none.
     """

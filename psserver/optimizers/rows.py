@@ -34,7 +34,7 @@ from pswire.knobs import number, settings
 EXACT: Final = ("sgd", "adagrad")
 LAZY: Final = ("momentum", "rmsprop", "adam", "ftrl")
 CLOCKS: Final = ("row", "global")
-# Adam's corrections by the row's own number of updates are kept in arrays of at most so many.
+# Adam's corrections by the row's own number of updates are kept in arrays of at most this length.
 _LONGEST: Final = 1 << 20
 _NONE: Final = np.ones(1, np.float32)
 

@@ -48,8 +48,8 @@ class TensorParts:
     running sum of factor * g, scaled by the Apply; any other needs the list
     of all K, from different workers, and returns a gradient that is scaled already.
     `knobs`: the numbers of both, all of them and no others.
-    `fragments`: into how many groups of rows the model is cut, of which an
-    update changes one: that of the version it starts from, modulo `fragments`.
+    `fragments`: the number of groups of rows into which the model is cut. An update
+    changes one group: the version that it starts from, modulo `fragments`.
 
     Raises PolicyError for an unknown name or knob, or a missing one.
     """

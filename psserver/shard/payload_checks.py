@@ -50,7 +50,7 @@ class PayloadChecks:
     def _measured(self, slot: Slot, start: int, stop: int, source: NDArray[Any] | None) -> str | None:
         if stop <= self._layout.trainable:
             return self._piece(slot, start, stop, source)
-        # The norm is that of the gradient, so the state part, which follows, is measured apart.
+        # The norm is the gradient's, so the state part, which follows, is measured apart.
         middle = min(max(self._layout.trainable, start), stop)
         for begin, end in ((start, middle), (middle, stop)):
             if begin < end:

@@ -182,7 +182,7 @@ class ClusterSection(Section):
 
     @property
     def parts(self) -> int:
-        """The number of parts of the model: one for each server; with replicas one, of which servers have copies."""
+        """The number of parts of the model: one for each server; with replicas one in all, which servers copy."""
         return self.servers if self.replicas == 1 else 1
 
     @property

@@ -189,7 +189,7 @@ def collect(model: Any) -> KerasVariables:
 class Framework(Protocol):
     """The operations that the variables of a Keras model need of the framework that they are made of.
 
-    The modules `psworker.backends.tensorflow.arrays`, `psworker.backends.jax` and `psworker.backends.torch` are such.
+    Implemented by `psworker.backends.tensorflow.arrays`, `psworker.backends.jax` and `psworker.backends.torch`.
     """
 
     name: str
@@ -417,7 +417,7 @@ class Computation(Protocol):
         """Compute a batch before the last of a contribution; its logs."""
 
     def finish(self, batch: Any, samples: int) -> StepResult:
-        """Compute the last batch of a contribution of so many samples."""
+        """Compute the last batch of a contribution of `samples` samples."""
 
     def rehearse(self, batch: Any) -> None:
         """Compute a contribution's first batch, and take back all that it changed but states of random generators."""

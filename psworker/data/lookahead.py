@@ -14,7 +14,7 @@ from psworker.errors import SessionError
 log = logging.getLogger("ps-worker")
 
 Read = Callable[[], object]
-# After readings for which the loop waited it does without so many at most.
+# The most batches without lookahead after readings for which the loop had to wait.
 LONGEST_PAUSE: Final = 64
 
 

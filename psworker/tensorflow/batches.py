@@ -121,7 +121,7 @@ def unit_batches(job: Job, unit: Unit) -> Iterator[Any]:
 
 
 def built(job: Job, model: Any, seed: int) -> Any:
-    """Build the model if need be, on the data of a single worker, of which only the shapes matter.
+    """Build the model if need be, on the data of a single worker: only its shapes matter.
 
     Raises JobError when there is no batch, or the model cannot be called on it.
     """

@@ -271,7 +271,7 @@ class Trainer:
             variable.assign(np.array([own[1], number], dtype=variable.dtype.as_numpy_dtype))
 
     def _learn(self, epochs: int, ended: int, batches: int) -> None:
-        """Note that `ended` epochs had so many batches."""
+        """Note how many batches the `ended` epochs had."""
         if batches:
             self.total_batches = epochs * batches // ended // self._process.every
 

@@ -92,7 +92,7 @@ class NumpyTrainer:
     def __init__(self, problem: Problem, units: int = 0) -> None:
         """`units`: if above 0, the data is dealt as that many work units, unit i being the part of worker i.
 
-        Raises ProblemError if there is no data for so many.
+        Raises ProblemError if there is no data for that number.
         """
         if units and next(problem.batches(units - 1, units, 0, 0), None) is None:
             raise ProblemError(

@@ -64,7 +64,7 @@ class TrialAnswers:
         return all(self._finite.values()), self._largest
 
 
-# Versions that some server has not measured yet, of which the newest are remembered.
+# The most versions to remember that some server has not measured yet; older ones are forgotten.
 UNMEASURED = 1024
 
 

@@ -168,7 +168,7 @@ class RunLog:
             raise LogError(f"{path}: no room for {nbytes} bytes: {error.strerror or error}") from error
 
     def reserve_rows(self, nbytes: int) -> None:
-        """Reserve room for so many bytes of tables beside the variables, and a quarter more. Raises LogError, once."""
+        """Reserve room for `nbytes` of tables beside the variables, and a quarter more. Raises LogError, once."""
         if self._room is None or nbytes <= self._rows:
             return
         self._rows = nbytes + nbytes // 4 + HEADER

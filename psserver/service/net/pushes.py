@@ -99,7 +99,7 @@ def _decoder(shard: Shard, codec: Codec, slot: Slot, part: Part) -> _Decoder:
 class Incoming:
     """A payload on its way into its staging slot. End it with `finish` or `give_up`.
 
-    `rows`: what follows it. `ahead`: once it has arrived, of which rows the next grant's version is wanted.
+    `rows`: what follows it. `ahead`: once it has arrived, the rows that the worker wants with its next grant.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ async def stage_slot(
 ) -> tuple[Slot, WantedRows]:
     """Copy and check the payload that the worker wrote into shared slot `number`, and receive the rows behind it.
 
-    Returns the slot, and of which rows the next grant's version is wanted. Raises Refused.
+    Returns the slot, and the rows that the worker wants with its next grant. Raises Refused.
 
     The copy matters: the worker can write into its slot at any time, but what is checked must be what is applied.
     """

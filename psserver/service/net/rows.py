@@ -170,7 +170,7 @@ async def read_rows(
 ) -> RowsAhead:
     """Read rows for `worker` at a version that the ticket holds, which ends its hold on them.
 
-    Without a ticket: at the newest version. `since`: 1 + the version of which the worker has these rows; it gets those
+    Without a ticket: at the newest version. `since`: 1 + the version at which the worker has these rows; it gets those
     that may have changed. Raises Refused: ABORTED if the version is gone, RESOURCE_EXHAUSTED
     without memory, because a few keys can ask for rows a thousand times as large.
     """

@@ -141,7 +141,7 @@ class ShardHost:
         self.go_on(entries)
 
     def go_on(self, entries: int) -> None:
-        """Continue behind so many log entries, which are executed."""
+        """Continue behind the log entries that are executed."""
         self.state.executed = entries
         # Former members must join anew.
         self.state.changes.notify()

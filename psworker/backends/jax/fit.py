@@ -60,7 +60,7 @@ framework = SimpleNamespace(
 
 
 class _Updated:
-    """In the place of a trained value behind its update: whoever reads it gets a StepError."""
+    """A placeholder for a trained value after its update: reading it raises StepError."""
 
     def __init__(self, name: str) -> None:
         object.__setattr__(self, "_name", name)

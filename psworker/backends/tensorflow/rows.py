@@ -88,7 +88,7 @@ class Tables:
     """The tables of some layers in a step: `specs`; `scratch`: a variable for the rows of each trained group.
 
     `together`: tables of one width are one variable, which spares the graph most of its operations. Otherwise each has
-    its own, for whoever looks at gradients one by one.
+    its own, for code that looks at gradients one by one.
     """
 
     def __init__(self, layers: Sequence[Any], *, together: bool = True) -> None:

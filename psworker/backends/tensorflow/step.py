@@ -111,7 +111,7 @@ class FlatStep:
         return self._next(tensors, batch)
 
     def finish(self, tensors: list[Any], batch: Any, samples: int) -> tuple[StepResult, Any]:
-        """Compute the last batch of a contribution of so many samples; beside it, what `add` returns."""
+        """Compute the last batch of a contribution of `samples` samples. Returns that, and what `add` returns."""
         found = self._last(tensors, fed(batch))
         return self._result(found, batch, samples), found[-1]
 

@@ -31,7 +31,7 @@ from psworker.keras.fit.metrics import MetricSums
 
 
 class GradientStep:
-    """The batches of one worker, `gradient_accumulation_steps` of which are a contribution."""
+    """The batches of one worker; `gradient_accumulation_steps` of them make a contribution."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class Lookups:
 
 
 class OneAhead:
-    """The batches of Keras' iterators, of which one more can be seen."""
+    """The batches of Keras' iterators, with a look at the next one."""
 
     def __init__(self) -> None:
         self._of: Iterator[Any] | None = None
