@@ -50,7 +50,7 @@ def _rates(context: click.Context, parameter: click.Parameter, text: str) -> tup
     required=True,
     metavar="accuracy=X|loss=X",
     callback=_goal,
-    help="Whoever is there first is best: an evaluation's accuracy, or the mean training loss of ten versions.",
+    help="The goal of every play: an evaluation's accuracy, or the mean training loss of ten versions.",
 )
 @click.option(
     "--cluster",

@@ -31,13 +31,13 @@ def _rate(context: click.Context, parameter: click.Parameter, text: str | None) 
     "rate",
     callback=_rate,
     metavar="RATE",
-    help="Of each server's link in each direction, such as 1Gbit/s or 100Mbit/s [default: links.bandwidth].",
+    help="Rate of each server's link in each direction, such as 1Gbit/s or 100Mbit/s [default: links.bandwidth].",
 )
 @click.option(
     "--compute",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Of one batch [default: the mean of simulation.compute].",
+    help="Seconds that a worker computes a batch [default: the mean of simulation.compute].",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def explain_command(

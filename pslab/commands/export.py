@@ -48,7 +48,7 @@ EVERY = 500
     type=click.Choice(["csv", "parquet"]),
     default="csv",
     show_default=True,
-    help="Of --tables.",
+    help="Format of the files of --tables.",
 )
 @click.option(
     "--version",

@@ -33,8 +33,8 @@ def tables(target: str, as_json: bool, trust: bool, security: SecurityOptions) -
       unique        rows divided by the updates they had: 1 if each was updated once
       skew          the share of updates that went to the busiest 1% of rows
       per version   rows that a version changed in the mean, and the last one
-      staleness     updates that a row had had since it was read when its gradient came, in the mean
-      made          rows that came into being since the servers started, as "evicted" ones went
+      staleness     updates of a row between its reading and its gradient, in the mean
+      made          rows made since the servers started; "evicted": rows removed since then
       not made      gradients that were dropped because rules of admission made no row for them
 
     Staleness is measured on a part of the gradients: those of every seventh version, and of many rows a

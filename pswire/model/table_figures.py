@@ -70,7 +70,7 @@ class TableFigures:
 
     @property
     def staleness(self) -> float:
-        """The updates that a row had had since it was read when its gradient was applied, in the mean."""
+        """The updates of a row between its reading and its gradient, in the mean."""
         return self.behind / self.read if self.read else 0.0
 
     def to_json(self) -> dict[str, Any]:
