@@ -127,8 +127,8 @@ def started(folder: Path, *options: str) -> Iterator[Server]:
         server.kill()
 
 
-def take(session: Session, gradient: list[np.ndarray], compute: float) -> Step:
-    """One step: read the weights, compute for so long, push."""
+def take(session: Session, gradient: list[np.ndarray], compute: float, asks: bool = False) -> Step:
+    """One step: read the weights, compute for so long, push. `asks`: the commit asks for the next ticket."""
     began = time.monotonic()
     grant = session.ready()
     assert grant is not None, session.stop
@@ -136,7 +136,7 @@ def take(session: Session, gradient: list[np.ndarray], compute: float) -> Step:
         float(weights[0][0])
         # Stands for a model's own work, on a device of its own.
         time.sleep(compute)
-    session.contribute(grant, gradient, samples=1, loss=1.0, batch=grant.version)
+    session.contribute(grant, gradient, samples=1, loss=1.0, batch=grant.version, ready=asks)
     ended = time.monotonic()
     return Step(ended, ended - began)
 

@@ -22,8 +22,16 @@ from pslab.launch.status_client import StatusClient, StatusError
 from pswire.command.options import CONTEXT, number_option
 from psworker import Session, connect
 
-#: Megabytes of weights, and milliseconds that a step computes.
-ROWS: Final = ((0.26, 0.0), (0.26, 2.0), (67.0, 0.0), (67.0, 100.0))
+#: Megabytes of weights; milliseconds that a step computes; and whether its commit asks for the next ticket, as that of
+#: `fit` and training loops does, or a message of its own.
+ROWS: Final = (
+    (0.26, 0.0, True),
+    (0.26, 2.0, True),
+    (67.0, 0.0, True),
+    (67.0, 100.0, True),
+    (0.26, 0.0, False),
+    (0.26, 2.0, False),
+)
 # Megabytes of weights of the server that comes back; with Adam's slots 201.
 REJOINING: Final = 67.0
 PATIENCE: Final = 60.0
@@ -84,9 +92,9 @@ class Job:
     session: Session
     gradient: list[np.ndarray]
 
-    def step(self, compute: float) -> float:
-        """Take a step; return its seconds."""
-        return take(self.session, self.gradient, compute).seconds
+    def step(self, compute: float, asks: bool = True) -> float:
+        """Take a step; return its seconds. `asks`: the commit asks for the next ticket."""
+        return take(self.session, self.gradient, compute, asks).seconds
 
     def state(self, index: int) -> str:
         """Return the state of a server, as the leading one says."""
@@ -117,25 +125,26 @@ def started(folder: Path, count: int, megabytes: float) -> Iterator[Job]:
         servers.close()
 
 
-def cost(folder: Path, megabytes: float, compute: float, rounds: int, seconds: float) -> str:
+def cost(folder: Path, megabytes: float, compute: float, asks: bool, rounds: int, seconds: float) -> str:
     """Return the row of one size: both jobs live at once, and take steps in turns."""
     with started(folder / "one", 1, megabytes) as one, started(folder / "three", 3, megabytes) as three:
         for job in (one, three):
             for _ in range(WARM_UP):
-                job.step(compute)
+                job.step(compute, asks)
         medians: list[tuple[float, float]] = []
         for _ in range(rounds):
             found = []
             for job in (one, three):
                 until, taken = time.monotonic() + seconds, []
                 while time.monotonic() < until:
-                    taken.append(job.step(compute))
+                    taken.append(job.step(compute, asks))
                 found.append(statistics.median(taken))
             medians.append((found[0], found[1]))
     ratios = sorted(three / one for one, three in medians)
     alone, copied = (1e3 * statistics.median(each) for each in zip(*medians, strict=True))
     return (
-        f"{megabytes:8g} {1e3 * compute:10g} {alone:12.2f} {copied:12.2f} {statistics.median(ratios):8.2f}"
+        f"{megabytes:8g} {1e3 * compute:10g} {'with it' if asks else 'apart':>8} {alone:12.2f} {copied:12.2f}"
+        f" {statistics.median(ratios):8.2f}"
         f"   ({ratios[0]:.2f} to {ratios[-1]:.2f})"
     )
 
@@ -172,16 +181,18 @@ def main(seconds: float, rounds: int) -> None:
     """Measure what `--replicas 2` costs on this machine.
 
     One worker and servers with Adam, `async`. Two jobs of the same size take turns: one server, and three of which two
-    hold copies. Then a follower of a larger job is killed and started again while the job trains.
+    hold copies. A step asks for the next ticket with its commit, as training loops do, or apart from it. Then a
+    follower of a larger job is killed and started again while the job trains.
     """
     root = Path(tempfile.mkdtemp(prefix="bench-replicas-"))
     try:
         click.echo(
-            f"{'MB':>8} {'compute ms':>10} {'one, ms':>12} {'three, ms':>12} {'ratio':>8}   (of {rounds} turns)"
+            f"{'MB':>8} {'compute ms':>10} {'asks':>8} {'one, ms':>12} {'three, ms':>12} {'ratio':>8}"
+            f"   (of {rounds} turns)"
         )
-        for number, (megabytes, compute) in enumerate(ROWS):
+        for number, (megabytes, compute, asks) in enumerate(ROWS):
             (root / str(number)).mkdir()
-            click.echo(cost(root / str(number), megabytes, compute / 1e3, rounds, seconds))
+            click.echo(cost(root / str(number), megabytes, compute / 1e3, asks, rounds, seconds))
         for compute in (0.0, 0.1):
             (root / f"rejoin-{compute}").mkdir()
             click.echo(

@@ -30,7 +30,8 @@ class Log:
 
     def take(self, start: int, items: tuple[Item, ...]) -> "Log":
         """Append those of the items that are new. `start` is at most `end`: there are no gaps."""
-        return replace(self, tail=self.tail + items[self.end - start :])
+        new = items[self.end - start :]
+        return Log(self.first, self.tail + new, self.stable, self.executed) if new else self
 
     def become(self, first: int, items: tuple[Item, ...]) -> "Log":
         """Replace the items from number `first` on, which is at most `stable`, by a candidate's.
@@ -48,7 +49,8 @@ class Log:
 
     def stabilised(self, stable: int) -> "Log":
         """Return the log in which the first `stable` items that it has are stable."""
-        return replace(self, stable=max(self.stable, min(stable, self.end)))
+        stable = max(self.stable, min(stable, self.end))
+        return self if stable == self.stable else Log(self.first, self.tail, stable, self.executed)
 
     def without_unstable(self) -> "Log":
         return replace(self, tail=self.tail[: self.stable - self.first])
@@ -56,4 +58,6 @@ class Log:
     def trimmed(self, keep: int) -> "Log":
         """Forget executed items below number `keep`."""
         first = max(self.first, min(keep, self.executed))
-        return replace(self, first=first, tail=self.tail[first - self.first :])
+        if first == self.first:
+            return self
+        return Log(first, self.tail[first - self.first :], self.stable, self.executed)

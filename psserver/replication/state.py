@@ -99,7 +99,8 @@ class Turn:
     outputs: list[Output] = field(default_factory=list)
 
     def set(self, **changes: Any) -> None:
-        self.state = replace(self.state, **changes)
+        if any(getattr(self.state, name) is not value for name, value in changes.items()):
+            self.state = replace(self.state, **changes)
 
     def send(self, to: int, message: Message) -> None:
         self.outputs.append(Send(to, message))

@@ -1,11 +1,13 @@
 """What servers with replicas tell each other, as bytes.
 
-A message is a JSON list: the part whose log it is about, and a list that begins with the name of a class.
+A message is a JSON list: the part whose log it is about, and a list that begins with the name of a class. A
+configuration within it is a text of JSON, which seldom changes: it is written and read once.
 """
 
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any, Final
 
 from psserver.replication import Config, Member
@@ -57,7 +59,21 @@ def decode(data: bytes) -> tuple[int, Message]:
     return part, message
 
 
+@lru_cache(maxsize=16)
+def _text_of(config: Config) -> str:
+    return json.dumps(_listed(config), separators=(",", ":"))
+
+
+@lru_cache(maxsize=16)
+def _config_in(text: str) -> Any:
+    return _value(json.loads(text))
+
+
 def _plain(value: Any) -> Any:
+    return _text_of(value) if type(value) is Config else _listed(value)
+
+
+def _listed(value: Any) -> Any:
     known = _FIELDS.get(type(value))
     if known is not None:
         return [type(value).__name__, *[_plain(getattr(value, name)) for name, _ in known]]
@@ -67,6 +83,8 @@ def _plain(value: Any) -> Any:
 def _value(plain: Any) -> Any:
     if type(plain) is int and plain >= 0:
         return plain
+    if isinstance(plain, str):
+        return _config_in(plain)
     if not isinstance(plain, list):
         raise ValueError(f"expected a whole number, got {plain!r}")
     if not plain or not isinstance(plain[0], str):
