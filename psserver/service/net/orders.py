@@ -1,0 +1,172 @@
+"""The coordinator's messages to a shard: its model, the decisions in their order, and questions."""
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import grpc
+
+from psserver.checkpoint import CheckpointError, part_of
+from psserver.optimizers import OptimizerError
+from psserver.optimizers import build as build_optimizer
+from psserver.policies.declarations import from_config
+from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.net.status import memory_to_wire
+from psserver.service.store.host import ShardHost
+from psserver.service.store.shard_part import Part
+from psserver.shard import Apply, Order
+from pswire.logs.events import event
+from pswire.messages import ORDERS, specs_from_wire
+from pswire.model.plan import Plan, PlanError, make_plan
+from pswire.model.tables import tables_from_text
+from pswire.records import StateError
+from pswire.transport.wire import deltas_numbered
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+# Seconds between two reports of progress while a long order is executed.
+TELL_EVERY = 1.0
+# Seconds between two reports of memory.
+MEMORY_EVERY = 0.5
+
+
+class Execution:
+    """Executes what the coordinator tells one of `servers` shards. The loop's thread owns it.
+
+    `next_entry`: the number of the log entry that follows those taken.
+    """
+
+    def __init__(self, host: ShardHost, servers: int) -> None:
+        self._host, self._servers = host, servers
+        self.next_entry = 0
+        # The answer to the last trial.
+        self._answer = shard_pb2.FollowReply()
+        # Measures of updates since the last reply.
+        self._measures: list[shard_pb2.Measure] = []
+        # When memory was last reported.
+        self._memory_reported_at = 0.0
+
+    async def take(self, request: shard_pb2.FollowRequest, tell: Callable[[], Awaitable[None]]) -> None:
+        """Take a model, decisions or a trial, and return when that is done. `tell`: reports progress meanwhile. Raises
+        Refused."""
+        match request.WhichOneof("message"):
+            case "configure":
+                await self._configure(request.configure)
+            case "decisions":
+                await self._execute(request.decisions, tell)
+            case "trial":
+                await self._try(request.trial)
+
+    async def _execute(self, message: shard_pb2.Decisions, tell: Callable[[], Awaitable[None]]) -> None:
+        host = self._host
+        if host.state.failure is not None:
+            # The coordinator knows of the failure and decides how this ends.
+            return
+        orders = [(each.index, _order(each)) for each in message.decisions]
+        if not orders:
+            # The coordinator asks.
+            self._memory_reported_at = 0.0
+            return
+        expected = host.state.executed
+        if orders[0][0] != expected:
+            raise invalid(f"expected entry {expected} of the decision log next, got {orders[0][0]}")
+        host.orders.submit(orders)
+        self.next_entry = orders[-1][0] + 1
+        while not await host.execute(self.next_entry, TELL_EVERY):
+            # A long order.
+            await tell()
+
+    async def _try(self, trial: shard_pb2.Trial) -> None:
+        if self._host.state.failure is not None:
+            return
+        finite, largest = await self._host.try_update(
+            self.next_entry, ORDERS.codecs[Apply].from_wire(trial.update)
+        )
+        self._answer = shard_pb2.FollowReply(
+            trial=trial.number, finite=finite, largest=largest if finite else 0.0
+        )
+
+    async def _configure(self, message: shard_pb2.Configure) -> None:
+        try:
+            tables = tables_from_text(message.tables)
+            plan = make_plan(specs_from_wire(message.variables), self._servers, tables)
+            optimizer = build_optimizer(json.loads(message.optimizer))
+            tensors = from_config(json.loads(message.tensors))
+            deltas = deltas_numbered(message.deltas)
+        except (PlanError, OptimizerError, ValueError, TypeError) as error:
+            raise invalid(f"cannot configure server {self._host.server}: {error}") from error
+        if not hmac.compare_digest(plan.fingerprint, message.plan):
+            raise precondition(
+                f"the coordinator's plan is {message.plan}, ours for the same variables is {plan.fingerprint}: "
+                "run the same version of ps-server everywhere"
+            )
+        try:
+            self._host.configure(plan, optimizer, tensors, message.checkpoints, deltas, message.measures)
+            self._host.orders.measured = self._measured
+        except MemoryError as error:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"server {self._host.server} has no memory for its part of the model, "
+                f"{plan.shards[self._host.server].nbytes} bytes",
+            ) from error
+        if message.checkpoint:
+            await self._take_up(message, plan)
+        fields = event("shard_ready", bytes=self._host.nbytes, variables=len(plan.variables))
+        log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables), extra=fields)
+
+    def _measured(self, version: int, square: float) -> None:
+        self._measures.append(shard_pb2.Measure(version=version, square=square))
+
+    async def _take_up(self, message: shard_pb2.Configure, plan: Plan) -> None:
+        """Restore this server's part of a checkpoint. Raises Refused."""
+        store = self._host.saver.store
+        try:
+            if store is None:
+                raise CheckpointError(
+                    "it has no folder: give every server the same --out, on a disk that all share"
+                )
+            state = await asyncio.to_thread(part_of, store, message.checkpoint, plan, self._host.server)
+            self._host.take_up(state, message.entries)
+        except (CheckpointError, StateError) as error:
+            raise precondition(
+                f"server {self._host.server} cannot take up {message.checkpoint}: {error}"
+            ) from error
+        self.next_entry = message.entries
+
+    def progress(self) -> shard_pb2.FollowReply:
+        """Return how far this shard is, with what was not reported before."""
+        host = self._host
+        reply = shard_pb2.FollowReply(
+            executed=host.state.executed,
+            error=host.state.failure or "",
+            bytes=host.nbytes,
+            diverged=host.state.diverged,
+            trial=self._answer.trial,
+            finite=self._answer.finite,
+            largest=self._answer.largest,
+        )
+        reply.saved.extend(map(_saved, host.saver.parts.values()))
+        reply.measures.extend(self._measures)
+        self._measures.clear()
+        if time.monotonic() - self._memory_reported_at >= MEMORY_EVERY:
+            self._memory_reported_at = time.monotonic()
+            reply.memory.CopyFrom(memory_to_wire(host.memory_use(), host.table_figures()))
+        return reply
+
+
+def _order(decision: shard_pb2.Decision) -> Order:
+    order = ORDERS.from_wire(decision)
+    if order is None:
+        raise invalid(
+            f"decision {decision.index}: expected one of a kind that this server knows, got another"
+        )
+    return order
+
+
+def _saved(part: Part) -> shard_pb2.Saved:
+    files = [shard_pb2.SavedFile(name=n, bytes=f.bytes, sha256=f.sha256) for n, f in part.files.items()]
+    return shard_pb2.Saved(entry=part.entry, files=files, error=part.error[:1000])
