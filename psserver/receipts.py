@@ -97,21 +97,23 @@ def examine(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequen
     return Examined(missing, ordinary, norm_of(sums))
 
 
-def opening(job_secret: bytes, job: str, server: int, secret: bytes) -> bytes:
+def opening(job_secret: bytes, job: str, server: int, secret: bytes, epoch: int = 0) -> bytes:
     """Prove to server `server` that the coordinator of `job` has the secret that all servers of the job share.
+
+    `epoch`: in which it leads, with replicas.
 
     Empty without such a secret: servers started by hand without one trust any process that reaches them.
     """
     if not job_secret:
         return b""
-    text = f"open/{job}/{server}/".encode() + secret
+    text = f"open/{job}/{server}/{f'{epoch}/' if epoch else ''}".encode() + secret
     # Hashed first: a key of BLAKE2b has at most 64 bytes.
     key = hashlib.blake2b(job_secret).digest()
     return hashlib.blake2b(text, key=key, digest_size=LENGTH).digest()
 
 
-def opens(job_secret: bytes, job: str, server: int, secret: bytes, proof: bytes) -> bool:
-    return hmac.compare_digest(opening(job_secret, job, server, secret), proof)
+def opens(job_secret: bytes, job: str, server: int, secret: bytes, proof: bytes, epoch: int = 0) -> bool:
+    return hmac.compare_digest(opening(job_secret, job, server, secret, epoch), proof)
 
 
 def moving(job_secret: bytes, job: str, server: int, address: str) -> bytes:

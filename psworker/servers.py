@@ -15,6 +15,7 @@ from typing import Any
 
 from pswire.addresses import Address, AddressError, parse_address, parse_hosts
 from pswire.command.task import cluster_from_tf_config
+from pswire.model.plan import parts_of
 from pswire.security.settings import PERSONAL
 from psworker.errors import Unsupported
 
@@ -43,7 +44,7 @@ class Place:
     @property
     def parts(self) -> int:
         """Parts into which the model is cut."""
-        return 1 if self.replicas else len(self.hosts)
+        return parts_of(len(self.hosts), 2 if self.replicas else 1)
 
 
 def find_servers(

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pswire.addresses import Address
 from pswire.logs.events import event
-from pswire.model.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec, make_plan, parts_of
 from pswire.model.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
 from pswire.model.tables import TableSpec, compile_batches, joined_parts, unique
 from pswire.security.credentials import NO_TLS, Credentials
@@ -70,8 +70,8 @@ class Session(Facts):
         tables: Sequence[TableSpec] = (),
         replicas: bool = False,
     ) -> None:
-        """`psworker.connect` opens sessions, and describes the parameters. `replicas`: all `hosts` belong to one part,
-        and the session follows the one that leads."""
+        """`psworker.connect` opens sessions, and describes the parameters. `replicas`: two of the `hosts` have a copy
+        of each part, and the session follows the one that serves it."""
         wire = wire_named(wire_dtype)
         if transport not in TRANSPORTS:
             raise ValueError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {transport!r}")
@@ -79,7 +79,7 @@ class Session(Facts):
             raise ValueError(
                 f"shared memory carries float32: expected another transport beside wire_dtype {wire_dtype!r}"
             )
-        parts = 1 if replicas else len(hosts)
+        parts = parts_of(len(hosts), 2 if replicas else 1)
         self.plan, self.work = make_plan([spec for spec, _ in variables], parts, tables), work
         self._layout = RowLayout(self.plan)
         self._initial = [np.asarray(value) for _, value in variables]

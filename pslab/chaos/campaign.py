@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Kind = Literal["kill", "stop", "cut"]
-Role = Literal["worker", "shard", "coordinator", "leader", "follower", "voter"]
+Role = Literal["worker", "shard", "coordinator", "leader", "primary", "follower", "voter"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Percentage of disturbances that strike while the job recovers from the previous one.
 OVERLAPPING = 15

@@ -10,14 +10,24 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pslab.chaos.campaign import OVERLAPPING, Disturbance, Kind, Outcome, Progress, Role
+from pswire.model.plan import parts_of
 
 #: What can be struck, and how. Workers go from server to server, so no relay stands between.
-ROLES: Final[tuple[Role, ...]] = ("worker", "leader", "follower", "voter")
+ROLES: Final[tuple[Role, ...]] = ("worker", "leader", "primary", "follower", "voter")
 KINDS: Final[tuple[Kind, ...]] = ("kill", "stop")
-# The roles of servers by their states in the status.
+# The roles of servers by their states in the status, but for those that serve a part.
 _STATES: Final[dict[str, Role]] = {"leads": "leader", "in sync": "follower", "votes": "voter"}
+_SERVES: Final = "serves part "
 #: Seconds after which a kill that no status has shown counts as over: another process has its place already.
 UNSEEN: Final = 10.0
+
+
+def roles_of(servers: int) -> tuple[Role, ...]:
+    """Return the roles in a job on so many servers with replicas."""
+    absent = {"primary"} if parts_of(servers, 2) == 1 else set()
+    if servers % 2 == 0:
+        absent.add("voter")
+    return tuple(role for role in ROLES if role not in absent)
 
 
 def disturbances(
@@ -37,8 +47,11 @@ def disturbances(
 
 
 def whole(seen: Progress) -> bool:
-    """Whether all servers are there: one leads, one is in sync, and the others vote."""
-    return sorted(seen.servers) == ["in sync", "leads", *["votes"] * (len(seen.servers) - 2)]
+    """Whether all servers are there: each part is served and has a copy in sync, and an odd one votes."""
+    servers = len(seen.servers)
+    parts, votes = parts_of(servers, 2), ["votes"] * (servers % 2)
+    served = [f"{_SERVES}{part}" for part in range(1, parts)]
+    return sorted(seen.servers) == sorted(["leads", *served, *["in sync"] * parts, *votes])
 
 
 @dataclass(slots=True)
@@ -122,5 +135,6 @@ def _named(due: Disturbance, seen: Progress) -> Disturbance | None:
         return due
     if not whole(seen):
         return None
-    roles = [_STATES[state] for state in seen.servers]
-    return replace(due, name=f"server-{roles.index(due.role)}")
+    names = [n for n, state in enumerate(seen.servers) if _STATES.get(state, "primary") == due.role]
+    # Those that have it take turns.
+    return replace(due, name=f"server-{names[seen.version % len(names)]}")

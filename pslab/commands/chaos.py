@@ -93,9 +93,10 @@ def chaos(
     no other is started, and the exit code is 9. The report says how often each role was disturbed, how long
     the next version took, and what was computed again.
 
-    With replicas (cluster.replicas = 2) any server is disturbed, whatever it does then: it leads, follows or
-    votes. The next one comes when all are back, because two at once stop the job. Nothing may be rolled back, no
-    batch lost; with the policy sync the weights must be those of the undisturbed run, unless a worker was lost.
+    With replicas (cluster.replicas = 2) any server is disturbed, whatever it does then: it leads, serves another
+    part, follows or votes. The next one comes when all are back, because two at once stop the job. Nothing may be
+    rolled back, no batch lost; with the policy sync the weights must be those of the undisturbed run, unless a
+    worker was lost.
 
     \b
       ps-lab chaos examples/digits-sync.toml --set run.checkpoint_every=10v --minutes 30 --out runs/chaos
@@ -146,10 +147,10 @@ def _check_chosen(kinds: Sequence[Kind], roles: Sequence[Role], copied: int) -> 
         raise RunError(
             f"--role {roles[0]}: expected a job with replicas (cluster.replicas = 2), got one without"
         )
-    if "voter" in roles and copied == 2:
-        raise RunError(
-            "--role voter: expected three servers or more (cluster.servers), got two, which have copies"
-        )
+    absent = [role for role in roles if copied and role not in copies.roles_of(copied)]
+    if absent:
+        needed = {"voter": "an odd number of servers", "primary": "four servers or more"}[absent[0]]
+        raise RunError(f"--role {absent[0]}: expected {needed} (cluster.servers), got {copied}")
     if copied and "cut" in kinds:
         raise RunError(
             "--kind cut: expected kill or stop, because workers of a job with replicas connect to whichever server "
@@ -170,7 +171,7 @@ def _campaign(
 ) -> Campaign | copies.CopiesCampaign:
     cluster = experiment.cluster
     if cluster.replicas > 1:
-        there = roles or [each for each in copies.ROLES if each != "voter" or cluster.servers > 2]
+        there = roles or copies.roles_of(cluster.servers)
         plan = copies.disturbances(seed, cluster.workers, every, kinds or copies.KINDS, there)
         return copies.CopiesCampaign(plan, cluster.worker_timeout)
     servers = cluster.servers if experiment.run.checkpoint_every else 0

@@ -6,7 +6,7 @@
 - A script fails: the others go on, and the run ends with the script's exit code, whatever became of the job. A script
   may run on after the end of the job, and the run waits for it.
 - With replicas, the job succeeded when a server exits with 0. The loss of a server is a warning while a majority and
-  one of the two copies are left; of one of two servers too, for a person may promote the other one.
+  one copy of each part are left; of one of two servers too, for a person may promote the other one.
 - A process that is restarted (`pslab.launch.restarts`) counts as running.
 - A worker fails before it has joined and all others have joined: the job cannot start and fails.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pswire.exits import ExitCode
 
 _DAEMONS = ("ps-worker: ", "ps-server: ")
-# Servers that have a copy, of a job with replicas.
+# Servers that have a copy of a part, of a job with replicas: 0 and 1, 2 and 3, and so on; an odd last one has none.
 COPIES = 2
 
 
@@ -49,7 +49,7 @@ class ExitTracker:
         self, servers: list[str], workers: list[str], *, scripts: bool = False, replicas: bool = False
     ) -> None:
         """Take the names of all processes, server 0 first. `scripts`: the workers are scripts of the user.
-        `replicas`: any server can end the job; the first two have copies."""
+        `replicas`: any server can end the job; each two have a part."""
         self._servers, self._workers, self._scripts = servers, workers, scripts
         self._replicas = replicas
         self._borne = max(1, (len(servers) - 1) // 2) if replicas else 0
@@ -137,7 +137,9 @@ class ExitTracker:
     def _servers_left(self) -> bool:
         """Whether the job can go on without the servers that have failed."""
         failed = self._failed_servers
-        copies_left = not self._replicas or any(name not in failed for name in self._servers[:COPIES])
+        names = self._servers
+        pairs = [names[at : at + COPIES] for at in range(0, len(names) - 1, COPIES)] if self._replicas else []
+        copies_left = all(any(name not in failed for name in pair) for pair in pairs)
         return len(failed) <= self._borne and copies_left
 
     @property

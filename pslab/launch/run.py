@@ -27,7 +27,7 @@ from pslab.launch.events import (
     Unplaced,
     signals_to,
 )
-from pslab.launch.exits import DuplicateOutput, ExitTracker, RunResult, Verdict, end_text
+from pslab.launch.exits import COPIES, DuplicateOutput, ExitTracker, RunResult, Verdict, end_text
 from pslab.launch.restarts import AGREEING, RestartQueue, RestartRules, Restarts
 from pslab.launch.security import Protection, credentials_of
 from pslab.launch.status_client import StatusPoller
@@ -171,12 +171,14 @@ class RealRun:
         return None
 
     def _warn_of_one_node(self) -> None:
-        """Warn if both copies are on one node."""
-        first, second = (self._processes[name].host for name in self._servers[:2])
-        if first and first == second:
-            warning = f"both copies are on node {first}: its loss would end the job"
-            self._warnings.append(warning)
-            self._display.warning(warning, "")
+        """Warn if both copies of a part are on one node."""
+        hosts = [self._processes[name].host for name in self._servers]
+        for first, second in zip(hosts[::COPIES], hosts[1::COPIES], strict=False):
+            if first and first == second:
+                warning = f"both copies are on node {first}: its loss would end the job"
+                self._warnings.append(warning)
+                self._display.warning(warning, "")
+                return
 
     def _start_worker(self, name: str) -> None:
         self._start_task(self._tasks.worker(name, self._addresses))

@@ -78,7 +78,7 @@ class ServerCollector(Collector):
         yield from job_families(numbers)
         yield from worker_families(numbers.workers)
         yield _evaluation(dict(job.evaluations.final))
-        executed = {f.server: f.executed for f in job.routes.followers}
+        executed = {f.name.removeprefix("server "): f.executed for f in job.routes.followers}
         lag = {str(server): max(numbers.entries - at, 0) for server, at in executed.items()}
         yield _gauges("follower_lag_entries", "Entries that a server has not executed yet.", "server", lag)
 

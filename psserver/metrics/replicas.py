@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from psserver.metrics.counts import PREFIX
 from psserver.service.replicas.overview import ReplicaNumbers
 
-ROLES = ("leads", "in sync", "learns", "votes")
+ROLES = ("leads", "serves", "in sync", "learns", "votes")
 
 
 def replica_families(numbers: ReplicaNumbers) -> Iterator[Metric]:

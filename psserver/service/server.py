@@ -19,7 +19,7 @@ from psserver.service.life.job_loop import Continuation, end_tasks
 from psserver.service.life.listeners import Listeners, Reminders, name_warning
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.exchange import ExchangeRpc
-from psserver.service.net.follow import FollowNobody, NoReplicas
+from psserver.service.net.follow import FollowNobody, FollowRpc, NoReplicas
 from psserver.service.net.loop import Owner
 from psserver.service.net.pulls import PullRpc
 from psserver.service.net.pushes import PushRpc
@@ -40,6 +40,7 @@ from pswire.logs.events import event
 if TYPE_CHECKING:
     from psserver.service.life.replicating import Replicating
     from psserver.service.replicas.links import Links
+    from psserver.service.replicas.part import PartFollowRpc
 
 log = logging.getLogger("ps-server")
 
@@ -49,15 +50,16 @@ class ResourcesError(OSError):
 
 
 def _host(settings: ServerSettings, owner: Owner) -> ShardHost:
-    """Make the host of this server's part. With replicas the model has one part, on each server that has a copy.
+    """Make the host of this server's part. With replicas two servers have a copy of each.
 
     Other jobs do not load what these need.
     """
     if settings.replicas == 1:
         return ShardHost(settings.task_index, settings.host, owner)
+    from psserver.service.replicas.logs import part_held
     from psserver.service.replicas.payloads import ReplicatedHost
 
-    return ReplicatedHost(0, settings.host, owner)
+    return ReplicatedHost(part_held(settings.task_index, settings.terms.servers) or 0, settings.host, owner)
 
 
 class Server:
@@ -204,10 +206,12 @@ class Server:
         if self._coordinating is not None:
             services[COORDINATOR.full_name] = methods(COORDINATOR, rpc, self._coordinating.rpc)
         replicas: Links | NoReplicas = NoReplicas()
+        follow: FollowRpc | PartFollowRpc | FollowNobody = FollowNobody()
         if self._replicating is not None:
             services[COORDINATOR.full_name] = methods(COORDINATOR, rpc, self._replicating.rpc)
-            replicas = self._replicating.links
-        follow = FollowNobody() if self.following is None else self.following.rpc
+            replicas, follow = self._replicating.links, self._replicating.follow
+        elif self.following is not None:
+            follow = self.following.rpc
         self._exchange.decider = None if self.job is None else self.job.decider
         payloads = (PushRpc(self.host), PullRpc(self.host), self._exchange)
         services[SHARD.full_name] = methods(SHARD, rpc, *payloads, follow, replicas)

@@ -159,7 +159,7 @@ class Experiment(Section):
             (
                 not 2 <= cluster.servers <= MAX_VOTERS,
                 "cluster.servers",
-                f"2 to {MAX_VOTERS}, better 3: two hold copies, and the others vote",
+                f"2 to {MAX_VOTERS}, better 3 or more: each two hold copies of a part, and an odd last one votes",
                 cluster.servers,
             ),
             (run.engine == "simulated", "run.engine", "an engine with processes", run.engine),

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from pswire.config.flags import CONNECTING, LISTENING, RUN, SERVER, WORKER, Flag
 from pswire.config.sections import DelayText, PlaceSection, Section, Time
 from pswire.config.units import EveryError, parse_every
-from pswire.model.plan import MAX_SERVERS
+from pswire.model.plan import MAX_SERVERS, parts_of
 
 Name = Annotated[str, Field(min_length=1)]
 # In milliseconds it fits the 32 bits of gRPC's options.
@@ -112,8 +112,9 @@ class ClusterSection(Section):
     loss ends the job; `auto`: 60 if checkpoints are taken"""
 
     replicas: Annotated[int, Field(ge=1, le=2), Flag((SERVER, RUN), metavar="1|2")] = 1
-    """2: server 0 and server 1 each hold the whole job, and further servers vote: a job on three goes on without
-    going back when one of them dies; on two it waits. All need one run folder that they see"""
+    """2: each pair of servers holds two copies of a part of the model, the first pair also of the job, and an odd last
+    one votes: a job on three or more goes on without going back when one of them dies; on two it waits. All need one
+    run folder that they see"""
 
     nonfinite_limit: Annotated[int, Field(ge=1, le=2**31), Flag((SERVER,))] = 10
     """number of consecutive updates refused as not finite after which the job ends (exit code 8)"""
@@ -182,8 +183,8 @@ class ClusterSection(Section):
 
     @property
     def parts(self) -> int:
-        """The number of parts of the model: one for each server; with replicas one in all, which servers copy."""
-        return self.servers if self.replicas == 1 else 1
+        """The number of parts of the model: one for each server, or with replicas for each pair of them."""
+        return parts_of(self.servers, self.replicas)
 
     @property
     def payload_dtype(self) -> str:

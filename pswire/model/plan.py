@@ -70,6 +70,7 @@ __all__ = [
     "VariableSpec",
     "explain_mismatch",
     "make_plan",
+    "parts_of",
     "weights_sha256",
 ]
 
@@ -78,7 +79,7 @@ Flat = NDArray[np.float32]
 # Part of the fingerprint. Raise it whenever the same variables could be laid out differently.
 ALGORITHM: Final = 1
 MAX_SERVERS: Final = 4096
-#: Servers of a job with replicas at most: two hold copies, and the others vote.
+#: Servers of a job with replicas at most: all of them vote on who serves each part.
 MAX_VOTERS: Final = 7
 
 
@@ -223,6 +224,12 @@ class Plan:
         ]
         where = f"{'server' if len(homes) == 1 else 'servers'} {', '.join(homes)}"
         return f"{_bytes(4 * spec.size)}  {spec} on {where}"
+
+
+def parts_of(servers: int, replicas: int) -> int:
+    """Return the number of parts of the model: one for each server, or one for each pair of servers, both of which have
+    a copy; an odd last one votes."""
+    return servers if replicas == 1 else max(1, servers // replicas)
 
 
 def make_plan(variables: Sequence[VariableSpec], servers: int, tables: Sequence[TableSpec] = ()) -> Plan:

@@ -30,7 +30,7 @@ class Leader(grpc.Channel):
     """A channel to whichever server leads. Any thread may use it; `_one` guards what changes.
 
     Calls under way end when it moves, as if their server had died. `told`: called with address and epoch when it has
-    moved.
+    moved; `served`: with what each server says about who serves the parts from part 1 on.
     """
 
     def __init__(
@@ -38,9 +38,10 @@ class Leader(grpc.Channel):
         hosts: Sequence[Address],
         open_channel: Callable[[Address], grpc.Channel],
         told: Callable[[Address, int], object] = lambda address, epoch: None,
+        served: Callable[[Sequence[pb.PartServer]], object] = lambda parts: None,
     ) -> None:
         self._one = threading.Lock()
-        self._open, self._told = open_channel, told
+        self._open, self._told, self._served = open_channel, told, served
         self._channels = {address: open_channel(address) for address in hosts}
         self.address, self._epoch = hosts[0], 0
         self._closed = False
@@ -53,6 +54,8 @@ class Leader(grpc.Channel):
         found = [reply for reply in heard.values() if reply.address]
         newest = max(found, key=lambda reply: reply.epoch, default=None)
         moved = newest is not None and self._move(newest)
+        for reply in heard.values():
+            self._served(reply.parts)
         present = before in heard and heard[before].address == str(before)
         return Sought(moved, present and not moved, bool(heard) or (slow and self.several))
 

@@ -1136,10 +1136,44 @@ class FindCoordinatorReply(_message.Message):
 
     ADDRESS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """Of the server that coordinates; empty if this server knows none."""
     epoch: _builtins.int
     """Rises with each takeover."""
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartServer]:
+        """The servers of the parts of the model from part 1 on, in order. That of part 0
+        coordinates.
+        """
+
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        parts: _abc.Iterable[Global___PartServer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindCoordinatorReply: _TypeAlias = FindCoordinatorReply  # noqa: Y015
+
+@_typing.final
+class PartServer(_message.Message):
+    """Which server serves a part of the model, as far as the sender knows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """Empty if it knows none."""
+    epoch: _builtins.int
+    """Rises with each takeover of the part."""
     def __init__(
         self,
         *,
@@ -1152,7 +1186,7 @@ class FindCoordinatorReply(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FindCoordinatorReply: _TypeAlias = FindCoordinatorReply  # noqa: Y015
+Global___PartServer: _TypeAlias = PartServer  # noqa: Y015
 
 @_typing.final
 class PromoteRequest(_message.Message):

@@ -930,6 +930,7 @@ class Open(_message.Message):
     PROOF_FIELD_NUMBER: _builtins.int
     RECOVER_TIMEOUT_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
+    LEADS_IN_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     epoch: _builtins.int
     """The number of the job's generation: how often its servers have restarted from
@@ -952,6 +953,10 @@ class Open(_message.Message):
     """The number of the job's folder within the server's run folder: 0 is the run
     folder itself, N is job-N in it.
     """
+    leads_in: _builtins.int
+    """With replicas: the epoch in which the sender leads. The part of the model goes on
+    under the coordinator of a later one.
+    """
     def __init__(
         self,
         *,
@@ -963,10 +968,11 @@ class Open(_message.Message):
         proof: _builtins.bytes = ...,
         recover_timeout: _builtins.float = ...,
         folder: _builtins.int = ...,
+        leads_in: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "folder", b"folder", "job", b"job", "proof", b"proof", "recover_timeout", b"recover_timeout", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "folder", b"folder", "job", b"job", "leads_in", b"leads_in", "proof", b"proof", "recover_timeout", b"recover_timeout", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1394,6 +1400,8 @@ class FollowReply(_message.Message):
     LARGEST_FIELD_NUMBER: _builtins.int
     SAVED_FIELD_NUMBER: _builtins.int
     MEASURES_FIELD_NUMBER: _builtins.int
+    IN_SYNC_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
     executed: _builtins.int
     """Entries [0, executed) of the log have been executed."""
     error: _builtins.str
@@ -1406,6 +1414,7 @@ class FollowReply(_message.Message):
     """
     finite: _builtins.bool
     largest: _builtins.float
+    lag: _builtins.int
     @_builtins.property
     def memory(self) -> _memory_pb2.Memory:
         """Sent from time to time."""
@@ -1417,6 +1426,12 @@ class FollowReply(_message.Message):
     @_builtins.property
     def measures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Measure]:
         """Updates since the last reply, if the job measures them."""
+
+    @_builtins.property
+    def in_sync(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """With replicas: the servers whose copies of the part count, and the items of its
+        log that a copy has not executed yet, at most.
+        """
 
     def __init__(
         self,
@@ -1431,10 +1446,12 @@ class FollowReply(_message.Message):
         largest: _builtins.float = ...,
         saved: _abc.Iterable[Global___Saved] | None = ...,
         measures: _abc.Iterable[Global___Measure] | None = ...,
+        in_sync: _abc.Iterable[_builtins.int] | None = ...,
+        lag: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "largest", b"largest", "measures", b"measures", "memory", b"memory", "saved", b"saved", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "in_sync", b"in_sync", "lag", b"lag", "largest", b"largest", "measures", b"measures", "memory", b"memory", "saved", b"saved", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

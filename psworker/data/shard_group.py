@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -33,7 +34,7 @@ class ShardGroup:
     """
 
     def __init__(self, hosts: tuple[Address, ...], settings: Settings, *, replicas: bool = False) -> None:
-        """`replicas`: one part, which one of `hosts` serves at a time."""
+        """`replicas`: each pair of `hosts` has a part, which one of them serves at a time."""
         self._settings = settings
         self.closing, self.pointless = threading.Event(), threading.Event()
         # The session sets these three. Why a server does not answer, judged by what else is known:
@@ -46,14 +47,21 @@ class ShardGroup:
         self.control: grpc.Channel
         # Looks for the coordinator elsewhere; None where it cannot be.
         self.seek: Callable[[], bool] | None = None
+        self._seek_part: Callable[[int], Callable[[], bool]] | None = None
+        # The epochs in which the parts from part 1 on are served where they are looked for. The lock guards moves.
+        self._epochs: dict[int, int] = {}
+        self._moving = threading.Lock()
         if replicas:
-            leader = self.control = Leader(hosts, lambda each: _control(each, settings.credentials), _leads)
+            leader = self.control = Leader(
+                hosts, lambda each: _control(each, settings.credentials), _leads, self._serve
+            )
             self.seek = lambda: leader.seek().moved
-            leader.watch(self.closing)
-            hosts = hosts[:1]
+            self._seek_part = lambda part: lambda: self._found(leader, part)
+            hosts = hosts[::2][: len(settings.plan.shards)]
         else:
             self.control = _control(hosts[0], settings.credentials)
         self._channels: list[grpc.Channel] = []
+        self._options: Options = []
         self.shards: list[ShardClient] = []
         # The servers' addresses by the newest Join.
         self._hosts = hosts
@@ -61,6 +69,8 @@ class ShardGroup:
         self._pool = (
             ThreadPoolExecutor(2 * len(hosts), thread_name_prefix="shard") if len(hosts) > 1 else None
         )
+        if replicas:
+            leader.watch(self.closing)
 
     def each(self, call: Callable[[ShardClient], R]) -> list[R]:
         """Call with every shard at the same time. When all have ended, raise what the first that failed raised."""
@@ -86,11 +96,18 @@ class ShardGroup:
         Raises SessionError.
         """
         timeout = joined.worker_timeout or UNKNOWN_TIMEOUT
-        options = CHANNEL_OPTIONS(timeout, payloads=True)
-        hosts = self._located(joined.moved)
-        if not self.shards:
-            self._connect(hosts, options, replace(self._settings, silence=ping_interval(timeout)))
-        for shard, address in zip(self.shards, hosts, strict=True):
+        self._options = CHANNEL_OPTIONS(timeout, payloads=True)
+        with self._moving:
+            self._hosts = self._located(joined.moved)
+            if not self.shards:
+                self._connect(replace(self._settings, silence=ping_interval(timeout)))
+            self._move()
+        for shard in self.shards:
+            shard.admit(joined)
+
+    def _move(self) -> None:
+        """Have each server looked for where it is now."""
+        for shard, address in zip(self.shards, self._hosts, strict=True):
             if shard.address != address:
                 log.info(
                     "server %d is at %s now",
@@ -98,26 +115,43 @@ class ShardGroup:
                     extra=event("server_moved", server=shard.server, address=str(address)),
                 )
                 # The former channel stays open: a try that is under way may still open a stream on it.
-                shard.move(address, self._open(address, options))
-        self._hosts = hosts
-        for shard in self.shards:
-            shard.admit(joined)
+                shard.move(address, self._open(address))
 
-    def _connect(self, hosts: tuple[Address, ...], options: Options, settings: Settings) -> None:
-        for server, address in enumerate(hosts):
-            channel = self._open(address, options)
+    def _serve(self, parts: Sequence[pb.PartServer]) -> None:
+        """Take what a server says about who serves the parts from part 1 on."""
+        with self._moving:
+            hosts = list(self._hosts)
+            for part, served in enumerate(parts[: len(hosts) - 1], start=1):
+                if served.address and served.epoch >= self._epochs.get(part, 0):
+                    self._epochs[part] = served.epoch
+                    with suppress(AddressError):
+                        hosts[part] = parse_address(served.address)
+            self._hosts = tuple(hosts)
+            if self.shards and not self.closing.is_set():
+                self._move()
+
+    def _found(self, leader: Leader, part: int) -> bool:
+        """Ask all servers; return whether another one serves the part than before. Part 0 moves with the session."""
+        before = self.shards[part].address
+        if part:
+            leader.seek()
+        return self.shards[part].address != before
+
+    def _connect(self, settings: Settings) -> None:
+        for server, address in enumerate(self._hosts):
+            channel = self._open(address)
             # A lambda, because the session sets `void` later.
             self.shards.append(
                 ShardClient(
                     server, address, channel, settings, self.pointless, lambda ticket: self.void(ticket)
                 )
             )
-        for shard in self.shards:
-            shard.seek = None if self.seek is None else lambda: False
+            if self._seek_part is not None:
+                self.shards[server].seek = self._seek_part(server)
         threading.Thread(target=self._watch, args=(settings.silence,), name="transports", daemon=True).start()
 
-    def _open(self, address: Address, options: Options) -> grpc.Channel:
-        channel = _channel(address, options, self._settings.credentials)
+    def _open(self, address: Address) -> grpc.Channel:
+        channel = _channel(address, self._options, self._settings.credentials)
         self._channels.append(channel)
         return channel
 

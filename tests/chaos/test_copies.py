@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 
 from pslab.chaos.campaign import Disturbance, Kind, Progress, Role
-from pslab.chaos.copies import UNSEEN, CopiesCampaign, disturbances, whole
+from pslab.chaos.copies import ROLES, UNSEEN, CopiesCampaign, disturbances, roles_of, whole
 
 WHOLE = ("leads", "in sync", "votes")
 
@@ -32,7 +32,7 @@ def test_the_plan_is_the_seeds_and_comes_to_all_roles() -> None:
     plan = list(islice(disturbances(7, 2, 10), 800))
     assert plan == list(islice(disturbances(7, 2, 10), 800))
     roles = [each.role for each in plan]
-    assert all(150 < roles.count(role) < 250 for role in ("worker", "leader", "follower", "voter"))
+    assert all(110 < roles.count(role) < 210 for role in ("worker", "leader", "primary", "follower", "voter"))
     assert {each.name for each in plan if each.role == "worker"} == {"worker-0", "worker-1"}
     assert {each.kind for each in plan} == {"kill", "stop"}
     assert {each.role for each in islice(disturbances(7, 2, 10, roles=("voter",)), 50)} == {"voter"}
@@ -46,13 +46,34 @@ def test_the_plan_is_the_seeds_and_comes_to_all_roles() -> None:
         (("lost", "leads", "votes"), False),
         (("learns", "leads", "votes"), False),
         (("leads", "in sync"), True),
-        (("in sync", "votes", "leads", "votes", "votes"), True),
+        (("in sync", "leads", "serves part 1", "in sync", "votes"), True),
+        (("in sync", "leads", "in sync", "serves part 1"), True),
+        (("in sync", "leads", "serves part 1", "learns", "votes"), False),
+        (("in sync", "leads", "in sync", "in sync"), False),
         (("leads", "in sync", "lost"), False),
         ((), False),
     ],
 )
 def test_one_more_loss_costs_nothing_while_all_are_there(states: tuple[str, ...], good: bool) -> None:
     assert whole(Progress("j", 0, "training", states)) is good
+
+
+@pytest.mark.parametrize(
+    ("servers", "absent"), [(2, {"primary", "voter"}), (3, {"primary"}), (4, {"voter"}), (5, set())]
+)
+def test_only_roles_that_there_are_can_be_struck(servers: int, absent: set[Role]) -> None:
+    assert set(ROLES) - set(roles_of(servers)) == absent
+
+
+def test_servers_with_the_same_role_take_turns() -> None:
+    states, names = ("leads", "in sync", "in sync", "serves part 1"), set()
+    for version in (3, 4):
+        campaign = CopiesCampaign(iter([strike("kill", "follower")]), 2.0)
+        campaign.see(0, seen(0, *states))
+        due = campaign.see(1, seen(version, *states))
+        assert due is not None
+        names.add(due.name)
+    assert names == {"server-1", "server-2"}
 
 
 @pytest.mark.parametrize(

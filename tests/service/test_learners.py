@@ -17,7 +17,7 @@ from psserver.replication import Config, Disk, Member, begin, first_config, rest
 from psserver.replication.watch import Watch
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
-from psserver.service.replicas import copy, inputs
+from psserver.service.replicas import copy, holding, inputs
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.learning import Arrival
 from psserver.service.replicas.shell import Shell
@@ -173,7 +173,7 @@ def test_a_learner_that_falls_behind_slows_the_log_down() -> None:
 def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, psworker.Session]]:
     """Copies are compared at every second version. A worker has made four."""
     monkeypatch.setenv("PS_REPLICAS", "2")
-    monkeypatch.setattr(copy, "Comparing", partial(Comparing, every=2))
+    monkeypatch.setattr(holding, "Comparing", partial(Comparing, every=2))
     overrides = ("cluster.replicas=2", "optimizer.name=adam")
     with serving(servers=3, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
         ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]

@@ -70,6 +70,14 @@ def test_from_a_checkpoint_only_server_0_has_the_coordinator_and_both_copies_of_
     assert made(tmp_path, 1, resume="latest").generation == 1
 
 
+def test_a_server_that_never_ran_begins_in_the_generation_of_the_others(tmp_path: Path) -> None:
+    for generation, servers in enumerate((3, 5, 3, 5)):
+        found = [Logs(n, servers, servers // 2, Promises(tmp_path, n), "latest") for n in range(servers)]
+        assert {logs.generation for logs in found} == {generation}
+        for logs in found:
+            logs.persist()
+
+
 def test_promises_in_another_number_of_logs_are_refused(tmp_path: Path) -> None:
     made(tmp_path, 1)
     with pytest.raises(LogError, match="has promised in 2 logs"):

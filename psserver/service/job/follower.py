@@ -64,7 +64,7 @@ class Follower:
         limit. Raises TokenError if there is no token to show."""
         self._credentials, self.metadata = credentials, credentials.metadata
         self._patience = patience
-        self.server = server
+        self.server, self.name = server, f"server {server}"
         self.address = address
         self.state = "connecting"
         self.executed = 0
@@ -158,14 +158,14 @@ class Follower:
             return None
         if self.state == "connecting" and self._patience is not None:
             patience = min(patience, self._patience)
-        return f"server {self.server} to {waited[0]}", waited[1], patience
+        return f"{self.name} to {waited[0]}", waited[1], patience
 
     def give_up(self, why: str) -> None:
         """Count a hung server as lost. It notices when it continues."""
         cause, self.state = LOST if self.state == "ready" else "server", "lost"
         if self._task is not None:
             self._task.cancel()
-        self._on_lost(self.server, cause, f"server {self.server} at {self.address} was lost: {why}")
+        self._on_lost(self.server, cause, f"{self.name} at {self.address} was lost: {why}")
         self._changes.notify()
 
     def _put(self, message: shard_pb2.FollowRequest) -> None:
@@ -202,7 +202,7 @@ class Follower:
             raise PassedOver
         if saved is None:
             lost = "was lost" if self.state == "lost" else f"did not write its part within {seconds:.0f} s"
-            raise CheckpointError(f"server {self.server} {'is not there' if self.missing else lost}")
+            raise CheckpointError(f"{self.name} {'is not there' if self.missing else lost}")
         if saved.error:
             raise CheckpointError(saved.error)
         return {file.name: FileFacts(file.bytes, file.sha256) for file in saved.files}
@@ -210,6 +210,10 @@ class Follower:
     async def wait_executed(self, count: int, seconds: float) -> bool:
         await self._changes.wait_for(lambda: self.executed >= count or self.diverged or self._away, seconds)
         return self.executed >= count
+
+    async def again(self) -> bool:
+        """Wait a moment after it failed to give something; return whether it is worth another try."""
+        return False
 
     async def wait_measured(self, count: int, seconds: float) -> bool:
         """Ask for the server's memory and wait for it, as of `count` entries or more; return whether it came."""
@@ -252,7 +256,7 @@ class Follower:
             else:
                 cause = self._denied or (LOST if passing and self.state == "ready" else "server")
                 self.state = "lost"
-                self._on_lost(self.server, cause, f"server {self.server} at {self.address} was lost: {lost}")
+                self._on_lost(self.server, cause, f"{self.name} at {self.address} was lost: {lost}")
             self._changes.notify()
             return
 
@@ -280,6 +284,7 @@ class Follower:
             return str(error), False
         finally:
             sender.cancel()
+            call.cancel()
         return "it ended the decision stream", True
 
     async def _connect(self, began: float) -> bool:
@@ -300,9 +305,9 @@ class Follower:
                 problem = await asyncio.to_thread(find_problem, self.address, self._credentials)
                 waited, self._missed = self._loop.time() - began, True
                 self._changes.notify()
-                where = f"server {self.server} at {self.address}"
+                where = f"{self.name} at {self.address}"
                 if problem is not None and problem.certain:
-                    return self._given_up(UNTRUSTED, f"server {self.server}: {problem.sentence}")
+                    return self._given_up(UNTRUSTED, f"{self.name}: {problem.sentence}")
                 if self._patience is not None and waited > self._patience:
                     return self._given_up("server", f"{where} did not come back within {waited:.0f} s")
                 log.warning(
@@ -348,7 +353,7 @@ class Follower:
             self.state = "ready"
             self._followed.set()
             fields = event("server_ready", server=self.server, address=str(self.address))
-            log.info("server %d at %s is ready", self.server, self.address, extra=fields)
+            log.info("%s at %s is ready", self.name, self.address, extra=fields)
         self._silence.hear(reply.executed, self._loop.time())
         self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
         if reply.HasField("memory"):

@@ -28,6 +28,7 @@ from psserver.service.replicas.links import Links, Listener
 from psserver.service.replicas.log import fence
 from psserver.service.replicas.logs import FIRST, Logs
 from psserver.service.replicas.overview import Overview
+from psserver.service.replicas.part import PartCopy, PartFollowRpc
 from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.replicas.same import OtherSettingsError
 from psserver.service.replicas.shell import LOOK
@@ -104,23 +105,36 @@ class Replicating:
             lambda: bodies.nbytes + bodies.spare,
             lambda: [Held(MODEL, "replicated log", bodies.nbytes + bodies.spare)],
         )
-        self._copy = self._shell.machine = Copy(
-            settings, host, self._shell, continuation.wake.set, self._planned, logs.generation
-        )
+        given, wake = (settings, host, self._shell), continuation.wake.set
+        # The copy here: of part 0, with the coordinator, or of another part.
+        self._copy: Copy | PartCopy
+        if self._shell.part:
+            self._copy = PartCopy(*given, wake)
+        else:
+            self._copy = Copy(*given, wake, self._planned, logs.generation, logs.serves)
+        self._shell.machine = self._copy
+        self.follow = PartFollowRpc(self._copy if isinstance(self._copy, PartCopy) else None)
         logs.vote(self._copy.fail)
-        if logs.leads and not self._waits:
+        if not self._waits:
             self._begin()
-        self._overview = Overview(host, self._shell, self._copy)
+        self._overview = Overview(host, logs, self._copy)
         self.numbers = self._overview.numbers
         self.rpc = Gate(self._overview, self._copy.stable)
 
     def _begin(self) -> None:
-        """Make the job, from the checkpoint that was asked for. Raises LogError, CheckpointError, RewindError."""
+        """Serve the part of which this server is the first primary; with part 0, make the job, from the checkpoint that
+        was asked for. Raises LogError, CheckpointError, RewindError."""
+        copy = self._copy
+        if not self._shell.replica.leads:
+            return
+        if isinstance(copy, PartCopy):
+            copy.begin()
+            return
         settings = replace(self._settings, terms=name_job(self._settings))
         assert settings.out is not None
         found = resume_point(settings)
         mark = None if found is None else found.mark
-        self._copy.begin(settings.terms, run_log_of(settings, mark, fence(settings.out)), found)
+        copy.begin(settings.terms, run_log_of(settings, mark, fence(settings.out)), found)
 
     async def _meet(self) -> None:
         """Wait for all servers of a new generation, and begin it. Raises as `_begin`."""
@@ -128,9 +142,8 @@ class Replicating:
             if self.links.met.issuperset(self.links.links):
                 self._waits = False
                 self._logs.persist()
-                if self._shell.replica.leads:
-                    self._begin()
-                    assert self.job is not None
+                self._begin()
+                if self.job is not None:
                     self.job.open()
             elif self.links.met:
                 self._heard = time.monotonic()
@@ -142,7 +155,7 @@ class Replicating:
     @property
     def job(self) -> Job | None:
         """The job, if this server leads it."""
-        return self._copy.job if self._copy.leads else None
+        return self._copy.job if isinstance(self._copy, Copy) and self._copy.leads else None
 
     async def run(self) -> ExitCode:
         """Run until the job is over, another server has taken this one's place, or a signal comes."""
@@ -174,7 +187,7 @@ class Replicating:
         """Wait for the end, or until this server leads: then return None."""
         going, copy = self._continuation, self._copy
         await self._meet()
-        while not copy.leads:
+        while self.job is None:
             if going.signal is not None:
                 await self._wait_for_the_end()
             found = self._over()
@@ -227,8 +240,10 @@ class Replicating:
     # Leading
 
     async def _lead(self) -> ExitCode:
-        settings, going, job = self._settings, self._continuation, self._copy.job
+        settings, going, job = self._settings, self._continuation, self.job
         assert job is not None
+        for follower in job.routes.followers:
+            follower.start()
         self._exchange.decider = job.decider
         self.rpc.open(self._coordinator_rpc(job))
         # Whoever asks this one first finds another one that leads meanwhile.
@@ -242,6 +257,15 @@ class Replicating:
             lambda: going.signal,
             lambda: bool(self._copy.deposed or self._copy.failure),
         )
+        try:
+            return await self._led(job, life, results)
+        finally:
+            for follower in job.routes.followers:
+                await follower.abandon()
+
+    async def _led(self, job: Job, life: JobLoop, results: Results) -> ExitCode:
+        """Let time pass for the job, and end it or leave it to another server."""
+        going = self._continuation
         await life.watch(results)
         if self._copy.deposed:
             self.rpc.close()
@@ -318,7 +342,7 @@ class Replicating:
 
     def _ends(self, sender: int, code: ExitCode, reason: str) -> None:
         # One that was replaced, and does not know it, says nothing about the job.
-        if not self._copy.leads and sender == self._shell.watch.primary:
+        if self.job is None and sender == self._logs.shells[0].watch.primary:
             self._ending = code, reason
             self._continuation.wake.set()
 

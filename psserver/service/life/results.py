@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import grpc
 import numpy as np
@@ -30,6 +31,7 @@ from pswire.v1 import shard_pb2
 log = logging.getLogger("ps-server")
 
 Floats = NDArray[np.float32]
+Read = TypeVar("Read")
 EXIT_CODES = {
     "done": ExitCode.OK,
     "versions": ExitCode.OK,
@@ -169,7 +171,8 @@ async def _final_tables(job: Job, plan: Plan) -> WholeTables | None:
             limit = FINAL_TABLES
             job.awaited = (f"the final rows of server {follower.server}", time.monotonic(), limit)
             try:
-                parts.append(await _read_table(follower, job, plan, number, limit))
+                read = partial(_read_table, follower, job, plan, number, limit)
+                parts.append(await _insisting(follower, job.routes.sent, read))
             except (grpc.RpcError, frames.FrameError) as error:
                 why = reason(error) if isinstance(error, grpc.RpcError) else error
                 log.error(
@@ -229,7 +232,8 @@ async def _final_weights(job: Job) -> list[Floats] | None:
         try:
             limit = transfer(plan.shards[follower.server].nbytes, job.terms.worker_timeout)
             job.awaited = (f"the final weights of server {follower.server}", time.monotonic(), limit)
-            flats.append(await _read(follower, job.terms, job.host.secret, plan, version, limit))
+            read = partial(_read, follower, job.terms, job.host.secret, plan, version, limit)
+            flats.append(await _insisting(follower, entries, read))
         except (grpc.RpcError, frames.FrameError) as error:
             why = reason(error) if isinstance(error, grpc.RpcError) else error
             log.error(
@@ -239,6 +243,17 @@ async def _final_weights(job: Job) -> list[Floats] | None:
             )
             return None
     return plan.gather(flats)
+
+
+async def _insisting(follower: Follower, entries: int, read: Callable[[], Awaitable[Read]]) -> Read:
+    """Return what `read` returns; read again where another server may take the place of one that fails. Raises
+    RpcError."""
+    while True:
+        try:
+            return await read()
+        except grpc.RpcError:
+            if not await follower.again() or not await follower.wait_executed(entries, PATIENCE):
+                raise
 
 
 async def _read(

@@ -51,10 +51,11 @@ class Comparing:
             self._coordinator[self._decided] = _digest_of_state(coordinator)
 
     def made(self, version: int, entries: int) -> None:
-        """Compute a digest of the newest version, behind the first `entries` entries, if one is due."""
+        """Compute a digest of the newest version, behind the first `entries` entries, if one is due. A part without the
+        coordinator has none of that."""
         before, self._version = self._version, version
         if version // self._every > before // self._every:
-            decided = self._coordinator.pop(version)
+            decided = self._coordinator.pop(version, bytes(DECIDED))
             turn = version // self._every
             ask = Question(
                 digested,

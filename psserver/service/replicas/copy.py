@@ -1,40 +1,38 @@
-"""The job on one server: a primary takes inputs and payloads, a follower takes again what the primary took."""
+"""The job on one server: the coordinator with part 0, and the streams of decisions to the other parts."""
 
-import asyncio
 import json
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from psserver import receipts
 from psserver.coordinator import CoordinatorState, JobTerms
 from psserver.coordinator.state import agreement
 from psserver.optimizers import build as build_optimizer
-from psserver.receipts import new_secret
 from psserver.replication import Config
-from psserver.replication.messages import Broke, Installed
 from psserver.service.errors import Refused
 from psserver.service.job.job import Job
 from psserver.service.job.joining import JobModel
 from psserver.service.job.run_log import RunLog
 from psserver.service.life.settings import ServerSettings
-from psserver.service.net.loop import settle
 from psserver.service.replicas import inputs, payloads
-from psserver.service.replicas.bodies import LARGE, Body
-from psserver.service.replicas.comparing import Comparing
+from psserver.service.replicas.bodies import Body
 from psserver.service.replicas.deciding import ReplicatedDecider
-from psserver.service.replicas.giving import Giving
-from psserver.service.replicas.learning import Arrival, pending_of, take_up
+from psserver.service.replicas.followers import PartFollower
+from psserver.service.replicas.giving import Given
+from psserver.service.replicas.holding import PAYLOAD, Holding
+from psserver.service.replicas.job_state import about_job, pending_of, take_up
 from psserver.service.replicas.log import FollowersLog
 from psserver.service.replicas.same import OWN, check_folder, check_same, described, mark_folder, named
 from psserver.service.replicas.shell import Shell
-from psserver.service.replicas.transfer import CopyError
+from psserver.service.replicas.transfer import Whole
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.resume_point import ResumePoint
 from psserver.shard import Shard
+from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import specs_from_wire
 from pswire.model.plan import Plan, make_plan
@@ -44,19 +42,19 @@ from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
-# The first byte of an item: the job's beginning, inputs, or a payload.
-_BEGINNING, _INPUTS, _PAYLOAD = b"b", b"i", b"p"
+# The first byte of an item: the job's beginning, or inputs. Others are payloads.
+_BEGINNING, _INPUTS = b"b", b"i"
+#: Least seconds that a part may be without a server that serves it.
+LEAST_PATIENCE: Final = 60.0
 #: Seconds that the shard may take to execute what a payload waits for.
 PATIENCE: Final = 3600.0
 
 
-class Copy:
+class Copy(Holding):
     """What the log of the job is for, on a server that has a copy. The loop's thread owns it.
 
-    `job`: None before the log has begun, or a copy has come. `leads`: whether this server takes inputs. `epoch`: in
-    which it does. `changed`: called when it leads, or leads no more; `deposed`: in which epoch another server began to
-    lead; `outdated`: why what this server has counts no more, so that it begins again with a copy. `comparing`: its
-    versions with the other copy's. `generation`: how often all servers began anew.
+    `job`: None before the log has begun, or a copy has come. `generation`: how often all servers began anew. `where`:
+    returns the address of the server that serves a part, if it is known.
     """
 
     def __init__(
@@ -67,39 +65,31 @@ class Copy:
         changed: Callable[[], object],
         announce: Callable[[Plan], None],
         generation: int = 0,
+        where: Callable[[int], Address | None] = lambda part: None,
     ) -> None:
-        self._settings, self._host, self._shell = settings, host, shell
-        self._changed, self._announce = changed, announce
+        super().__init__(host, shell, changed, described(settings))
+        self._settings, self._announce = settings, announce
+        self._generation, self._where = generation, where
         self.job: Job | None = None
-        self.leads, self.epoch, self.deposed = False, 0, 0
-        self.outdated = ""
-        # How often this server took the place of another one.
-        self.takeovers = 0
-        self.failure: Exception | None = None
-        # How many items are executed here, and how many may be.
-        self._executed = self._upto = 0
-        # A primary's: what to do with each item once it is stable, from number `_executed` on; and who waits.
-        self._held: deque[Callable[[], None]] = deque()
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._activated: Config | None = None
-        self._more = asyncio.Event()
         self._decider: ReplicatedDecider | None = None
-        self._generation = generation
         # Entries that order a checkpoint which this server saves.
         self._to_save: set[int] = set()
         host.orders.save = self._save_part
-        self._arrival = Arrival(host.memory.ledger)
-        self._giving = Giving(shell.links.links, described(settings), lambda to: shell.give(Broke(to)))
-        self.comparing = Comparing(host, shell)
-        host.stable = self.stable
-        host.pushes = payloads.ForwardedPushes(host, lambda: self.leads, self._forward)
+
+    @property
+    def _begun(self) -> bool:
+        return self.job is not None
 
     # Leading
 
     def begin(self, terms: JobTerms, run_log: RunLog, found: ResumePoint | None = None) -> None:
         """Make the job, as the first primary; its `open` comes next. `found`: from which checkpoint. Raises
         CheckpointError, LogError."""
-        settings, secret, began = replace(self._settings, terms=terms), new_secret(), time.monotonic()
+        settings, secret, began = (
+            replace(self._settings, terms=terms),
+            receipts.new_secret(),
+            time.monotonic(),
+        )
         job = self._make(settings, run_log, secret, began)
         if found is not None:
             if found.checkpoint is not None:
@@ -110,158 +100,31 @@ class Copy:
         assert settings.out is not None
         mark_folder(settings.out, terms.job)
         beginning = {**named(job), "settings": described(settings)}
-        self._leads()
+        self._lead()
         assert self._decider is not None
         self._decider.begin()
-        self._offer(_BEGINNING + json.dumps(beginning).encode(), lambda: None)
+        self._offer(_BEGINNING + json.dumps(beginning).encode())
 
-    def _leads(self) -> None:
-        self.leads, self.epoch = True, self._shell.replica.disk.config.epoch
-        self._host.orders.unread_goes = False
+    def _to_give(self) -> Given | None:
+        job, decider = self.job, self._decider
+        if job is None or decider is None:
+            return None
+        coordinator = decider.coordinator
+        # An entry that is deferred is nowhere but here. Notes: it is in the middle of something.
+        if decider.defers or not decider.routes.sent or coordinator.trying or coordinator.notes:
+            return None
+        return Given(job.host, decider.routes.sent, lambda: about_job(job, decider))
 
-    def _offer(self, body: Body, release: Callable[[], None]) -> None:
-        self._held.append(release)
-        self._shell.offer(body)
+    # Following
 
-    def _forward(self, parts: list[Body]) -> None:
-        self._offer(self._shell.bodies.make([_PAYLOAD, *parts]), lambda: None)
-
-    async def stable(self) -> None:
-        """Wait until the copies hold everything that was taken so far."""
-        if self._held:
-            future = self._host.owner.loop.create_future()
-            self._waiting.append((self._executed + len(self._held), future))
-            await future
-
-    # The log
-
-    def execute(self, upto: int) -> None:
-        """Execute the first `upto` items of the log."""
-        self._upto = upto
-        if not self.leads:
-            self._more.set()
-            return
-        while self._executed < self._upto:
-            self._executed += 1
-            self._held.popleft()()
-        self._shell.executed(self._executed)
-        while self._waiting and self._waiting[0][0] <= self._executed:
-            settle(self._waiting.popleft()[1])
-        self._attempt()
-
-    def activated(self, config: Config) -> None:
-        """This server is the primary of an epoch, once it has executed what the log has."""
-        self.comparing.activated(config)
-        if self.leads:
-            self.epoch = config.epoch
-            # Learners are welcomed anew in each epoch, and get their copy then.
-            self._giving.stop_all()
-            return
-        self._activated = config
-        self._more.set()
-
-    def stepped_down(self, epoch: int) -> None:
-        """Lead no more in that epoch; perhaps in a later one."""
-        self.look()
-
-    def look(self) -> None:
-        """Notice that another server leads. What was taken here and is not stable is void, and so is this copy."""
-        replica = self._shell.replica
-        if self.leads and replica.disk.config.primary != replica.server and not self.deposed:
-            self.deposed = replica.disk.config.epoch
-            self._changed()
-
-    def give_copy(self, to: int) -> None:
-        """Give a learner a copy, as soon as everything that is decided here is stable."""
-        self._giving.want(to)
-        self._attempt()
-
-    def broke(self, server: int) -> None:
-        """A stream from or to a server broke, or it is silent."""
-        self._giving.stop(server)
-
-    def _attempt(self) -> None:
-        # An entry that is deferred is nowhere but here.
-        if self.leads and self.job is not None and not (self._held or self.job.decider.defers):
-            self._giving.attempt(self.job, self._executed, self.epoch)
-
-    def reset(self) -> None:
-        """This copy differs from the primary's."""
-        self._begin_again("this copy is not the primary's equal")
-
-    def fail(self, error: Exception) -> None:
-        """Take no further part."""
-        self.failure = self.failure or error
-        self._changed()
-
-    def _begin_again(self, why: str) -> None:
-        self.outdated = self.outdated or why
-        self._changed()
-
-    # Learning
-
-    def arrives(self, sender: int, piece: shard_pb2.CopyPiece) -> None:
-        """Take a piece of a copy, if this server needs one. Raises Refused for a piece that does not follow."""
-        replica = self._shell.replica
-        needed = not self.leads and not replica.in_sync(replica.disk.config) and piece.at > replica.log.stable
-        # Nobody is watched before all were met.
-        primary = self._shell.watch.primary if self._shell.formed else replica.disk.config.primary
-        follows = sender == primary and piece.epoch == replica.synced
-        if not needed or not follows:
-            return
-        if self._arrival.here and piece.at <= self._arrival.at:
-            return
-        # The primary makes another copy only if it has forgotten what follows on the one before.
-        if self._arrival.here or self.job is not None:
-            self._begin_again("this copy was left out, and its primary has forgotten what it lacks")
-            return
-        try:
-            self._arrival.take(piece)
-        except CopyError as error:
-            self.fail(error)
-        if self._arrival.here:
-            self._more.set()
-
-    async def _learn(self) -> None:
-        """Take up the copy that is here."""
-        whole = await self._host.heavy.on_pool(self._arrival.read)
+    async def _take_up(self, whole: Whole) -> int:
         about = whole.about
         state = CoordinatorState.from_json(about["coordinator"])
         agreement.check(state)
         self._begin_following(about, self._new_log(state.entries, state.version, pending_of(about)))
         assert self.job is not None
         await take_up(whole, state, self.job, self._configure)
-        self._arrival.end()
-        self.comparing.begin(state.version)
-        self._executed = self._upto = whole.at
-        fields = event("copy_taken", version=state.version)
-        log.info("has a copy of version %d, and follows from there", state.version, extra=fields)
-        self._shell.give(Installed(whole.at))
-
-    # Following
-
-    async def follow(self) -> None:
-        """Execute items that another server took, until this one leads."""
-        try:
-            while not self.leads:
-                await self._more.wait()
-                self._more.clear()
-                if self._arrival.here:
-                    await self._learn()
-                while self._executed < self._upto:
-                    held = self._shell.replica.log
-                    body = self._shell.bodies[held.tail[self._executed - held.first]]
-                    await self._take_again(body)
-                    if len(body) >= LARGE:
-                        # A learner takes many of them in a row.
-                        await asyncio.sleep(0)
-                    self._executed += 1
-                    self._shell.executed(self._executed)
-                if self._activated is not None:
-                    self._succeed(self._activated)
-        except Exception as error:
-            log.exception("this copy cannot go on", extra=event("replica_failed"))
-            self.fail(error)
+        return state.version
 
     async def _take_again(self, body: Body) -> None:
         kind, rest = bytes(body[:1]), memoryview(body)[1:]
@@ -270,7 +133,7 @@ class Copy:
             return
         job, decider = self.job, self._decider
         assert job is not None and decider is not None, "the log begins with the job"
-        if kind == _PAYLOAD:
+        if kind == PAYLOAD:
             # A payload needs its ticket.
             if not await self._host.execute(job.routes.sent, PATIENCE) or self._host.state.failure:
                 raise RuntimeError(self._host.state.failure or "the shard does not execute the log")
@@ -305,7 +168,8 @@ class Copy:
     def _configure(self, message: shard_pb2.Configure) -> None:
         job = self.job
         assert job is not None
-        plan = make_plan(specs_from_wire(message.variables), 1, tables_from_text(message.tables))
+        parts, tables = self._settings.terms.servers, tables_from_text(message.tables)
+        plan = make_plan(specs_from_wire(message.variables), parts, tables)
         optimizer = build_optimizer(json.loads(message.optimizer))
         known = job.agreement
         try:
@@ -316,9 +180,7 @@ class Copy:
         job.decider.assurance.optimizer = optimizer
 
     def _succeed(self, config: Config) -> None:
-        """Lead: everything that the former primary may have let go is executed here."""
         job, out = self.job, self._settings.out
-        self._activated = None
         if job is None:
             raise RuntimeError("the first primary was lost before the job began")
         run_log = job.routes.run_log
@@ -327,7 +189,7 @@ class Copy:
             generation = f"generation-{self._generation}-" if self._generation else ""
             run_log.succeed(out, f"{generation}epoch-{config.epoch}")
         assert self._decider is not None
-        self._leads()
+        self._lead()
         self.takeovers += 1
         self._decider.lead()
         self._changed()
@@ -352,11 +214,42 @@ class Copy:
         self._decider = job.decider
         self._decider.decided, self._decider.made = self.comparing.decided, self.comparing.made
         self._host.open(settings.terms.job, secret)
+        job.routes.followers += self._followers(job, secret)
         store, out = self._host.saver.store, settings.out
         if store is not None and out is not None and settings.keep:
             # Nothing is rolled back any more, so what is there belongs to the log.
-            job.decider.checkpoints = Checkpoints(out, store, settings.keep, self._host, run_log, [], None)
+            followers = job.routes.followers
+            job.decider.checkpoints = Checkpoints(
+                out, store, settings.keep, self._host, run_log, followers, None
+            )
         return job
+
+    def _followers(self, job: Job, secret: bytes) -> list[PartFollower]:
+        """Return the streams to the other parts, which begin when this server leads."""
+        settings, decider, parts = self._settings, job.decider, job.terms.servers
+        assert isinstance(decider, ReplicatedDecider)
+
+        def opening(part: int) -> shard_pb2.Open:
+            name, epoch = job.terms.job, self.epoch
+            return shard_pb2.Open(
+                job=name,
+                task_index=part,
+                servers=parts,
+                secret=secret,
+                proof=receipts.opening(settings.job_secret, name, part, secret, epoch),
+                leads_in=epoch,
+            )
+
+        def lost(part: int, cause: str, reason: str) -> None:
+            log.error("%s", reason, extra=event("server_lost", server=part))
+            job.stop(reason, success=False, cause=cause)
+
+        told = (lost, decider.tried, decider.measured, decider.saved)
+        timeout, patience = settings.terms.worker_timeout, max(settings.terms.idle_timeout, LEAST_PATIENCE)
+        return [
+            PartFollower(part, self._where, opening, timeout, patience, settings.credentials, *told)
+            for part in range(1, parts)
+        ]
 
     def _saves(self, entry: int) -> bool:
         """Decide whether this server saves the checkpoint that an entry orders: the follower does, so that the primary
@@ -375,7 +268,6 @@ class Copy:
         return self._host.saver.save(entry, self._host.job, shard)
 
     async def finish_saving(self) -> None:
-        """Wait for the checkpoint that is being written here, unless this copy is void."""
         void = self.deposed or self.outdated or self.failure
         if not void and self.job is not None and self.job.decider.checkpoints is not None:
             await self.job.decider.checkpoints.finish()

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from psserver.coordinator import Coordinator, CoordinatorState, JobTerms, JoinDeferred, JoinRefused, Output
 from psserver.coordinator.terms import Stopped
@@ -13,6 +13,7 @@ from psserver.policies import Policy
 from psserver.service.job.decider import Decider, Failure, ordered_checkpoint
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.replicas import inputs
+from psserver.service.replicas.followers import PartFollower
 from psserver.service.replicas.inputs import Call, NotedCoordinator
 from pswire import protocol
 from pswire.exits import ExitCode
@@ -21,6 +22,9 @@ from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
+
+# Inputs that others than the coordinator take.
+NOT_COORDINATORS: Final = ("configure", "held", "saved")
 
 Hold = Callable[[bytes, Callable[[], None]], None]
 """Takes an input, and what is to be done once all copies hold it."""
@@ -56,8 +60,9 @@ class ReplicatedDecider(Decider):
         # The newest answer of this server's shard to a trial: number, whether finite, the largest magnitude.
         self._answer: tuple[int, bool, float] | None = None
         self._state: Callable[[], CoordinatorState] | None = None
-        # The model, once a worker has named it.
+        # The model, once a worker has named it; and models that the other parts are told with the next outputs.
         self.model: shard_pb2.Configure | None = None
+        self._models: list[shard_pb2.Configure] = []
         # Called behind each input; and with the newest version and the number of entries sent, when they may be told.
         self.decided: Callable[[Coordinator], object] = lambda coordinator: None
         self.made: Callable[[int, int], object] = lambda version, entries: None
@@ -131,11 +136,23 @@ class ReplicatedDecider(Decider):
         self.decided(self.coordinator)
         # By the time it is released, the coordinator may have gone on.
         state = self._captured() if self.leads and ordered_checkpoint(outputs) else None
-        release = partial(self._release, outputs, version, stopped, over, state)
+        models, self._models = self._models, []
+        release = partial(self._release, outputs, version, stopped, over, state, models)
         if self.leads:
-            self._hold(inputs.encode(self.coordinator.taken(), self.now()), release)
+            self._hold(inputs.encode([*self.coordinator.taken(), *self._told()], self.now()), release)
         else:
             release()
+
+    def _told(self) -> list[Call]:
+        """Return how many entries the copies of each other part have, for a server that may lead next."""
+        followers = self.routes.followers
+        return [Call("held", [each.executed for each in followers], {})] if followers else []
+
+    def saved(self, part: int, saved: Sequence[shard_pb2.Saved]) -> None:
+        """Tell the server that completes checkpoints what another part has written."""
+        if self.leads and self.failure is None:
+            written = [base64.b64encode(each.SerializeToString()).decode() for each in saved]
+            self._hold(inputs.encode([Call("saved", [part, written], {})], self.now()), lambda: None)
 
     def _captured(self) -> Callable[[], CoordinatorState]:
         """Return what gives the present state later, or raises StateError as it would now."""
@@ -174,12 +191,15 @@ class ReplicatedDecider(Decider):
         stopped: Stopped | None,
         over: bool,
         state: Callable[[], CoordinatorState] | None,
+        models: Sequence[shard_pb2.Configure],
     ) -> None:
         """All copies hold the input: let its outputs go. `state`: behind it, if it ordered a checkpoint and this
         server decided that itself."""
         if self.failure is not None:
             return
         self._stopped, self._state = stopped, state
+        for model in models:
+            super().configure(model)
         try:
             self._carry_out(outputs, version)
         except LogError as error:
@@ -203,10 +223,13 @@ class ReplicatedDecider(Decider):
     def configure(self, message: shard_pb2.Configure) -> None:
         """Have the copies take the model again, behind what the log has."""
         self.model = message
-        if self.coordinator.notes is not None:
-            model = base64.b64encode(message.SerializeToString()).decode()
-            self.coordinator.notes.append(Call("configure", [model], {}))
-        super().configure(message)
+        if self.coordinator.notes is None:
+            # A checkpoint's, before this server leads.
+            super().configure(message)
+            return
+        model = base64.b64encode(message.SerializeToString()).decode()
+        self.coordinator.notes.append(Call("configure", [model], {}))
+        self._models.append(message)
 
     def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
         self._answer = trial, finite, largest
@@ -219,6 +242,9 @@ class ReplicatedDecider(Decider):
 
     # Following
 
+    def _followers(self) -> list[PartFollower]:
+        return [each for each in self.routes.followers if isinstance(each, PartFollower)]
+
     def take_again(
         self, calls: Sequence[Call], now: float, configure: Callable[[shard_pb2.Configure], None]
     ) -> None:
@@ -228,9 +254,17 @@ class ReplicatedDecider(Decider):
             if call.name == "configure":
                 self.model = shard_pb2.Configure.FromString(base64.b64decode(call.given[0]))
                 configure(self.model)
+                self._models.append(self.model)
+            elif call.name == "held":
+                for follower, entries in zip(self._followers(), call.given, strict=True):
+                    follower.hold(entries)
+            elif call.name == "saved":
+                part, saved = call.given
+                written = [shard_pb2.Saved.FromString(base64.b64decode(each)) for each in saved]
+                self._followers()[part - 1].told_saved(written)
             elif call.name == "agree" and self._deferred:
                 self.correct_optimizer(call.given[0])
-        rest = [call for call in calls if call.name != "configure"]
+        rest = [call for call in calls if call.name not in NOT_COORDINATORS]
         self.opened = self.opened or any(call.name == "opening" for call in rest)
         super().step(lambda: inputs.take(self.coordinator, rest))
         self.execute()

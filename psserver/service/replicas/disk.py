@@ -3,6 +3,7 @@
 import fcntl
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
@@ -77,6 +78,15 @@ class Promises:
                 "takes no part without it; end all servers, remove that folder, and start all of them with --resume "
                 "latest, or begin a new run"
             ) from error
+
+    def newest_generation(self) -> int:
+        """Return the newest generation of any server that left a promise here; -1 if there is none."""
+        found = [-1]
+        for path in self._path.parent.glob("server-*.json"):
+            # A damaged file is its own server's to complain of.
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                found.append(int(json.loads(path.read_bytes())["generation"]))
+        return max(found)
 
     def write(self, remembered: Remembered) -> None:
         """Write, and wait for the disk. Raises LogError."""

@@ -1,24 +1,20 @@
 """A primary gives a copy of everything to a server that has none, while training goes on."""
 
 import asyncio
-import base64
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from psserver.replication.pace import Rate
 from psserver.service.guard.ledger import MODEL
-from psserver.service.job.job import Job
 from psserver.service.net.loop import LARGE_PASS, settle
-from psserver.service.replicas.deciding import ReplicatedDecider
 from psserver.service.replicas.link import Link
-from psserver.service.replicas.same import named
 from psserver.service.replicas.transfer import RATE, CopyError, Whole, digest_of
 from psserver.service.store.executor import Question
+from psserver.service.store.host import ShardHost
 from psserver.shard import Shard, ShardState, copied
 from psserver.shard.tables.saved import SavedRows
-from pswire.decisions.counting import Pending
 from pswire.logs.events import event
 from pswire.records import StateError
 from pswire.v1 import shard_pb2
@@ -29,25 +25,34 @@ log = logging.getLogger("ps-server")
 KIND = "copy for a server"
 
 
+class Given(NamedTuple):
+    """What a copy is made of: a shard behind its first `sent` orders, all of which are submitted, and what there is to
+    know besides. `about` raises StateError where that cannot be saved."""
+
+    host: ShardHost
+    sent: int
+    about: Callable[[], dict[str, Any]]
+
+
 class Capture:
-    """The state of a job's shard behind the orders submitted so far, and the memory of a copy of it.
+    """The state of a shard behind the orders submitted so far, and the memory of a copy of it.
 
     Nothing writes to the shard from then on until its arrays are copied; updates go on while `copy` copies rows of
     tables. `close` ends it at any time, and frees the memory.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._host, self._held, self._closed = job.host, False, False
+    def __init__(self, given: Given) -> None:
+        self._host, self._held, self._closed = given.host, False, False
         self._nbytes, self._refusal = 0, ""
         self._state: ShardState | None = None
         self._rows: SavedRows | None = None
-        self._shard = job.host.state.shard
+        self._shard = given.host.state.shard
         self._looked: asyncio.Future[None] = self._host.owner.loop.create_future()
         if self._shard is None:
             settle(self._looked)
             return
         ask = Question(lambda _: 0, self._look, lambda _: settle(self._looked))
-        self._host.orders.submit([(job.routes.sent, ask)])
+        self._host.orders.submit([(given.sent, ask)])
         self._host.orders.execute_submitted()
 
     def _look(self, shard: Shard) -> None:
@@ -119,7 +124,7 @@ class Giving:
         self._said = ""
 
     def want(self, to: int) -> None:
-        """Begin a copy for that server at the next `attempt`, in place of one under way."""
+        """Begin a copy for that server at the next `begin`, in place of one under way."""
         self.stop(to)
         self._wanted = to
 
@@ -136,24 +141,23 @@ class Giving:
             if to is not None:
                 self.stop(to)
 
-    def attempt(self, job: Job, at: int, epoch: int) -> None:
-        """Begin the copy that is wanted. Call it between two inputs, when the first `at` items are executed and nothing
-        else is decided."""
-        decider, to = job.decider, self._wanted
-        assert isinstance(decider, ReplicatedDecider)
-        if to is None or not decider.routes.sent or (self._task is not None and not self._task.done()):
-            return
-        coordinator = decider.coordinator
-        if coordinator.trying or coordinator.notes:
-            # It is in the middle of something.
-            return
+    @property
+    def waits(self) -> bool:
+        """Whether a copy is wanted, and none is under way."""
+        return self._wanted is not None and (self._task is None or self._task.done())
+
+    def begin(self, given: Given, at: int, epoch: int) -> None:
+        """Begin the copy that is wanted. Call it between two items, when the first `at` of them are executed and
+        nothing else is taken."""
+        to = self._wanted
+        assert to is not None
         self._wanted, self._to = None, to
         try:
-            about = _about(job, decider, self._settings)
+            about = {"settings": self._settings, **given.about()}
         except StateError as error:
             self._refuse(to, str(error))
             return
-        capture = Capture(job)
+        capture = Capture(given)
         self._task = asyncio.ensure_future(self._give(to, at, epoch, about, capture))
 
         def ended(task: "asyncio.Task[None]") -> None:
@@ -185,23 +189,3 @@ class Giving:
         took = time.monotonic() - began
         fields = event("copy_given", server=to, bytes=nbytes, seconds=took)
         log.info("server %d was given a copy: %d bytes in %.1f s", to, nbytes, took, extra=fields)
-
-
-def _about(job: Job, decider: ReplicatedDecider, settings: str) -> dict[str, Any]:
-    """Return everything but the shard. Raises StateError for a policy that cannot be saved."""
-    model = b"" if decider.model is None else decider.model.SerializeToString()
-    return {
-        **named(job),
-        "settings": settings,
-        "model": base64.b64encode(model).decode(),
-        "coordinator": decider.coordinator.state().to_json(),
-        "now": decider.now(),
-        "bounds": decider.assurance.state(),
-        "first_grant": decider.routes.first_grant,
-        "pending": _plain(decider.routes.run_log.pending),
-    }
-
-
-def _plain(pending: Pending) -> dict[str, Any]:
-    tickets = [[ticket, *each] for ticket, each in pending.tickets.items()]
-    return {"tickets": tickets, "samples": pending.samples, "losses": list(pending.losses)}

@@ -1,17 +1,8 @@
 """A server without a copy is given one, and takes it up."""
 
-import base64
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from psserver.coordinator import CoordinatorState
 from psserver.service.guard.ledger import MODEL, MemoryLedger
-from psserver.service.job.job import Job
-from psserver.service.replicas.deciding import ReplicatedDecider
 from psserver.service.replicas.transfer import Arriving, CopyError, Whole, digest_of, first_difference
 from psserver.shard import Shard, ShardState
-from pswire.decisions.counting import Pending
-from pswire.patience import transfer
 from pswire.v1 import shard_pb2
 
 # Kind of memory of a copy that arrives.
@@ -54,45 +45,9 @@ class Arrival:
         self._memory.put(MODEL, KIND, 0)
 
 
-def pending_of(about: Mapping[str, Any]) -> Pending:
-    """Return what is known of contributions without a fate."""
-    found = about["pending"]
-    tickets = {int(ticket): (int(samples), float(loss)) for ticket, samples, loss in found["tickets"]}
-    return Pending(tickets, int(found["samples"]), found["losses"])
-
-
-async def take_up(
-    whole: Whole, state: CoordinatorState, job: Job, configure: Callable[[shard_pb2.Configure], None]
-) -> None:
-    """Restore a new job from a copy; `state`: the coordinator's in it. `configure` makes the shard.
-
-    Raises StateError, Refused, CopyError, and what a damaged copy leads to: ValueError, KeyError, TypeError.
-    """
-    about, decider, host = whole.about, job.decider, job.host
-    assert isinstance(decider, ReplicatedDecider)
-    coordinator = decider.coordinator
-    if about["model"]:
-        decider.model = shard_pb2.Configure.FromString(base64.b64decode(about["model"]))
-        configure(decider.model)
-        shard, plan = host.state.shard, job.agreement.plan
-        assert shard is not None and plan is not None
-        coordinator.planned(transfer(plan.shards[0].nbytes, 0.0))
-        # Nobody else has this shard yet.
-        await host.heavy.on_pool(lambda: _restore(shard, whole))
-    if job.agreement.optimizer is not None:
-        coordinator.agree(job.agreement.optimizer.config)
-    coordinator.restore(state)
-    decider.assurance.restore({str(name): float(bound) for name, bound in about["bounds"].items()})
-    began = about["first_grant"]
-    first_grant = None if began is None else float(began)
-    decider.routes.go_on(state.entries, state.version, coordinator.folded, first_grant)
-    decider.take_up(coordinator)
-    decider.hear(float(about["now"]))
-    host.go_on(state.entries)
-
-
-def _restore(shard: Shard, whole: Whole) -> None:
-    """Restore the shard. Raises CopyError for a version that is not the primary's, and as `take_up`."""
+def restore(shard: Shard, whole: Whole) -> None:
+    """Restore a new shard from a copy. Raises StateError, CopyError for a version that is not the primary's, and what a
+    damaged copy leads to: ValueError, KeyError, TypeError."""
     about = whole.about
     shard.restore(ShardState.from_json(about["shard"], whole.arrays))
     own, expected = digest_of(shard, shard.version), bytes.fromhex(about["digest"])

@@ -13,6 +13,7 @@ from psserver.service.replicas.bodies import Bodies
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.links import Links
 from psserver.service.replicas.shell import Machine, Shell
+from pswire.addresses import Address
 
 
 def holders(part: int) -> tuple[int, ...]:
@@ -63,7 +64,10 @@ class Logs:
         self._promises = promises
         former = promises.read()
         self.anew = former is None or resume not in (None, AUTO)
-        self.generation = 0 if former is None else former.generation + self.anew
+        self.generation = 0 if former is None else former.generation
+        if resume not in (None, AUTO):
+            # Beyond that of every server: there may be another number of them now.
+            self.generation = promises.newest_generation() + 1
         if former is None or self.anew:
             self._replicas = [self._begun(part, resume is not None) for part in range(self.parts)]
             incarnation = 0
@@ -97,10 +101,15 @@ class Logs:
             return restart(self.server, self.servers, 0, True, Disk(first.epoch, first))
         return begin(self.server, self.servers, first)
 
-    @property
-    def leads(self) -> bool:
-        """Whether this server begins as the coordinator."""
-        return self._replicas[0].leads
+    def primary(self, part: int) -> int:
+        """Return the server that serves a part, as far as this one knows."""
+        shell = self.shells[part]
+        server, last = shell.watch.primary, shell.replica.disk.config.primary
+        return last if server is None or not shell.formed else server
+
+    def serves(self, part: int) -> Address:
+        """Return the address of the server that serves a part, as far as this one knows."""
+        return self.own.links.hosts[self.primary(part)]
 
     def persist(self) -> None:
         """Write what this server begins with. Raises LogError."""

@@ -2,16 +2,18 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from psserver.replication import ReplicationError, majority
+from psserver.replication.configuration import COPIES
 from psserver.replication.messages import Stand
 from psserver.service.errors import precondition
 from psserver.service.replicas.copy import Copy
-from psserver.service.replicas.logs import FIRST
+from psserver.service.replicas.followers import PartFollower
+from psserver.service.replicas.logs import Logs, holders, part_held
+from psserver.service.replicas.part import PartCopy
 from psserver.service.replicas.payloads import ReplicatedHost
-from psserver.service.replicas.shell import Shell
 from pswire.logs.events import event
 from pswire.v1 import coordinator_pb2 as pb
 
@@ -33,48 +35,87 @@ class ReplicaNumbers(NamedTuple):
 
 
 class Overview:
-    """Who leads, who has a copy, and what one more loss would mean. The loop's thread owns it."""
+    """Who serves which part, who has a copy, and what one more loss would mean. The loop's thread owns it."""
 
-    def __init__(self, host: ReplicatedHost, shell: Shell, copy: Copy) -> None:
-        self._host, self._shell, self._copy = host, shell, copy
+    def __init__(self, host: ReplicatedHost, logs: Logs, copy: Copy | PartCopy) -> None:
+        self._host, self._logs, self._copy = host, logs, copy
+        self._shell = logs.own
 
     def found(self) -> pb.FindCoordinatorReply:
-        """Return who leads, as far as this server knows."""
-        replica, copy = self._shell.replica, self._copy
-        leader = replica.server if copy.leads else self._shell.watch.primary
-        epoch = replica.disk.config.epoch
-        if leader is None or copy.deposed:
-            return pb.FindCoordinatorReply(epoch=epoch)
-        return pb.FindCoordinatorReply(address=str(self._shell.links.hosts[leader]), epoch=epoch)
+        """Return who leads and who serves the other parts, as far as this server knows."""
+        (address, epoch), *others = map(self._server_of, range(self._logs.parts))
+        parts = [pb.PartServer(address=at, epoch=since) for at, since in others]
+        return pb.FindCoordinatorReply(address=address, epoch=epoch, parts=parts)
+
+    def _server_of(self, part: int) -> tuple[str, int]:
+        """Return the address of the server of a part, empty if it is not known, and its epoch."""
+        shell, copy = self._logs.shells[part], self._copy
+        own = shell is self._shell
+        leader = shell.replica.server if own and copy.leads else shell.watch.primary
+        config = shell.replica.disk.config
+        epoch = config.epoch
+        if leader is None or (own and (copy.deposed or copy.outdated)):
+            return "", epoch
+        if part and leader != config.primary:
+            # The epoch is another server's.
+            return "", epoch
+        return str(shell.links.hosts[leader]), epoch
 
     def copies(self) -> tuple[list[pb.ServerStatus], str]:
-        """Return each server with its role, and a sentence about what one more loss would mean."""
-        replica, members, lag = self._shell.replica, self._in_sync(), self._lag()
+        """Return each server with its role, as the one that leads knows, and a sentence about what one more loss would
+        mean."""
+        members = [self._in_sync(part) for part in range(self._logs.parts)]
+        parts = {each.server: each for each in self._followers}
         found = []
         for server, address in enumerate(self._shell.links.hosts):
-            own = server == replica.server
+            part = part_held(server, self._logs.parts)
+            own, other = server == self._logs.server, parts.get(part or 0)
+            nbytes = self._host.nbytes if other is None else other.nbytes
+            executed = self._host.state.executed if own else 0
+            if other is not None and server == self._logs.primary(other.server):
+                executed = other.executed
             found.append(
                 pb.ServerStatus(
                     task_index=server,
                     address=str(address),
-                    state=self._state(server, members),
-                    bytes=self._host.nbytes if own or server in members else 0,
-                    executed=self._host.state.executed if own else 0,
-                    lag=lag.get(server, 0),
+                    state=self._state(server, part, members),
+                    bytes=nbytes if part is not None and (own or server in members[part]) else 0,
+                    executed=executed,
+                    lag=self._lag_of(server, other),
                 )
             )
         here = sum(each.state != "lost" for each in found)
         waits = here < majority(len(found)) and len(self._shell.active.members) > 1
-        store = self._host.saver.store
-        saved = len(members) == 1 and store is not None and bool(store.names())
-        said = _loss(here, len(found), len(members), waits=waits, saved=saved)
+        said = self._loss(here, members, waits=waits)
         return found, f"epoch {self._copy.epoch}{said}"
+
+    @property
+    def _followers(self) -> list[PartFollower]:
+        job = self._copy.job if isinstance(self._copy, Copy) else None
+        followers = [] if job is None else job.routes.followers
+        return [each for each in followers if isinstance(each, PartFollower)]
+
+    def _loss(self, here: int, members: Sequence[Collection[int]], *, waits: bool) -> str:
+        store = self._host.saver.store
+        single = [part for part, copies in enumerate(members) if len(copies) == 1]
+        saved = bool(single) and store is not None and bool(store.names())
+        none = next((part for part, copies in enumerate(members) if not copies), None)
+        if none is not None:
+            back = (
+                "end all servers and go on from the checkpoint"
+                if store is not None and store.names()
+                else "it is lost"
+            )
+            return f"; part {none} has no copy left: {back}"
+        return _loss(here, self._logs.servers, single, self._logs.parts, waits=waits, saved=saved)
 
     def numbers(self) -> ReplicaNumbers:
         """Return this server's part in numbers."""
         replica, copy, config = self._shell.replica, self._copy, self._shell.replica.disk.config
-        if copy.leads and not copy.deposed:
-            return ReplicaNumbers("leads", config.epoch, copy.takeovers, len(self._in_sync()), self._lag())
+        if copy.leads and not copy.deposed and not copy.outdated:
+            role = "serves" if self._shell.part else "leads"
+            in_sync = len(self._in_sync(self._shell.part))
+            return ReplicaNumbers(role, config.epoch, copy.takeovers, in_sync, self._lag())
         if not replica.holds:
             role = "votes"
         else:
@@ -87,29 +128,42 @@ class Overview:
         return {
             each.member.server: max(0, replica.log.end - each.executed)
             for each in replica.progress
-            if each.member.server in FIRST and not self._lost(each.member.server)
+            if each.member.server in holders(self._shell.part) and not self._lost(each.member.server)
         }
 
-    def _in_sync(self) -> set[int]:
-        """Return the servers whose copies count: not one that has started again, nor one that is being left out."""
-        replica = self._shell.replica
+    def _lag_of(self, server: int, other: PartFollower | None) -> int:
+        if other is None:
+            return self._lag().get(server, 0)
+        return 0 if server == self._logs.primary(other.server) or self._lost(server) else other.lag
+
+    def _in_sync(self, part: int) -> set[int]:
+        """Return the servers whose copies of a part count: not one that has started again, nor one that is being left
+        out. Of a part that is served elsewhere, those that are not lost."""
+        shell = self._logs.shells[part]
+        replica = shell.replica
+        if shell is not self._shell:
+            return {each.server for each in replica.disk.config.members if not self._lost(each.server)}
         newest = {each.member.server: each.member for each in replica.progress}
-        named = {each.server for each in self._shell.active.members if newest.get(each.server, each) == each}
+        named = {each.server for each in shell.active.members if newest.get(each.server, each) == each}
         if replica.standing is None:
             return named
         return named & {replica.server, *replica.standing.include}
 
-    def _state(self, server: int, members: set[int]) -> str:
-        if server == self._shell.replica.server:
+    def _state(self, server: int, part: int | None, members: Sequence[Collection[int]]) -> str:
+        if server == self._logs.server:
             return "leads"
         if self._lost(server):
             return "lost"
-        if server not in FIRST:
+        if part is None:
             return "votes"
-        return "in sync" if server in members else "learns"
+        if part and server == self._logs.primary(part):
+            return f"serves part {part}"
+        return "in sync" if server in members[part] else "learns"
 
     def _lost(self, server: int) -> bool:
         shell = self._shell
+        if server == self._logs.server:
+            return False
         return not shell.links.links[server].up or shell.watch.silent(server, time.monotonic())
 
     def promote(self) -> int:
@@ -119,7 +173,7 @@ class Overview:
         """
         shell = self._shell
         servers = len(shell.links.hosts)
-        if servers > len(FIRST):
+        if servers > COPIES:
             raise precondition(
                 f"expected one of two servers, got one of {servers}: a majority decides who leads"
             )
@@ -140,12 +194,14 @@ class Overview:
         return epoch
 
 
-def _loss(here: int, servers: int, copies: int, *, waits: bool, saved: bool) -> str:
-    """Say what one more loss would mean, if that is more than nothing. `here`: servers that are not lost; `copies`: of
-    the model; `waits`: whether nothing can be decided now; `saved`: whether there is a checkpoint."""
+def _loss(here: int, servers: int, single: Sequence[int], parts: int, *, waits: bool, saved: bool) -> str:
+    """Say what one more loss would mean, if that is more than nothing. `here`: servers that are not lost; `single`: the
+    parts of which one copy is left; `waits`: whether nothing can be decided now; `saved`: whether there is a
+    checkpoint."""
     if waits:
-        vote = "" if servers > len(FIRST) else ", or for ps-lab promote"
+        vote = "" if servers > COPIES else ", or for ps-lab promote"
         return f"; the job waits for a server that was lost{vote}"
-    if copies < len(FIRST):
-        return f"; one copy is left: its loss would {'go back to the checkpoint' if saved else 'end the job'}"
+    if single:
+        of = f" of part {', '.join(map(str, single))}" if parts > 1 else ""
+        return f"; one copy{of} is left: its loss would {'go back to the checkpoint' if saved else 'end the job'}"
     return "; one more loss would stop the job" if here == majority(servers) else ""

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 import grpc
 import numpy as np
 
+from psserver.receipts import Claim
 from psserver.service.errors import Refused
 from psserver.service.guard.calls import Caller
 from psserver.service.replicas.bodies import Body
-from psserver.service.store.admission import PushSlots
+from psserver.service.store.admission import Claims, PushSlots
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
@@ -84,10 +85,28 @@ class ForwardedPushes(PushSlots):
         self._forward(encode(slot))
 
 
+class ServedClaims(Claims):
+    """Admission where the part is served. `serves`: whether it is here."""
+
+    serves: Callable[[], bool]
+
+    async def admit(self, claim: Claim, plan: str, after: int, caller: Caller) -> Shard:
+        if not self.serves():
+            # Another one is found by asking any server.
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "another server serves this part: wait")
+        return await super().admit(claim, plan, after, caller)
+
+
 class ReplicatedHost(ShardHost):
     """A shard that gives a receipt when all copies hold the payload. `stable`: waits for that."""
 
     stable: Callable[[], Awaitable[None]]
+
+    def serve(self, serves: Callable[[], bool], forward: Callable[[list[Body]], None]) -> None:
+        """Serve workers while `serves` says so. `forward`: takes the parts of each complete payload."""
+        self.pushes = ForwardedPushes(self, serves, forward)
+        self.claims = claims = ServedClaims(self.state, self.calls, self.server, self.options.patience)
+        claims.serves = serves
 
     async def receipt(self, slot: Slot) -> bytes:
         await self.stable()

@@ -1,0 +1,204 @@
+"""The coordinator's side of Follow with replicas: to whichever server serves a part, from whichever one coordinates.
+
+Both copies of the coordinator keep the orders that a part may lack; the one that leads sends them. So neither a part's
+new primary nor a new coordinator begins with a gap.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from psserver.service.job.follower import Follower
+from psserver.shard import Apply, Order
+from pswire.addresses import Address
+from pswire.decisions.orders import Save
+from pswire.messages import ORDERS
+from pswire.security.credentials import NO_TLS, Credentials
+from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.connecting import open_aio_channel
+from pswire.v1 import shard_pb2
+
+#: Seconds between two looks at who serves the part, and between two attempts to reach it; and that it may take at the
+#: job's end until it is served.
+LOOK: Final = 0.05
+PATIENCE: Final = 60.0
+_NOWHERE: Final = Address("localhost", 0)
+
+
+class PartFollower(Follower):
+    """Delivery of the log to the server that serves a part. The loop's thread owns it.
+
+    `where`: returns its address, if that is known. `opening`: makes the first message. `on_lost`: called if nobody
+    serves the part for `patience` seconds, after somebody did, or for good. `on_saved`: called with the part, and the
+    outcomes of its newest parts of checkpoints when there are others.
+    """
+
+    def __init__(
+        self,
+        part: int,
+        where: Callable[[int], Address | None],
+        opening: Callable[[int], shard_pb2.Open],
+        worker_timeout: float,
+        patience: float,
+        credentials: Credentials = NO_TLS,
+        on_lost: Callable[[int, str, str], None] = lambda _, __, ___: None,
+        on_tried: Callable[[int, int, bool, float], None] = lambda _, __, ___, ____: None,
+        on_measured: Callable[[int, int, float], None] = lambda _, __, ___: None,
+        on_saved: Callable[[int, Sequence[shard_pb2.Saved]], None] = lambda _, __: None,
+    ) -> None:
+        super().__init__(
+            *(part, _NOWHERE, shard_pb2.Open(), worker_timeout, on_lost, on_tried),
+            patience=patience,
+            credentials=credentials,
+            on_measured=on_measured,
+        )
+        # When it was served last; infinite before the first time.
+        self._served = math.inf
+        self._where, self._make_opening = where, opening
+        self._on_saved = on_saved
+        self._timeout = worker_timeout
+        # Orders that the copies of the part may lack; its model; the newest trial; the newest order to save.
+        self._kept: deque[tuple[int, Order]] = deque()
+        self._model: shard_pb2.Configure | None = None
+        self._trial: shard_pb2.Trial | None = None
+        self._ordered = -1
+        # The servers whose copies count, and the items that one of them has not executed, as last reported.
+        self.in_sync: tuple[int, ...] = ()
+        self.lag = 0
+        self.name = f"part {part}"
+        # Until when its last results are asked for again.
+        self._until: float | None = None
+
+    # What is to be sent, now or by another server
+
+    def configure(self, message: shard_pb2.Configure) -> None:
+        self._model = message
+        if self.state == "ready":
+            super().configure(message)
+
+    def send(self, orders: Sequence[tuple[int, Order]]) -> None:
+        self._kept.extend(orders)
+        self._ordered = max([self._ordered, *(index for index, order in orders if isinstance(order, Save))])
+        if self.state == "ready":
+            super().send(orders)
+
+    def try_update(self, trial: int, update: Apply) -> None:
+        self._trial = shard_pb2.Trial(number=trial, update=ORDERS.codecs[Apply].to_wire(update))
+        if self.state == "ready":
+            self._put(shard_pb2.FollowRequest(trial=self._trial))
+
+    def hold(self, entries: int) -> None:
+        """Keep no orders below that number: all copies in sync have them."""
+        self.executed = max(self.executed, entries)
+        while self._kept and self._kept[0][0] < entries:
+            self._kept.popleft()
+
+    def kept(self) -> bytes:
+        """Return the orders that are kept, for a copy."""
+        message = shard_pb2.Decisions()
+        for index, order in self._kept:
+            ORDERS.fill(message.decisions.add(index=index), order)
+        return message.SerializeToString()
+
+    def keep(self, data: bytes) -> None:
+        """Keep what `kept` gave on another server. Raises ValueError for anything else."""
+        for decision in shard_pb2.Decisions.FromString(data).decisions:
+            order = ORDERS.from_wire(decision)
+            if order is None:
+                raise ValueError(f"decision {decision.index}: expected a known kind")
+            self._kept.append((decision.index, order))
+
+    # What is asked of it
+
+    def ask(self) -> None:
+        if self.state == "ready":
+            super().ask()
+
+    def silent(self, patience: float) -> None:
+        """Return None: a part whose server is silent has another one soon. While a checkpoint is under way, ask."""
+        if self._ordered > max(self._saved, default=-1):
+            self.ask()
+
+    def told_saved(self, saved: Sequence[shard_pb2.Saved]) -> None:
+        """Note what another server that coordinates has heard of the part's checkpoints."""
+        self._saved = {each.entry: each for each in saved}
+        self._changes.notify()
+
+    async def again(self) -> bool:
+        """Wait a moment for another server of the part; return False after `PATIENCE` seconds of that."""
+        now = self._loop.time()
+        self._until = now + PATIENCE if self._until is None else self._until
+        await asyncio.sleep(LOOK)
+        return now < self._until
+
+    # The stream
+
+    async def _run(self) -> None:
+        """Serve whichever server has the part, until the end."""
+        while not self._closing.is_set():
+            if self._patience is not None and self._loop.time() - self._served > self._patience:
+                self._give_up(f"no server has served it for {self._patience:g} s")
+                return
+            address = self._where(self.server)
+            if address is None or not address.port:
+                await asyncio.sleep(LOOK)
+                continue
+            if address != self.address:
+                await self.channel.close()
+                self.address = address
+                options = [*CHANNEL_OPTIONS(self._timeout), ("grpc.use_local_subchannel_pool", 1)]
+                self.channel = open_aio_channel(str(address), options, self._credentials)
+            ended = await self._follow_here(address)
+            if self.state == "ready":
+                self._served = self._loop.time()
+            self.state = "ended" if self._closing.is_set() else "connecting"
+            self._changes.notify()
+            if ended is not None and not ended[1] and not self._closing.is_set():
+                self._give_up(f"{address}: {ended[0]}")
+                return
+            await asyncio.sleep(LOOK)
+
+    def _give_up(self, why: str) -> None:
+        self.state = "lost"
+        self._on_lost(self.server, self._denied or "server", f"part {self.server} was lost: {why}")
+        self._changes.notify()
+
+    async def _follow_here(self, address: Address) -> tuple[str, bool] | None:
+        """Serve one stream, until it ends or the part is served elsewhere; return why it ended, and whether that may
+        pass."""
+        self._opening = self._make_opening(self.server)
+        self._outbox, self._orders = [], []
+        self._filled.clear()
+        self._followed.clear()
+        following = asyncio.ensure_future(self._follow())
+        try:
+            while not following.done():
+                if self._where(self.server) not in (None, address):
+                    return None
+                await asyncio.wait([following], timeout=LOOK)
+            return following.result()
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+
+    def _received(self, reply: shard_pb2.FollowReply) -> None:
+        begins, before = self.state == "connecting", self._saved
+        super()._received(reply)
+        self.in_sync, self.lag = tuple(reply.in_sync), int(reply.lag)
+        if begins:
+            self._begin(reply.executed)
+        self.hold(reply.executed)
+        if self._saved.keys() != before.keys():
+            self._on_saved(self.server, list(self._saved.values()))
+
+    def _begin(self, executed: int) -> None:
+        """Send all that the part's copies may lack."""
+        if self._model is not None:
+            super().configure(self._model)
+        super().send([(index, order) for index, order in self._kept if index >= executed])
+        if self._trial is not None and self._trial.number > self._tried:
+            self._put(shard_pb2.FollowRequest(trial=self._trial))

@@ -1,0 +1,84 @@
+"""Everything about a job but its shard, in a copy: what its coordinator knows, and what leads there again."""
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from psserver.coordinator import CoordinatorState
+from psserver.service.job.job import Job
+from psserver.service.replicas.deciding import ReplicatedDecider
+from psserver.service.replicas.followers import PartFollower
+from psserver.service.replicas.learning import restore
+from psserver.service.replicas.same import named
+from psserver.service.replicas.transfer import Whole
+from pswire.decisions.counting import Pending
+from pswire.patience import transfer
+from pswire.v1 import shard_pb2
+
+
+def about_job(job: Job, decider: ReplicatedDecider) -> dict[str, Any]:
+    """Return everything but the shard, and the orders that other parts may lack. Raises StateError for a policy that
+    cannot be saved."""
+    model = b"" if decider.model is None else decider.model.SerializeToString()
+    return {
+        **named(job),
+        "model": base64.b64encode(model).decode(),
+        "coordinator": decider.coordinator.state().to_json(),
+        "now": decider.now(),
+        "bounds": decider.assurance.state(),
+        "first_grant": decider.routes.first_grant,
+        "pending": _plain(decider.routes.run_log.pending),
+        "orders": [base64.b64encode(each.kept()).decode() for each in _followers(decider)],
+    }
+
+
+def _followers(decider: ReplicatedDecider) -> Iterator[PartFollower]:
+    for follower in decider.routes.followers:
+        assert isinstance(follower, PartFollower)
+        yield follower
+
+
+def _plain(pending: Pending) -> dict[str, Any]:
+    tickets = [[ticket, *each] for ticket, each in pending.tickets.items()]
+    return {"tickets": tickets, "samples": pending.samples, "losses": list(pending.losses)}
+
+
+def pending_of(about: Mapping[str, Any]) -> Pending:
+    """Return what is known of contributions without a fate."""
+    found = about["pending"]
+    tickets = {int(ticket): (int(samples), float(loss)) for ticket, samples, loss in found["tickets"]}
+    return Pending(tickets, int(found["samples"]), found["losses"])
+
+
+async def take_up(
+    whole: Whole, state: CoordinatorState, job: Job, configure: Callable[[shard_pb2.Configure], None]
+) -> None:
+    """Restore a new job from a copy; `state`: the coordinator's in it. `configure` makes the shard.
+
+    Raises StateError, Refused, CopyError, and what a damaged copy leads to: ValueError, KeyError, TypeError.
+    """
+    about, decider, host = whole.about, job.decider, job.host
+    assert isinstance(decider, ReplicatedDecider)
+    coordinator = decider.coordinator
+    for follower, orders in zip(_followers(decider), about["orders"], strict=True):
+        follower.keep(base64.b64decode(orders))
+    if about["model"]:
+        decider.model = shard_pb2.Configure.FromString(base64.b64decode(about["model"]))
+        configure(decider.model)
+        for each in decider.routes.followers:
+            each.configure(decider.model)
+        shard, plan = host.state.shard, job.agreement.plan
+        assert shard is not None and plan is not None
+        coordinator.planned(transfer(max(each.nbytes for each in plan.shards), 0.0))
+        # Nobody else has this shard yet.
+        await host.heavy.on_pool(lambda: restore(shard, whole))
+    if job.agreement.optimizer is not None:
+        coordinator.agree(job.agreement.optimizer.config)
+    coordinator.restore(state)
+    decider.assurance.restore({str(name): float(bound) for name, bound in about["bounds"].items()})
+    began = about["first_grant"]
+    first_grant = None if began is None else float(began)
+    decider.routes.go_on(state.entries, state.version, coordinator.folded, first_grant)
+    decider.take_up(coordinator)
+    decider.hear(float(about["now"]))
+    host.go_on(state.entries)

@@ -1,0 +1,197 @@
+"""A model in several parts, each with two copies: servers in this process."""
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import grpc
+import numpy as np
+import pytest
+
+import psworker
+from psserver.options import Options
+from psserver.replication import begin, first_config, watch
+from psserver.service.errors import Refused
+from psserver.service.guard.ledger import MemoryLedger
+from psserver.service.replicas import holding
+from psserver.service.replicas.comparing import Comparing
+from psserver.service.replicas.part import PartCopy
+from psserver.service.replicas.same import mark_folder
+from psserver.service.replicas.shell import Shell
+from psserver.settings import resolve
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, granted, serving, wait_until
+
+
+@pytest.fixture
+def five(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, psworker.Session]]:
+    """Copies are compared at every second version. A worker has made four."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    monkeypatch.setattr(holding, "Comparing", partial(Comparing, every=2))
+    # One process is five servers here, and may stand still for longer than one that is suspected.
+    monkeypatch.setattr(watch, "SILENCE", PATIENCE)
+    overrides = ("cluster.replicas=2", "optimizer.name=adam")
+    with serving(servers=5, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
+        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+        session = psworker.connect(cluster.hosts, ones, name="w")
+        train(session, 4)
+        yield cluster, session
+        session.close()
+
+
+def train(session: psworker.Session, steps: int) -> None:
+    for _ in range(steps):
+        grant = granted(session)
+        session.pull(grant)
+        gradients = {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES if spec.kind == "trainable"}
+        moved = {spec.name: np.zeros(spec.shape) for spec in VARIABLES if spec.kind == "state"}
+        session.push(grant, gradients | moved)
+        session.commit(grant, samples=1, loss=0.5)
+
+
+def newest(served: Served) -> tuple[int, bytes]:
+    def read() -> tuple[int, bytes]:
+        shard = served.server.host.state.shard
+        if shard is None or shard.version < 0:
+            return -1, b""
+        values = shard.arena.values(shard.version)
+        slots = shard.slots.get("", {})
+        assert values is not None
+        return shard.version, values.tobytes() + b"".join(slot.tobytes() for slot in slots.values())
+
+    return served.server.owner.ask(read)
+
+
+def equal(first: Served, second: Served) -> bool:
+    return newest(first) == newest(second)
+
+
+def test_both_copies_of_each_part_are_equal(five: tuple[Cluster, psworker.Session]) -> None:
+    cluster, session = five
+    states = [server.state for server in cluster.status().servers]
+    assert states == ["leads", "in sync", "serves part 1", "in sync", "votes"]
+    train(session, 3)
+    wait_until(lambda: newest(cluster.servers[0])[0] == 7, "the last version")
+    for first, second in (cluster.servers[:2], cluster.servers[2:4]):
+        wait_until(partial(equal, first, second), "equal copies")
+    assert newest(cluster.servers[0])[1] != newest(cluster.servers[2])[1]
+
+
+def serving_part(cluster: Cluster) -> str:
+    return str(cluster.status().servers[3].state)
+
+
+def test_a_primary_of_a_part_whose_copy_is_void_is_replaced_while_training_goes_on(
+    five: tuple[Cluster, psworker.Session],
+) -> None:
+    cluster, session = five
+    cluster.servers[2].probe.leave_out()
+    assert cluster.servers[2].ended() is not None
+    train(session, 4)
+    assert serving_part(cluster) == "serves part 1"
+    status = cluster.status()
+    assert status.version == 8 and "one copy of part 1 is left: its loss would end the job" in status.replicas
+    found = cluster.coordinator.FindCoordinator(pb.FindCoordinatorRequest(), timeout=PATIENCE)
+    assert [each.address for each in found.parts] == [cluster.servers[3].address]
+    assert found.parts[0].epoch > 0
+
+
+def test_a_copy_of_a_part_that_differs_counts_no_more(
+    five: tuple[Cluster, psworker.Session], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster, session = five
+    first, second = cluster.servers[2:4]
+    wait_until(lambda: newest(first) == newest(second), "both copies at one version")
+
+    def flip() -> None:
+        shard = second.server.host.state.shard
+        assert shard is not None
+        values = shard.arena.values(shard.version)
+        assert values is not None
+        values[0] += 1.0
+
+    second.server.owner.ask(flip)
+    train(session, 4)
+    assert second.ended() is not None
+    (said,) = [each for each in caplog.records if "copy counts no more" in each.message]
+    assert "server 3's version" in said.message
+    train(session, 2)
+
+
+def test_workers_are_served_by_a_parts_primary_only(five: tuple[Cluster, psworker.Session]) -> None:
+    cluster, _ = five
+    for number in (1, 3):
+        with pytest.raises(grpc.RpcError) as refused:
+            list(cluster.shards[number].Pull(shard_pb2.PullRequest(), timeout=PATIENCE))
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("server", "change", "code"),
+    [
+        # It follows, or has no part that does.
+        (3, {}, grpc.StatusCode.UNAVAILABLE),
+        (0, {}, grpc.StatusCode.FAILED_PRECONDITION),
+        (4, {}, grpc.StatusCode.FAILED_PRECONDITION),
+        (2, {"job": "another"}, grpc.StatusCode.FAILED_PRECONDITION),
+        (2, {"task_index": 2}, grpc.StatusCode.FAILED_PRECONDITION),
+        (2, {"secret": b"another"}, grpc.StatusCode.FAILED_PRECONDITION),
+    ],
+)
+def test_a_part_follows_the_coordinator_of_its_job_alone(
+    five: tuple[Cluster, psworker.Session], server: int, change: dict[str, Any], code: grpc.StatusCode
+) -> None:
+    cluster, session = five
+    secret = cluster.servers[0].server.host.secret
+    job = cluster.status().job
+    given = {"job": job, "task_index": 1, "servers": 2, "secret": secret, **change}
+    opening = shard_pb2.FollowRequest(open=shard_pb2.Open(**given))
+    with pytest.raises(grpc.RpcError) as refused:
+        list(cluster.shards[server].Follow(iter([opening]), timeout=PATIENCE))
+    assert refused.value.code() == code
+    train(session, 2)
+
+
+def test_the_coordinator_of_the_latest_epoch_is_heard_alone(tmp_path: Path) -> None:
+    """One that was replaced, and does not know it, ends without harm."""
+    mark_folder(tmp_path, "j")
+    hosts, overrides = ",".join(["127.0.0.1:0"] * 4), ("cluster.replicas=2", "optimizer.name=sgd")
+    settings = resolve(Options(ps_hosts=hosts, task_index=2, out=tmp_path, overrides=overrides), None)
+    shell = mock.create_autospec(Shell, instance=True, links=mock.Mock(links={}))
+    shell.replica = begin(2, 4, first_config((2, 3)))
+    host = mock.Mock(server=1)
+    host.memory.ledger = MemoryLedger(1 << 30)
+
+    def call(epoch: int) -> mock.Mock:
+        opening = shard_pb2.Open(job="j", task_index=1, servers=2, secret=b"s", leads_in=epoch)
+        said = [shard_pb2.FollowRequest(open=opening).SerializeToString()]
+        more = asyncio.get_running_loop().create_future()
+        return mock.Mock(receive=lambda: asyncio.sleep(0, said.pop()) if said else more)
+
+    async def turns() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def follow() -> None:
+        host.owner.loop = asyncio.get_running_loop()
+        part = PartCopy(settings, host, shell, lambda: None)
+        part.begin()
+        present, later = call(7), call(8)
+        streams = [asyncio.ensure_future(part.follow_coordinator(present))]
+        await turns()
+        with pytest.raises(Refused) as refused:
+            await part.follow_coordinator(call(6))
+        assert refused.value.code == grpc.StatusCode.UNAVAILABLE
+        assert not present.caller.cancel.called
+        streams.append(asyncio.ensure_future(part.follow_coordinator(later)))
+        await turns()
+        assert present.caller.cancel.called and not later.caller.cancel.called
+        for each in streams:
+            each.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+
+    asyncio.run(follow())
