@@ -38,8 +38,6 @@ def check_fragments(
         why = "a server with a copy is told whole payloads: expected cluster.replicas = 1"
     elif deltas is not None:
         why = f"weights as changes in {deltas.name} are of the whole model: expected wire_dtype without /{deltas.name}"
-    elif plan is not None and any(spec.kind == "state" for spec in plan.variables):
-        why = "layers' own state, such as BatchNorm's averages, belongs to no group: expected a model without it"
     elif optimizer is None:
         return
     elif optimizer.whole:

@@ -83,7 +83,7 @@ class Shard:
         if tensors.fragments > 1:
             turns = [
                 Turn(part, optimizer.bound(*_trainable_pieces(plan, part.layout)))
-                for part in self.groups.all(server)
+                for part in (each.trained for each in self.groups.all(server))
             ]
         self._keep_bases = keep_bases or tensors.keep_bases
         self.arena = Arena(self.layout.elements, versions, unlimited=self._keep_bases, allocate=allocate)

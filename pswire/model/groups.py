@@ -1,4 +1,5 @@
-"""Groups of rows that take turns on the wire: version v + 1 differs from version v in group v mod `count` only.
+"""Groups of rows that take turns on the wire: version v + 1 differs from version v in group v mod `count` only, and in
+layers' state, which travels with every group.
 
 Streaming DiLoCo (Douillard et al. 2025) calls them fragments. The rows of every trainable variable are dealt to the
 groups in turn, beginning with the group that has the fewest elements so far. So groups differ by one row at most, each
@@ -41,6 +42,14 @@ class Part:
 
     layout: ShardLayout
     rows: Sequence[Rows] | None = None
+
+    @property
+    def trained(self) -> "Part":
+        """The part without state. Only of one group of several."""
+        assert self.rows is not None
+        slices = tuple(piece for piece in self.layout.slices if piece.offset < self.layout.trainable)
+        layout = ShardLayout(self.layout.server, slices, self.layout.trainable, 0)
+        return Part(layout, self.rows[: len(slices)])
 
     def take(self, values: Array) -> Array:
         """Return the part's elements of a whole payload: a copy, unless it is all of them."""
@@ -107,15 +116,15 @@ def _firsts(plan: Plan, count: int) -> list[list[int]]:
 
 
 def _part(plan: Plan, shard: ShardLayout, count: int, firsts: Sequence[int]) -> Part:
-    """Return what `shard` has of the group whose first row of each variable is given."""
-    slices, rows, size = list[Slice](), list[Rows](), 0
+    """Return what `shard` has of the group whose first row of each variable is given, and its state."""
+    slices, rows, size, trained = list[Slice](), list[Rows](), 0, 0
     for piece in shard.slices:
-        if piece.offset >= shard.trainable:
-            continue
-        width, first = plan.variables[piece.variable].width, (firsts[piece.variable] - piece.start) % count
-        number = len(range(first, piece.stop - piece.start, count))
+        state, width = piece.offset >= shard.trainable, plan.variables[piece.variable].width
+        first, step = (0, 1) if state else ((firsts[piece.variable] - piece.start) % count, count)
+        number = len(range(first, piece.stop - piece.start, step))
         if number:
             slices.append(Slice(piece.variable, 0, number, size, number * width))
-            rows.append(Rows(piece.offset, piece.offset + piece.size, width, first, count))
+            rows.append(Rows(piece.offset, piece.offset + piece.size, width, first, step))
             size += number * width
-    return Part(ShardLayout(shard.server, tuple(slices), size, 0), rows)
+            trained += 0 if state else number * width
+    return Part(ShardLayout(shard.server, tuple(slices), trained, size - trained), rows)

@@ -132,12 +132,13 @@ class StreamingSteps:
         mixed = [x.copy() for x in own]
         alpha, rest = np.float32(self.mixing), np.float32(1 - self.mixing)
         for turn in range(since, max(since + 1, version)):
-            for server, (x, y) in enumerate(zip(mixed, pulled, strict=True)):
+            for server, (out, x, y) in enumerate(zip(mixed, own, pulled, strict=True)):
+                # State is a part of every group, so it may be mixed again: from the worker's own, with the same result.
                 part = self.groups.of(turn, server)
                 arrived = part.take(y)
                 if self.mixing and version > since:
                     arrived = alpha * part.take(x) + rest * arrived
-                part.put(x, arrived)
+                part.put(out, arrived)
         return mixed
 
     def _moved(self, pulled: Flats, own: Flats, version: int) -> Flats:

@@ -4,6 +4,7 @@ The twin works on variables by name, with masks of rows, and knows nothing of se
 """
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import psworker
 from pslab.runs.folder import Run
 from pslab.simulator.problems import NumpyTrainer
 from pslab.simulator.problems.digits import Mlp
+from pslab.simulator.problems.problem import NumpyResult
+from pswire.model.plan import Plan, VariableSpec
 from pswire.transport.blocks import INT4
 from psworker import loop
 from tests.pswire.test_blocks import block
@@ -25,13 +28,47 @@ NESTEROV = {"name": "nesterov", "learning_rate": 0.7, "momentum": 0.9}
 # Of a worker, all of one size.
 BATCHES = 21
 ROUNDS = BATCHES // STEPS
+STATE = "averages"
 
 Weights = dict[str, np.ndarray]
 
 
-def twin(wire: str, fragments: int, overlap: int = 0, mixing: float = 0.0) -> Weights:
+class Stateful(NumpyTrainer):
+    """A network with three numbers of state, which each batch moves towards facts of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(Mlp())
+
+    @property
+    def specs(self) -> Any:
+        return [*super().specs, (VariableSpec(STATE, (3,), kind="state"), np.ones(3, np.float32))]
+
+    def attach(self, plan: Plan) -> None:
+        super().attach(plan)
+        self._initial = {**self._initial, STATE: np.ones(3, np.float32)}
+
+    def step(self, flats: Any, batch: Any) -> Any:
+        values = self.parameters(flats)
+        state = values.pop(STATE)
+        gradient = self.problem.gradient(values, batch)
+        changes = {**gradient.values, STATE: change_of(state, gradient)}
+        squares = sum(float(np.vdot(each, each)) for each in gradient.values.values())
+        flats = self._plan.scatter([changes[name] for name in self._initial])
+        return NumpyResult(flats, gradient.loss, squares**0.5, gradient.samples)
+
+    def evaluate(self, flats: Any) -> dict[str, float]:
+        return {}
+
+
+def change_of(state: np.ndarray, gradient: Any) -> np.ndarray:
+    fact = np.float32([gradient.loss, gradient.samples, next(iter(gradient.values.values())).max()])
+    return (fact - state) * np.float32(0.1)
+
+
+def twin(wire: str, fragments: int, overlap: int = 0, mixing: float = 0.0, *, state: bool = False) -> Weights:
     """Train in one process, and return the last version."""
     problem = Mlp()
+    averages = np.ones(3, np.float32)
     weights = {name: values.copy() for name, values in problem.initial().items()}
     masks = masks_of(weights, fragments)
     velocity = {name: np.zeros_like(values) for name, values in weights.items()}
@@ -39,7 +76,8 @@ def twin(wire: str, fragments: int, overlap: int = 0, mixing: float = 0.0) -> We
     rate, momentum, mean = np.float32(0.7), np.float32(0.9), np.float32(1 / WORKERS)
     for version in range(ROUNDS):
         mask, former = masks[version % fragments], masks[(version - 1) % fragments]
-        sent = [worker.round(weights, mask, former) for worker in workers]
+        sent = [worker.round(weights, mask, former, averages) for worker in workers]
+        averages = averages + sum(worker.moved for worker in workers) * mean
         for name, values in weights.items():
             total = sent[0][name]
             for other in sent[1:]:
@@ -48,7 +86,7 @@ def twin(wire: str, fragments: int, overlap: int = 0, mixing: float = 0.0) -> We
             moved = velocity[name] * momentum - g * rate
             velocity[name] = np.where(here, moved, velocity[name])
             weights[name] = np.where(here, values + (moved * momentum - g * rate), values)
-    return weights
+    return {**weights, STATE: averages} if state else weights
 
 
 def masks_of(weights: Weights, fragments: int) -> list[Weights]:
@@ -74,31 +112,40 @@ class TwinWorker:
         self.overlap, self.mixing = overlap, mixing
         self.batches = problem.batches(index, WORKERS, SEED, 0)
         self.own = {name: values.copy() for name, values in weights.items()}
+        # Averages of its own, and what the last round did to them.
+        self.averages = self.moved = np.zeros(3, np.float32)
         self.m, self.v, self.residual = (
             {name: np.zeros_like(values) for name, values in weights.items()} for _ in range(3)
         )
 
-    def round(self, pulled: Weights, mask: Weights, former: Weights) -> Weights:
+    def round(self, pulled: Weights, mask: Weights, former: Weights, averages: np.ndarray) -> Weights:
         """Return what arrives: zero outside of the group. The first round begins at the pulled weights."""
         ahead = self.overlap if self.rounds else 0
         self.rounds += 1
         for _ in range(ahead):
-            self.step(self.problem.gradient(self.own, next(self.batches)).values)
-        if self.rounds > 1:
+            self.step(self.problem.gradient(self.own, next(self.batches)))
+        if self.rounds == 1:
+            self.averages = averages
+        else:
             for name, values in pulled.items():
-                own, alpha = self.own[name], np.float32(self.mixing)
-                mixed = alpha * own + np.float32(1 - self.mixing) * values if self.mixing else values
-                self.own[name] = np.where(former[name], mixed, own)
+                self.own[name] = np.where(former[name], self.mixed(self.own[name], values), self.own[name])
+            self.averages = self.mixed(self.averages, averages)
         for _ in range(STEPS - ahead):
-            self.step(self.problem.gradient(self.own, next(self.batches)).values)
+            self.step(self.problem.gradient(self.own, next(self.batches)))
+        self.moved = self.averages - averages
         moved = {name: np.where(mask[name], pulled[name] - self.own[name], 0) for name in pulled}
         return moved if self.wire == "float32" else {n: self.coded(n, g, mask[n]) for n, g in moved.items()}
 
+    def mixed(self, own: np.ndarray, pulled: np.ndarray) -> np.ndarray:
+        alpha, rest = np.float32(self.mixing), np.float32(1 - self.mixing)
+        return alpha * own + rest * pulled if self.mixing else pulled
+
     def step(self, gradient: Any) -> None:
         self.steps += 1
+        self.averages = self.averages + change_of(self.averages, gradient)
         f = np.float32
         corrected = (1 - INNER["beta_2"] ** self.steps) ** 0.5 / (1 - INNER["beta_1"] ** self.steps)
-        for name, g in gradient.items():
+        for name, g in gradient.values.items():
             x, m, v = self.own[name], self.m[name], self.v[name]
             x = x - x * f(INNER["weight_decay"]) * f(INNER["learning_rate"])
             m += (g - m) * f(1 - INNER["beta_1"])
@@ -156,6 +203,7 @@ def trained(
     transport: str,
     overlap: int = 0,
     mixing: float = 0.0,
+    trainer_of: Callable[[], NumpyTrainer] = lambda: NumpyTrainer(Mlp()),
 ) -> Run:
     """Train with real servers, and workers on threads of this process."""
     knobs = knobs_of(fragments, overlap, mixing)
@@ -165,7 +213,7 @@ def trained(
     options = {"wire_dtype": wire, "transport": transport, "local_rules": True}
 
     def work(hosts: Any, index: int) -> None:
-        trainer = NumpyTrainer(Mlp())
+        trainer = trainer_of()
         with psworker.connect(hosts, trainer.specs, task_index=index, **options) as session:
             trainer.attach(session.plan)
             loop.train(session, trainer, 1, lambda *_: None)

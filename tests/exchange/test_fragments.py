@@ -23,12 +23,12 @@ from psserver.options import Options
 from psserver.policies.declarations import TensorParts
 from psserver.settings import resolve
 from pswire.config.experiment import ExperimentError
-from pswire.model.plan import VariableSpec, make_plan
+from pswire.model.plan import make_plan
 from pswire.transport.wire import wire_named
 from psworker.data import shard_client
 from psworker.data.changes import KnownGroups
 from tests.checkpoint.test_simulated import EVERY, cut_off, forgotten, kinds, play
-from tests.exchange.streaming_twin import NESTEROV, ROUNDS, WORKERS, simulated, trained, twin
+from tests.exchange.streaming_twin import NESTEROV, ROUNDS, WORKERS, Stateful, simulated, trained, twin
 from tests.replay.simulated import edit_log, simulate
 from tests.sentences import Recorder
 from tests.service.serving import serving
@@ -61,6 +61,26 @@ def test_live_runs_have_them_too(tmp_path: Path, wire: str, servers: int, transp
     for name, values in twin(wire, 3).items():
         np.testing.assert_array_equal(found[name], values)
     replay = Replay(list(read_records(run)), NumpyTrainer(Mlp()), 1, wire)
+    assert replay.run().first is None and replay.result.finished
+    assert replay.store.sha256() == run.summary.weights_sha256 and check_run(run).ok
+
+
+@pytest.mark.parametrize(
+    ("wire", "fragments", "servers", "overlap"),
+    [("float32", 2, 1, 0), ("int4", 3, 2, 0), ("int4", 2, 3, 2), ("float32", 1, 2, 2)],
+)
+def test_state_travels_with_every_group(
+    tmp_path: Path, wire: str, fragments: int, servers: int, overlap: int
+) -> None:
+    """Each version has the mean of what the workers' batches did to it."""
+    mixing = 0.5 if overlap else 0.0
+    run = trained(tmp_path, wire, fragments, servers, "grpc", overlap, mixing, Stateful)
+    found = load_file(run.path / "weights.safetensors")
+    expected = twin(wire, fragments, overlap, mixing, state=True)
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+    replay = Replay(list(read_records(run)), Stateful(), 1, wire)
     assert replay.run().first is None and replay.result.finished
     assert replay.store.sha256() == run.summary.weights_sha256 and check_run(run).ok
 
@@ -202,20 +222,6 @@ def test_a_real_run_is_refused_before_its_processes_start(tmp_path: Path, senten
     path.write_text(f'{policy}{job}[cluster]\nwire_dtype = "int4/int4"\n', "utf-8")
     with pytest.raises(ExperimentError) as refused:
         load(path)
-    sentences.check(refused)
-
-
-def test_a_model_with_state_is_refused_when_it_comes(sentences: Recorder) -> None:
-    specs = [
-        (VariableSpec("w", (9, 4)), np.ones((9, 4))),
-        (VariableSpec("m", (3,), kind="state"), np.ones(3)),
-    ]
-    overrides = ["policy.fragments=2"]
-    with (
-        serving(1, policy="diloco", overrides=overrides) as cluster,
-        pytest.raises(psworker.Refused) as refused,
-    ):
-        psworker.connect(cluster.hosts, specs, local_rules=True)
     sentences.check(refused)
 
 
