@@ -15,7 +15,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from benchmarks.codecs.tasks import NESTEROV, ROUND, WORKERS
+from benchmarks.codecs.tasks import NESTEROV, OVERLAPS, ROUND, WORKERS
 from benchmarks.links.network import Counters, Network, reason_against
 from benchmarks.peers.child import ROOT, Child
 from pslab.launch.simulated import run_simulated
@@ -54,11 +54,14 @@ class Measured:
 
 _SYNC = {"policy": {"name": "sync"}, "optimizer": {"name": "sgd", "learning_rate": 3.0}}
 _DILOCO = {"policy": {"name": "diloco", "steps": ROUND, "learning_rate": 0.001}}
+# As many batches of 0.05 s as the round of int4/int4 takes on a link of 0.1 Gbit/s.
+_AHEAD = {**_DILOCO["policy"], **OVERLAPS["8 steps ahead"]}
 _PLAIN = {"optimizer": {"name": "sgd", "learning_rate": 1.0}}
 ARMS = (
     Arm("sync, float32", "float32", _SYNC, 1),
     Arm("diloco, float32", "float32", {**_DILOCO, "optimizer": NESTEROV}, ROUND),
     Arm("diloco, int4/int4", "int4/int4", {**_DILOCO, **_PLAIN}, ROUND),
+    Arm("diloco, int4/int4, 8 steps ahead", "int4/int4", {**_DILOCO, **_PLAIN, "policy": _AHEAD}, ROUND),
     Arm("diloco, top-k/int4", "top-k/int4", {**_DILOCO, **_PLAIN}, ROUND),
 )
 
@@ -70,11 +73,19 @@ ARMS = (
 @number_option("--seconds", 0.0, 0.05, "That a batch takes at least.")
 @number_option("--goal", 0.0, 0.5, "Excess loss in nats whose time is told.")
 @number_option("--horizon", 1, 600, "Batches of a worker that are simulated to reach it.")
+@click.option("--arm", "wanted", multiple=True, metavar="TEXT", help="Only ways whose name has this in it.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/local-steps-TIME."
 )
 def main(
-    rate: str, rounds: int, versions: int, seconds: float, goal: float, horizon: int, out: Path | None
+    rate: str,
+    rounds: int,
+    versions: int,
+    seconds: float,
+    goal: float,
+    horizon: int,
+    wanted: tuple[str, ...],
+    out: Path | None,
 ) -> None:
     """Train a model of 1M parameters with four workers, each on a host of its own, over free and over thin links.
 
@@ -84,9 +95,12 @@ def main(
     reason = reason_against()
     if reason is not None:
         raise click.ClickException(reason)
+    arms = [arm for arm in ARMS if not wanted or any(text in arm.name for text in wanted)]
+    if not arms:
+        raise click.UsageError(f"expected a part of one of {[arm.name for arm in ARMS]}, got {wanted}")
     folder_of_all = out or ROOT / "runs" / f"local-steps-{datetime.now():%Y%m%d-%H%M%S}"
     found = {}
-    for arm in ARMS:
+    for arm in arms:
         count = versions if arm.batches == 1 else rounds
         folder = folder_of_all / arm.name.replace(", ", "-").replace("/", "-")
         free, thin = (measure(arm, each, count, seconds, folder / each) for each in (FREE, rate))

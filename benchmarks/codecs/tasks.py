@@ -67,6 +67,13 @@ NESTEROV = {"name": "nesterov", "learning_rate": 0.7, "momentum": 0.9}
 _DILOCO = {"name": "diloco", "steps": ROUND, "learning_rate": 0.001}
 # Groups of rows that take turns, and batches of a round.
 FRAGMENTS = ((1, 48), (2, 24), (4, 12), (2, 48), (4, 48))
+# Steps that a worker goes on while its payload travels, what it keeps of its own weights, groups, batches of a round.
+OVERLAPS = {
+    "8 steps ahead": {"overlap": 8, "mixing": 0.5},
+    "8 steps ahead, mixing 0": {"overlap": 8},
+    "2 groups": {"fragments": 2, "steps": 25},
+    "2 groups, 4 steps ahead": {"fragments": 2, "steps": 25, "overlap": 4, "mixing": 0.5},
+}
 
 TASKS = (
     Task(
@@ -110,6 +117,29 @@ TASKS = (
             seeded=True,
         )
         for name, steps in LOCAL_STEPS.items()
+    ),
+    Task(
+        "Markov chain, overlap",
+        {"policy": _DILOCO, "simulation": _markov(300)},
+        ("excess",),
+        {
+            **{
+                f"float32, {outside['name']} outside, {name}": {"optimizer": outside, "policy": knobs}
+                for outside in (NESTEROV, _sgd(1.0))
+                for name, knobs in OVERLAPS.items()
+            },
+            "int4/int4, sgd outside, 8 steps ahead": {
+                **_wire("int4/int4"),
+                "optimizer": _sgd(1.0),
+                "policy": OVERLAPS["8 steps ahead"],
+            },
+            "int4, sgd outside, 2 groups, 4 steps ahead": {
+                **_wire("int4"),
+                "optimizer": _sgd(1.0),
+                "policy": OVERLAPS["2 groups, 4 steps ahead"],
+            },
+        },
+        seeded=True,
     ),
     Task(
         "Markov chain, 0.26M parameters, fragments",
