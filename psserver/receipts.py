@@ -97,6 +97,15 @@ def examine(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequen
     return Examined(missing, ordinary, norm_of(sums))
 
 
+def missing_receipts(ticket: int, missing: Sequence[int]) -> str:
+    """Say that a commit is refused for want of the receipts of these servers."""
+    servers = ", ".join(map(str, missing))
+    return (
+        f"commit of ticket {ticket}: expected a receipt from every server's Push, "
+        f"got none that is valid from server {servers}"
+    )
+
+
 def opening(job_secret: bytes, job: str, server: int, secret: bytes, epoch: int = 0) -> bytes:
     """Prove to server `server` that the coordinator of `job` has the secret that all servers of the job share.
 

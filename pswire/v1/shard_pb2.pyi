@@ -577,7 +577,9 @@ class ExchangeRequest(_message.Message):
     def commit(self) -> _coordinator_pb2.Commit:
         """With a push to the only server of a job: commit the payload once it is
         complete (no receipt is needed) and, if it says ready, wait for the next grant
-        and send its version too. A step is then one round trip.
+        and send its version too. A step is then one round trip. With the receipts of
+        all servers of a job: commit what they hold; `push` names the ticket, and no
+        chunks follow. The answer has the events only.
         """
 
     @_builtins.property

@@ -389,19 +389,28 @@ class ShardClient:
             if error.code() in MEANING:
                 raise translated(error, f"server {self.server} at {self.address}") from error
             raise
-        now, events = time.monotonic(), []
-        granted: Grant | None = None
-        for message in answer[0].events:
-            known = EVENTS.from_wire(message)
-            if isinstance(known, Grant):
-                known = known.received(now)
-                granted = granted or known
-            if known is not None:
-                events.append(known)
+        now, events, granted = _noticed(answer)
         if granted is None:
             return StepResult(events, now, None, None)
         along = self._version_along(member, answer, granted, narrow, ahead, early)
         return StepResult(events, now, granted.ticket, along)
+
+    def commit(self, ticket: int, after: int, commit: Commit, hello: pb.Hello) -> StepResult:
+        """Commit what all servers have given receipts for, in a round trip that may bring the next grant.
+
+        Only to server 0, and for the holder of `turn`. Raises as `step`.
+        """
+        member = self._member_with(ticket)
+        try:
+            self._current_transport().agree(member, after)
+            request = member.step(ticket, after, commit, hello)
+            answer = self.transport.exchange.ask(messages(request, ()))
+        except grpc.RpcError as error:
+            if error.code() in MEANING:
+                raise translated(error, f"server {self.server} at {self.address}") from error
+            raise
+        now, events, _ = _noticed(answer)
+        return StepResult(events, now, None, None)
 
     def _version_along(
         self,
@@ -559,3 +568,17 @@ class ShardClient:
             settings.silent,
             self.seek,
         )
+
+
+def _noticed(answer: Answer) -> tuple[float, list[Event], Grant | None]:
+    """Return when an answer's notices came, these, and the first grant among them."""
+    now, events = time.monotonic(), list[Event]()
+    granted: Grant | None = None
+    for message in answer[0].events:
+        known = EVENTS.from_wire(message)
+        if isinstance(known, Grant):
+            known = known.received(now)
+            granted = granted or known
+        if known is not None:
+            events.append(known)
+    return now, events, granted

@@ -131,11 +131,37 @@ def test_a_request_in_the_middle_of_a_payload(alone: Peer) -> None:
     assert alone.cluster.picture() == before
 
 
-def test_with_several_servers_a_commit_belongs_in_the_session(peer: Peer, unharmed: Unharmed) -> None:
+def test_with_several_servers_a_payload_and_its_commit_come_apart(peer: Peer, unharmed: Unharmed) -> None:
     for server in (0, 1):
-        with unharmed(), refused(PRECONDITION, "the job has several servers; commit in the session"):
+        with unharmed(), refused(PRECONDITION, "the job has several servers; commit with their receipts"):
             request = step(peer, server, push=peer.header(peer.ready(), server))
             ask(peer, request, server=server)
+
+
+STAGED: dict[str, tuple[dict[str, Any], int, grpc.StatusCode, str]] = {
+    "one receipt": ({"receipts": 1}, 0, PRECONDITION, "none that is valid from server 1"),
+    "receipts of another order": ({"receipts": -1}, 0, PRECONDITION, "none that is valid from server 0, 1"),
+    "another server": ({}, 1, PRECONDITION, "server 0 takes them"),
+    "another ticket": ({"ticket": 10**6}, 0, INVALID, "a commit of the ticket that was pushed"),
+    "another's hello": ({"worker": "x"}, 0, INVALID, "a hello of the worker that pushed"),
+    "another session": ({"session": "x"}, 0, PRECONDITION, "another session's; join first"),
+    "no proof": ({"membership_token": b"x"}, 0, DENIED, "membership token"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "server", "code", "words"), STAGED.values(), ids=STAGED)
+def test_a_commit_with_receipts_that_is_refused(
+    peer: Peer, unharmed: Unharmed, wrong: dict[str, Any], server: int, code: grpc.StatusCode, words: str
+) -> None:
+    grant = peer.ready()
+    receipts = peer.push(grant, [np.ones(spec.shape, np.float32) for spec in peer.plan.variables])
+    told = hello(peer, **{key: wrong[key] for key in ("worker", "session") if key in wrong})
+    proof = {key: wrong[key] for key in ("membership_token",) if key in wrong}
+    order = slice(None, None, -1) if wrong.get("receipts") == -1 else slice(wrong.get("receipts"))
+    commit = pb.Commit(ticket=wrong.get("ticket", grant.ticket), samples=1, receipts=receipts[order])
+    request = Exchange(push=peer.header(grant, server, **proof), commit=commit, hello=told)
+    with unharmed(), refused(code, words):
+        ask(peer, request, server=server)
 
 
 def test_after_all_that_the_step_counts_once(alone: Peer) -> None:

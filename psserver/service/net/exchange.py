@@ -1,12 +1,16 @@
-"""Exchange: payloads of all steps on one open stream; with one server, a whole step in one round trip."""
+"""Exchange: payloads of all steps on one open stream; with one server, a whole step in one round trip.
+
+With several servers each stages its part, and the first one then takes the commit with their receipts.
+"""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
 import grpc
 
+from psserver.receipts import examine, missing_receipts
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
 from psserver.service.guard.calls import Caller
 from psserver.service.job.decider import Decider
@@ -79,6 +83,8 @@ class ExchangeRpc:
                 if request.HasField("attach"):
                     attached = await self._attach(request.attach, resources, stream)
                     await stream.send(message(attached=attached))
+                elif request.commit.receipts:
+                    await self._commit_staged(request, stream)
                 elif request.HasField("push"):
                     await self._push(request, chunk, stream, resources.attachment)
                 elif request.HasField("pull"):
@@ -134,26 +140,57 @@ class ExchangeRpc:
 
         Raises Refused, with nothing changed unless the worker or its session ended during the wait.
         """
-        hello, commit, decider = request.hello, request.commit, self.decider
+        decider = self.decider
         if decider is None or decider.agreement.terms.servers != 1:
-            raise precondition("expected no commit here: the job has several servers; commit in the session")
-        if hello.job != decider.agreement.terms.job or commit.ticket != request.push.ticket:
-            raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
-        if (hello.worker, hello.incarnation) != (request.push.worker, request.push.incarnation):
-            raise invalid("expected a hello of the worker that pushed")
+            raise precondition(
+                "expected no commit here: the job has several servers; commit with their receipts"
+            )
+        _check_commit(request, decider.agreement.terms.job)
+
+        async def answer(notices: list[protocol.Event]) -> None:
+            await self._answer(request.push, notices, ahead, attachment, stream)
+
         # The job has no other server whose receipt would be needed.
-        taken, norm = REQUESTS.codecs[protocol.Commit].from_wire(commit), norm_of([slot.squares])
+        await self._decided(decider, request, slot.ordinary, norm_of([slot.squares]), answer)
+
+    async def _commit_staged(self, request: shard_pb2.ExchangeRequest, stream: Stream) -> None:
+        """Commit a payload that all servers have receipts of, and answer with the outcome. Raises as `_commit`."""
+        push, host, decider = request.push, self._host, self.decider
+        if decider is None:
+            raise precondition("expected no commit here: server 0 takes them")
+        terms = decider.agreement.terms
+        _check_commit(request, terms.job)
+        await host.claims.admit(claim_of(push), push.plan, push.after, stream.caller)
+        found = examine(host.secret, terms.job, push.ticket, terms.servers, list(request.commit.receipts))
+        if found.missing:
+            raise precondition(missing_receipts(push.ticket, found.missing))
+
+        async def answer(notices: list[protocol.Event]) -> None:
+            await stream.send(reply(notices))
+
+        await self._decided(decider, request, found.ordinary, found.norm, answer)
+
+    async def _decided(
+        self,
+        decider: Decider,
+        request: shard_pb2.ExchangeRequest,
+        ordinary: bool,
+        norm: float,
+        answer: Callable[[list[protocol.Event]], Awaitable[None]],
+    ) -> None:
+        """Have a checked commit decided, and answer with the notices that follow from it."""
+        hello, taken = request.hello, REQUESTS.codecs[protocol.Commit].from_wire(request.commit)
         outboxes = decider.routes.outboxes
         outbox, inline = outboxes.begin_inline(hello.worker, hello.incarnation, hello.session)
         try:
-            await decider.take(hello.worker, hello.incarnation, taken, ordinary=slot.ordinary, norm=norm)
-            notices = await inline.take(wait_for_grant=commit.ready)
+            await decider.take(hello.worker, hello.incarnation, taken, ordinary=ordinary, norm=norm)
+            notices = await inline.take(wait_for_grant=request.commit.ready)
             if not await decider.flushing.written():
                 inline.forget()
                 raise Refused(
                     grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over"
                 )
-            await self._answer(request.push, notices, ahead, attachment, stream)
+            await answer(notices)
             inline.delivered()
         finally:
             outboxes.end_inline(outbox, inline)
@@ -232,6 +269,15 @@ class ExchangeRpc:
             offer.token, offer.port = resources.token.token, self.sockets.port
             offer.socket = "" if reason else self.sockets.name
         return offer
+
+
+def _check_commit(request: shard_pb2.ExchangeRequest, job: str) -> None:
+    """Raise Refused unless the commit is of what the request's push names, by the same worker."""
+    hello, push = request.hello, request.push
+    if hello.job != job or request.commit.ticket != push.ticket:
+        raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
+    if (hello.worker, hello.incarnation) != (push.worker, push.incarnation):
+        raise invalid("expected a hello of the worker that pushed")
 
 
 async def reason_against(host: ShardHost, request: shard_pb2.Attach, caller: Caller) -> str | None:

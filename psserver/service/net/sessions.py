@@ -161,11 +161,7 @@ class SessionRpc:
         terms, host = self._job.terms, self._job.host
         found = receipts.examine(host.secret, terms.job, commit.ticket, terms.servers, commit.receipts)
         if found.missing and not self._job.repeated(hello.worker, commit.ticket):
-            servers = ", ".join(map(str, found.missing))
-            message = (
-                f"commit of ticket {commit.ticket}: expected a receipt from every server's Push, "
-                f"got none that is valid from server {servers}"
-            )
+            message = receipts.missing_receipts(commit.ticket, found.missing)
             outbox.put(protocol.Refusal(message, ticket=commit.ticket))
             return
         self._job.decider.handle(
