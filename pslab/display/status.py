@@ -234,7 +234,8 @@ def _servers(status: pb.StatusReply) -> Table:
             Text(server.state, style=STYLES.get(server.state, "")),
             f"{server.bytes / 2**20:.2f}",
             memory_line(server.memory),
-            str(server.executed),
+            # Of a copy only its lag is known.
+            "-" if copies and not server.executed else str(server.executed),
             *([str(server.lag)] if copies else []),
         )
     return table
