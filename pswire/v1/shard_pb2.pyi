@@ -51,6 +51,7 @@ class ReplicatePart(_message.Message):
     ENDING_FIELD_NUMBER: _builtins.int
     COPY_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    SAVED_FIELD_NUMBER: _builtins.int
     message: _builtins.bytes
     """A message of psserver.replication, as JSON."""
     @_builtins.property
@@ -69,6 +70,10 @@ class ReplicatePart(_message.Message):
     def digest(self) -> Global___VersionDigest:
         """From a follower, for the primary."""
 
+    @_builtins.property
+    def saved(self) -> Global___Saved:
+        """From a follower, for the primary: its part of a checkpoint."""
+
     def __init__(
         self,
         *,
@@ -78,12 +83,13 @@ class ReplicatePart(_message.Message):
         ending: Global___Shutdown | None = ...,
         copy: Global___CopyPiece | None = ...,
         digest: Global___VersionDigest | None = ...,
+        saved: Global___Saved | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "digest", b"digest", "ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "digest", b"digest", "ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece", "saved", b"saved"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "digest", b"digest", "ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "digest", b"digest", "ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece", "saved", b"saved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["greeting", "piece", "message", "ending", "copy", "digest"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["greeting", "piece", "message", "ending", "copy", "digest", "saved"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 

@@ -13,15 +13,18 @@ import pytest
 
 import psworker
 from psserver.options import Options
-from psserver.replication import begin, first_config, watch
+from psserver.replication import Config, Member, begin, first_config, watch
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
 from psserver.service.replicas import holding
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.part import PartCopy
 from psserver.service.replicas.same import mark_folder
+from psserver.service.replicas.saving import GONE, Saving
 from psserver.service.replicas.shell import Shell
+from psserver.service.store.shard_part import Part, PartSaver
 from psserver.settings import resolve
+from psserver.shard import Shard
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, granted, serving, wait_until
@@ -195,3 +198,53 @@ def test_the_coordinator_of_the_latest_epoch_is_heard_alone(tmp_path: Path) -> N
         await asyncio.gather(*streams, return_exceptions=True)
 
     asyncio.run(follow())
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_follower_saves_a_part_or_its_primary_if_that_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    monkeypatch.setattr(watch, "SILENCE", PATIENCE)
+    save, savers = PartSaver.save, list[PartSaver]()
+
+    def noted(saver: PartSaver, entry: int, job: str, shard: Shard) -> bool:
+        savers.append(saver)
+        return save(saver, entry, job, shard)
+
+    monkeypatch.setattr(PartSaver, "save", noted)
+    overrides = ("cluster.replicas=2", "optimizer.name=adam", "run.checkpoint_every=3v")
+    with serving(servers=5, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
+        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+        with psworker.connect(cluster.hosts, ones, name="w") as session:
+            train(session, 1)
+            if alone:
+                cluster.servers[3].probe.leave_out()
+                assert cluster.servers[3].ended() is not None
+                wait_until(lambda: "one copy of part 1" in cluster.status().replicas, "the loss")
+            train(session, 3)
+            manifests = tmp_path / "run" / "checkpoints"
+            wait_until(lambda: list(manifests.glob("*/manifest.json")), "a checkpoint")
+            primary, follower = (cluster.servers[n].server.host.saver for n in (2, 3))
+            assert (primary in savers, follower in savers) == (alone, not alone)
+            assert {file.name for file in manifests.glob("*/server-*.json")} == {
+                "server-0.json",
+                "server-1.json",
+            }
+
+
+def test_a_part_that_a_lost_follower_was_to_save_is_given_up_at_once() -> None:
+    shell = mock.create_autospec(Shell, instance=True)
+    shell.active = first_config((2, 3))
+    host = mock.Mock()
+    saving = Saving(host, shell)
+    orders = [shard_pb2.Decision(index=9, save=shard_pb2.Save(version=3))]
+    assert saving.order(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=orders)))
+    saving.activated()
+    assert not host.saver.note.called
+    shell.active = Config(6, 2, (Member(2, 0),))
+    saving.activated()
+    host.saver.note.assert_called_once_with(Part(9, error=GONE))
+    # It comes too late.
+    saving.hear(3, shard_pb2.Saved(entry=9))
+    assert host.saver.note.call_count == 1

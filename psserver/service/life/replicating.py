@@ -75,6 +75,7 @@ class Replicating:
             self._arrives,
             lambda sender, digest: self._copy.comparing.theirs(sender, digest),
             self._alive,
+            lambda sender, saved: self._copy.hear_saved(sender, saved),
         )
         self._promises = promises = Promises(out, index)
         self._logs = logs = Logs(

@@ -149,7 +149,7 @@ class Execution:
             finite=self._answer.finite,
             largest=self._answer.largest,
         )
-        reply.saved.extend(map(_saved, host.saver.parts.values()))
+        reply.saved.extend(map(saved_to_wire, host.saver.parts.values()))
         reply.measures.extend(self._measures)
         self._measures.clear()
         if time.monotonic() - self._memory_reported_at >= MEMORY_EVERY:
@@ -167,6 +167,7 @@ def _order(decision: shard_pb2.Decision) -> Order:
     return order
 
 
-def _saved(part: Part) -> shard_pb2.Saved:
+def saved_to_wire(part: Part) -> shard_pb2.Saved:
+    """Return the outcome of a part of a checkpoint as a message."""
     files = [shard_pb2.SavedFile(name=n, bytes=f.bytes, sha256=f.sha256) for n, f in part.files.items()]
     return shard_pb2.Saved(entry=part.entry, files=files, error=part.error[:1000])

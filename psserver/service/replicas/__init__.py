@@ -15,7 +15,12 @@ transfer   a copy of everything, as bytes
 giving     a primary gives a copy
 learning   a server without one takes it up
 comparing  versions of both copies, compared
-copy       the job on one server: as primary, or as follower
+holding    a copy of a part on one server: as primary, or as follower
+copy       part 0 with the job
+part       another part, which follows the coordinator
+followers  the coordinator's streams to other parts, and what it keeps for them
+saving     which copy of a part saves it
+job_state  everything about a job but its shard, in a copy
 log        the log's files at a takeover
 payloads   payloads, forwarded before their receipt
 """

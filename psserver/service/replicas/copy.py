@@ -1,9 +1,11 @@
 """The job on one server: the coordinator with part 0, and the streams of decisions to the other parts."""
 
+import asyncio
 import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -267,10 +269,21 @@ class Copy(Holding):
         self._to_save.discard(entry)
         return self._host.saver.save(entry, self._host.job, shard)
 
+    def hear_saved(self, sender: int, saved: shard_pb2.Saved) -> None:
+        """Ignore it: whoever saves part 0 completes the checkpoint, too."""
+
     async def finish_saving(self) -> None:
         void = self.deposed or self.outdated or self.failure
-        if not void and self.job is not None and self.job.decider.checkpoints is not None:
-            await self.job.decider.checkpoints.finish()
+        if void or self.job is None or self.job.decider.checkpoints is None:
+            return
+        if self.leads:
+            # The server that completes it hears of other parts from this one.
+            for follower in self.job.routes.followers:
+                assert isinstance(follower, PartFollower)
+                await follower.wait_saved()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.stable(), LEAST_PATIENCE)
+        await self.job.decider.checkpoints.finish()
 
     def _hold(self, calls: bytes, release: Callable[[], None]) -> None:
         self._offer(_INPUTS + calls, release)

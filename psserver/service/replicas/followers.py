@@ -118,9 +118,16 @@ class PartFollower(Follower):
             super().ask()
 
     def silent(self, patience: float) -> None:
-        """Return None: a part whose server is silent has another one soon. While a checkpoint is under way, ask."""
-        if self._ordered > max(self._saved, default=-1):
-            self.ask()
+        """Return None: a part whose server is silent has another one soon."""
+
+    @property
+    def _unsaved(self) -> bool:
+        """Whether a part of a checkpoint is under way."""
+        return self._ordered > max(self._saved, default=-1)
+
+    async def wait_saved(self) -> None:
+        """Wait for the outcome of the newest part of a checkpoint, `PATIENCE` seconds at most."""
+        await self._changes.wait_for(lambda: not self._unsaved or self.state == "lost", PATIENCE)
 
     def told_saved(self, saved: Sequence[shard_pb2.Saved]) -> None:
         """Note what another server that coordinates has heard of the part's checkpoints."""
@@ -178,6 +185,8 @@ class PartFollower(Follower):
             while not following.done():
                 if self._where(self.server) not in (None, address):
                     return None
+                if self._unsaved:
+                    self.ask()
                 await asyncio.wait([following], timeout=LOOK)
             return following.result()
         finally:

@@ -165,6 +165,10 @@ class Holding(ABC):
         self._changed()
 
     @abstractmethod
+    def hear_saved(self, sender: int, saved: shard_pb2.Saved) -> None:
+        """Take a follower's part of a checkpoint."""
+
+    @abstractmethod
     async def finish_saving(self) -> None:
         """Wait for the checkpoint that is being written here, unless this copy is void."""
 

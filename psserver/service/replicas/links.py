@@ -34,8 +34,8 @@ VERSION: Final = version("paramserver")
 
 class Listener(NamedTuple):
     """Who is told what comes in: a message about the log of a part, with the items that came before it; a broken
-    stream; the job's end; a piece of a copy; a follower's digest of a version; and each part of a request, before it is
-    whole, with whether only a server that leads sends such."""
+    stream; the job's end; a piece of a copy; a follower's digest of a version; each part of a request, before it is
+    whole, with whether only a server that leads sends such; and a follower's part of a checkpoint."""
 
     receive: Callable[[int, int, Message], None]
     hold: Callable[[Item, Body], None]
@@ -44,6 +44,7 @@ class Listener(NamedTuple):
     copy: Callable[[int, shard_pb2.CopyPiece], None]
     digest: Callable[[int, shard_pb2.VersionDigest], None]
     alive: Callable[[int, bool], None]
+    saved: Callable[[int, shard_pb2.Saved], None] = lambda sender, saved: None
 
 
 def greeting_proof(secret: bytes, sender: int, receiver: int, generation: int = 0) -> bytes:
@@ -259,8 +260,12 @@ class Links:
                 self._listener.copy(sender, part.copy)
             case "digest":
                 self._listener.digest(sender, part.digest)
+            case "saved":
+                self._listener.saved(sender, part.saved)
             case other:
-                raise invalid(f"expected a piece, a message, an ending, a copy or a digest, got {other}")
+                raise invalid(
+                    f"expected a piece, a message, an ending, a copy, a digest or what is saved, got {other}"
+                )
 
     def _take_piece(self, piece: shard_pb2.Piece, arriving: dict[Item, bytearray]) -> None:
         item = piece.epoch, piece.number

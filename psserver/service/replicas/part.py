@@ -22,19 +22,20 @@ from psserver.service.net.registration import Call
 from psserver.service.replicas import payloads
 from psserver.service.replicas.bodies import Body
 from psserver.service.replicas.giving import Given
-from psserver.service.replicas.holding import Holding
+from psserver.service.replicas.holding import PAYLOAD, Holding
 from psserver.service.replicas.learning import restore
 from psserver.service.replicas.same import OtherSettingsError, check_folder, check_same, described
+from psserver.service.replicas.saving import Saving
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError, Whole
-from psserver.shard import Shard
 from pswire.logs.events import event
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
-# The first byte of an item: a message of the coordinator. Others are payloads.
-_ORDERED: Final = b"o"
+# The first byte of an item: a message of the coordinator, by which the follower saves what it says, or nobody or the
+# primary. Others are payloads.
+_SAVED, _ORDERED = b"s", b"o"
 #: Seconds that the shard may take to execute what a payload waits for.
 PATIENCE: Final = 3600.0
 
@@ -66,7 +67,7 @@ class PartCopy(Holding):
         self._stream: Call | None = None
         # Held while an order is taken.
         self._turn = asyncio.Lock()
-        host.orders.save = self._save
+        self._saving = Saving(host, shell)
         host.orders.unread_goes = True
 
     @property
@@ -87,12 +88,18 @@ class PartCopy(Holding):
         if not self.outdated:
             self._begin_again(f"another server serves this part since epoch {epoch}")
 
-    def _save(self, entry: int, shard: Shard) -> bool:
-        """Save the part, where it is served."""
+    def look(self) -> None:
+        super().look()
         if not self.leads:
-            self._host.saver.passes()
-            return False
-        return self._host.saver.save(entry, self._host.job, shard)
+            self._saving.tell()
+
+    def activated(self, config: Config) -> None:
+        super().activated(config)
+        self._saving.activated()
+
+    def hear_saved(self, sender: int, saved: shard_pb2.Saved) -> None:
+        if self.leads:
+            self._saving.hear(sender, saved)
 
     async def finish_saving(self) -> None:
         """Return at once: the server that completes a checkpoint waits for this part of it before the job ends."""
@@ -162,7 +169,8 @@ class PartCopy(Holding):
         log.info("following job %s", message.job, extra=event("following", job=message.job))
 
     def _order(self, request: shard_pb2.FollowRequest) -> None:
-        self._offer(_ORDERED + request.SerializeToString())
+        kind = _SAVED if self._saving.order(request) else _ORDERED
+        self._offer(kind + request.SerializeToString())
 
     async def _take(self, request: shard_pb2.FollowRequest, tell: Tell) -> None:
         """Take a message of the coordinator, but for what was taken before. Raises Refused."""
@@ -211,13 +219,14 @@ class PartCopy(Holding):
     async def _take_again(self, body: Body) -> None:
         kind, rest = bytes(body[:1]), memoryview(body)[1:]
         host = self._host
-        if kind != _ORDERED:
+        if kind == PAYLOAD:
             # A payload needs its ticket.
             if not await host.execute(self._execution.next_entry, PATIENCE) or host.state.failure:
                 raise RuntimeError(host.state.failure or "the shard does not execute the log")
             assert host.state.shard is not None
             payloads.stage(host.state.shard, rest)
             return
+        self._saving.follow(saves=kind == _SAVED)
         request = shard_pb2.FollowRequest.FromString(bytes(rest))
         match request.WhichOneof("message"):
             case "open":

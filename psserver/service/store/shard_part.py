@@ -315,6 +315,10 @@ class PartSaver:
 
         written.add_done_callback(ended)
 
+    def note(self, part: Part) -> None:
+        """Take the outcome of a part that another server has written."""
+        self._tell(part)
+
     def passes(self) -> None:
         """Another server saves a checkpoint. So this one's next has all rows: which ones go until then is not
         remembered."""
