@@ -104,7 +104,7 @@ def _rows(
         wire = wire_named(name)
         try:
             check_codec(wire.up, policy, optimizer)
-            check_fragments(fragments, optimizer, wire.deltas, plan)
+            check_fragments(fragments, optimizer, plan)
         except (PolicyError, OptimizerError) as error:
             yield Row(name, refusal=str(error))
             continue

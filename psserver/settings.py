@@ -82,7 +82,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, cluster.parts)
     if optimizer is not None:
         optimizer.check_aggregator(policy.tensors.aggregator)
-    check_fragments(policy.tensors.fragments, optimizer, None, replicas=cluster.replicas)
+    check_fragments(policy.tensors.fragments, optimizer, replicas=cluster.replicas)
     source = "TF_CONFIG" if options.ps_hosts is None else "--ps-hosts"
     bind = _bind(options.bind, hosts[index], source)
     credentials = _credentials(options, experiment, index, len(hosts))

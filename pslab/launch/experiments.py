@@ -97,7 +97,7 @@ def _try_out(experiment: Experiment, source: str) -> None:
             optimizer.check_local(built.local_rule.name)
             optimizer.check_whole((), cluster.parts)
         check_codec(wire.up, built, optimizer)
-        check_fragments(built.tensors.fragments, optimizer, wire.deltas, replicas=cluster.replicas)
+        check_fragments(built.tensors.fragments, optimizer, replicas=cluster.replicas)
         plan_of(experiment, built, optimizer)
         adapt_of(experiment, built, optimizer)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """The model on the servers: real shards that execute the real log, or nothing when only time matters."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from pswire.model.rows import NO_ROWS, ReceivedRows, RowLayout, RowsByName
 from pswire.model.table_figures import TableFigures
 from pswire.model.tables import Keys, joined_parts
 from pswire.model.variables import WholeTables
+from pswire.transport.blocks import BlockCodec
 from pswire.transport.codecs import FLOAT32, Codec, ElementDecoder, Elementwise, Encoder, NotFinite
 from pswire.transport.rows import row_codec
 from pswire.transport.wire import wire_named
@@ -154,18 +155,23 @@ class ShardStore(Store):
 
     def sizes_from(self, base: int | None, version: int) -> Sequence[int]:
         codec = self._wire.deltas
-        if self._groups.count > 1 and base is not None:
-            parts = [self._groups.changed(base, version, server) for server in range(len(self._shards))]
-            if parts[0]:
-                return [sum(self._wire.down.size(part.layout) for part in each) for each in parts]
-        if codec is None or base is None:
+        if base is None or (codec is None and self._groups.count == 1):
             return self.sizes_down
         return [
-            (version - base) * codec.size(shard.layout)
-            if shard.stream is not None and shard.stream.covers(base, version)
-            else size
-            for shard, size in zip(self._shards, self.sizes_down, strict=True)
+            whole if changed is None else changed
+            for whole, changed in zip(self.sizes_down, self._changes(base, version, codec), strict=True)
         ]
+
+    def _changes(self, base: int, version: int, codec: BlockCodec | None) -> Iterator[int | None]:
+        """Yield the bytes that each server sends instead of a whole version; None if it sends that."""
+        for server, shard in enumerate(self._shards):
+            layouts = [shard.layout] * (version - base)
+            if self._groups.count > 1:
+                layouts = [part.layout for part in self._groups.changed(base, version, server)]
+            known = shard.stream is None or shard.stream.covers(base, version)
+            yield (
+                sum((codec or self._wire.down).size(each) for each in layouts) if layouts and known else None
+            )
 
     def execute(self, entry: Entry) -> None:
         self._remember(entry)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire.model.groups import Groups, Part
 from pswire.model.plan import ShardLayout
 from pswire.transport.blocks import BlockCodec
 from pswire.transport.codecs import NotFinite
@@ -17,10 +18,11 @@ Octets = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The difference that leads to a version from the one before it. `before`: that one's checksum."""
+    """The difference that leads to a version from the one before it. `before`: that one's checksum; None where groups
+    of rows take turns, whose readers ask with versions of their membership only."""
 
     version: int
-    before: int
+    before: int | None
     payload: Octets
 
 
@@ -31,13 +33,16 @@ class DeltaStream:
     other methods belong to the thread that owns the shard.
     """
 
-    def __init__(self, codec: BlockCodec, layout: ShardLayout) -> None:
+    def __init__(self, codec: BlockCodec, layout: ShardLayout, groups: Groups | None = None) -> None:
         self.codec, self._layout = codec, layout
+        self._groups = groups if groups is not None and groups.count > 1 else None
         self.exact, self.spare = (np.zeros(layout.elements, np.float32) for _ in range(2))
-        self._changes: deque[Change] = deque(maxlen=longest_chain(codec, layout))
+        # A reader that has missed a change of every group is sent a whole version.
+        most = longest_chain(codec, layout) if self._groups is None else self._groups.count - 1
+        self._changes: deque[Change] = deque(maxlen=most)
         # The checksum of the newest version; None until it is needed.
         self._newest: int | None = None
-        self._made: tuple[Octets, int] | None = None
+        self._made: tuple[Octets, int | None] | None = None
 
     def begin(self, exact: Floats) -> None:
         """Go on from the optimizer's weights `exact`; no earlier change is known."""
@@ -45,22 +50,36 @@ class DeltaStream:
         self._changes.clear()
         self._newest = None
 
-    def make(self, before: Floats, out: Floats) -> bool:
-        """Write the next version to `out`, from the version `before` and the weights in `spare`.
+    def make(self, before: Floats, out: Floats, base: int = 0) -> bool:
+        """Write the next version to `out`, from the version `before` (number `base`) and the weights in `spare`.
 
         Return False if a change, or a number of the version, is not finite.
         """
-        if self._newest is None:
-            self._newest = checksum(before)
         try:
+            if self._groups is not None:
+                self._made = (
+                    self._changed_group(self._groups.of(base, self._layout.server), before, out),
+                    None,
+                )
+                return True
+            if self._newest is None:
+                self._newest = checksum(before)
             self._made = encode_change(self.codec, self._layout, self.spare, before, out)
         except NotFinite:
             return False
         return True
 
+    def _changed_group(self, part: Part, before: Floats, out: Floats) -> Octets:
+        """As `make`, where only one group of rows changes: return its change."""
+        made = np.empty(part.layout.elements, np.float32)
+        payload, _ = encode_change(self.codec, part.layout, part.take(self.spare), part.take(before), made)
+        out[...] = before
+        part.put(out, made)
+        return payload
+
     def publish(self, version: int) -> None:
         """Take over what `make` made, as that version."""
-        assert self._made is not None and self._newest is not None
+        assert self._made is not None
         payload, after = self._made
         self._changes.append(Change(version, self._newest, payload))
         self._newest, self._made = after, None
@@ -70,7 +89,7 @@ class DeltaStream:
         """Return the changes from version `base` to `version`; None if they are not all known, or the reader's `base`
         is another one."""
         changes = self._between(base, version)
-        if not changes or changes[0].before != base_checksum:
+        if not changes or changes[0].before not in (None, base_checksum):
             return None
         return [change.payload for change in changes]
 

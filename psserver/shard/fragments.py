@@ -6,7 +6,6 @@ from psserver.optimizers import Optimizer, OptimizerError
 from psserver.optimizers.schedules import Constant
 from pswire.model.groups import Groups, Part
 from pswire.model.plan import Plan, PlanError
-from pswire.transport.blocks import BlockCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,6 @@ class Turn:
 def check_fragments(
     count: int,
     optimizer: Optimizer | None,
-    deltas: BlockCodec | None,
     plan: Plan | None = None,
     *,
     replicas: int = 1,
@@ -36,8 +34,6 @@ def check_fragments(
             raise OptimizerError(f"policy.{error}") from error
     if replicas > 1:
         why = "a server with a copy is told whole payloads: expected cluster.replicas = 1"
-    elif deltas is not None:
-        why = f"weights as changes in {deltas.name} are of the whole model: expected wire_dtype without /{deltas.name}"
     elif optimizer is None:
         return
     elif optimizer.whole:

@@ -77,7 +77,7 @@ class Shard:
         optimizer.check_whole(split_variables(plan), len(plan.shards))
         self.optimizer = optimizer.bound(*_trainable_pieces(plan, self.layout))
         self.tensors = tensors
-        check_fragments(tensors.fragments, optimizer, deltas, plan)
+        check_fragments(tensors.fragments, optimizer, plan)
         self.groups = Groups(plan, tensors.fragments)
         turns: list[Turn] = []
         if tensors.fragments > 1:
@@ -92,7 +92,7 @@ class Shard:
         self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend, turns)
         self._updater.measures = measures
         self.checks = PayloadChecks(plan, server, ordinary(tensors), backend)
-        self.stream = None if deltas is None else DeltaStream(deltas, self.layout)
+        self.stream = None if deltas is None else DeltaStream(deltas, self.layout, self.groups)
         self.tables = Tables(plan, server, optimizer, backend, keep_bases=tensors.keep_bases)
         self._updates = Updates(
             *(self.arena, self.staging, self._updater, self.checks, self.stream, self.tables),

@@ -167,7 +167,7 @@ class Updates:
                 finite = self._updater.step(now, target, base, apply.scale, apply.lr_scale)
             if not (finite or self._unchecked):
                 raise NonfiniteError(self._unfit(apply.version, target, workers))
-            if stream is not None and not stream.make(newest, out):
+            if stream is not None and not stream.make(newest, out, base):
                 raise NonfiniteError(self._unfit(apply.version, target, workers))
             if tables is not None:
                 wrong = tables.advance(apply.scale, apply.lr_scale, unchecked=self._unchecked)

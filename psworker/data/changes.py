@@ -49,12 +49,13 @@ class KnownVersion:
 
 
 class KnownGroups:
-    """A `KnownVersion` where versions change one group of rows after the other, and what has changed comes as it is.
+    """A `KnownVersion` where versions change one group of rows after the other: groups come as changes, or as they are.
 
     Belongs to one membership: in another one, the same number may be a version of another history.
     """
 
-    def __init__(self, groups: Groups, server: int, codec: Elementwise, elements: int) -> None:
+    def __init__(self, groups: Groups, server: int, codec: Elementwise | BlockCodec, elements: int) -> None:
+        """`codec`: of changes, if it is a block codec."""
         self._groups, self._server, self._codec = groups, server, codec
         self._values = np.empty(elements, np.float32)
         self.base: shard_pb2.Base | None = None
@@ -73,12 +74,23 @@ class KnownGroups:
         self.base = shard_pb2.Base(version=version)
 
     def advance(self, version: int, chain: NDArray[np.uint8], count: int, out: Floats) -> None:
-        """Take over the groups that have changed, and write the version to `out`."""
+        """Take over the groups that have changed, and write the version to `out`. Raises SessionError."""
         parts, self.base = self._parts(version), None
-        for part in parts:
-            size, decoded = self._codec.size(part.layout), np.empty(part.layout.elements, np.float32)
-            ElementDecoder(self._codec, decoded).feed(chain[:size].data)
-            part.put(self._values, decoded)
-            chain = chain[size:]
+        try:
+            for part in parts:
+                size = self._codec.size(part.layout)
+                part.put(self._values, self._advanced(part, chain[:size]))
+                chain = chain[size:]
+        except WireDtypeError as error:
+            raise SessionError(f"the changes to version {version} do not fit: {error}") from error
         self.take(version, self._values)
         out[...] = self._values
+
+    def _advanced(self, part: Part, data: NDArray[np.uint8]) -> Floats:
+        if isinstance(self._codec, BlockCodec):
+            values = part.take(self._values)
+            add_change(self._codec, part.layout, data, values)
+        else:
+            values = np.empty(part.layout.elements, np.float32)
+            ElementDecoder(self._codec, values).feed(data.data)
+        return values

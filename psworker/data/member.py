@@ -50,7 +50,7 @@ class Member:
         self.known: KnownGroups | None = None
         if self.groups.count > 1:
             elements = plan.shards[server].elements
-            self.known = KnownGroups(self.groups, server, wire.down, elements)
+            self.known = KnownGroups(self.groups, server, wire.deltas or wire.down, elements)
         self._plan, self._weights = plan.fingerprint, wire.down.number
         self._proof: dict[str, Any] = {
             "job": joined.job,

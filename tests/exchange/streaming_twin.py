@@ -72,7 +72,10 @@ def twin(wire: str, fragments: int, overlap: int = 0, mixing: float = 0.0, *, st
     weights = {name: values.copy() for name, values in problem.initial().items()}
     masks = masks_of(weights, fragments)
     velocity = {name: np.zeros_like(values) for name, values in weights.items()}
-    workers = [TwinWorker(problem, worker, weights, wire, overlap, mixing) for worker in range(WORKERS)]
+    # The servers' own, where workers get coded changes of what the servers publish.
+    up, _, down = wire.partition("/")
+    exact = {name: values.copy() for name, values in weights.items()}
+    workers = [TwinWorker(problem, worker, weights, up, overlap, mixing) for worker in range(WORKERS)]
     rate, momentum, mean = np.float32(0.7), np.float32(0.9), np.float32(1 / WORKERS)
     for version in range(ROUNDS):
         mask, former = masks[version % fragments], masks[(version - 1) % fragments]
@@ -85,8 +88,28 @@ def twin(wire: str, fragments: int, overlap: int = 0, mixing: float = 0.0, *, st
             g, here = total * mean, mask[name]
             moved = velocity[name] * momentum - g * rate
             velocity[name] = np.where(here, moved, velocity[name])
-            weights[name] = np.where(here, values + (moved * momentum - g * rate), values)
+            start = exact[name] if down else values
+            exact[name] = np.where(here, start + (moved * momentum - g * rate), start)
+            weights[name] = published(exact[name], values, here) if down else exact[name]
     return {**weights, STATE: averages} if state else weights
+
+
+def published(exact: np.ndarray, before: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return the version that the coded change makes of the one before, in one group."""
+    if not wide(exact):
+        return np.where(mask, exact, before)
+    found = before.copy()
+    for row in np.flatnonzero(mask[:, 0]):
+        found[row] = before[row] + coded(exact[row] - before[row])
+    return found
+
+
+def wide(values: np.ndarray) -> bool:
+    return values.ndim > 1 and values.shape[1] >= 32
+
+
+def coded(row: np.ndarray) -> np.ndarray:
+    return np.concatenate([block(INT4, row[at : at + 64])[1] for at in range(0, row.size, 64)])
 
 
 def masks_of(weights: Weights, fragments: int) -> list[Weights]:
@@ -156,14 +179,12 @@ class TwinWorker:
 
     def coded(self, name: str, payload: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Encode each row of the group in int4, if it has 32 elements, with what it left out last time."""
-        if payload.ndim < 2 or payload.shape[1] < 32:
+        if not wide(payload):
             return payload
         arrived = payload.copy()
         for row in np.flatnonzero(mask[:, 0]):
             wanted = payload[row] + self.residual[name][row]
-            arrived[row] = np.concatenate(
-                [block(INT4, wanted[at : at + 64])[1] for at in range(0, wanted.size, 64)]
-            )
+            arrived[row] = coded(wanted)
             self.residual[name][row] = wanted - arrived[row]
         return arrived
 

@@ -23,6 +23,7 @@ from psserver.options import Options
 from psserver.policies.declarations import TensorParts
 from psserver.settings import resolve
 from pswire.config.experiment import ExperimentError
+from pswire.model.groups import Groups
 from pswire.model.plan import make_plan
 from pswire.transport.wire import wire_named
 from psworker.data import shard_client
@@ -34,7 +35,7 @@ from tests.sentences import Recorder
 from tests.service.serving import serving
 
 
-@pytest.mark.parametrize(("wire", "fragments"), list(product(("float32", "int4"), (1, 2, 4))))
+@pytest.mark.parametrize(("wire", "fragments"), list(product(("float32", "int4", "int4/int4"), (1, 2, 4))))
 def test_simulated_runs_have_the_bits_of_a_twin_in_one_process(
     tmp_path: Path, wire: str, fragments: int
 ) -> None:
@@ -51,7 +52,14 @@ def test_simulated_runs_have_the_bits_of_a_twin_in_one_process(
 # Live
 
 
-TRANSPORTS = [("float32", 1, "grpc"), ("int4", 1, "socket"), ("int4", 2, "grpc"), ("float32", 3, "socket")]
+TRANSPORTS = [
+    ("float32", 1, "grpc"),
+    ("int4/int4", 2, "grpc"),
+    ("int4/int4", 1, "socket"),
+    ("int4", 1, "socket"),
+    ("int4", 2, "grpc"),
+    ("float32", 3, "socket"),
+]
 
 
 @pytest.mark.parametrize(("wire", "servers", "transport"), [*TRANSPORTS, ("float32", 2, "shared-memory")])
@@ -85,7 +93,9 @@ def test_state_travels_with_every_group(
     assert replay.store.sha256() == run.summary.weights_sha256 and check_run(run).ok
 
 
-@pytest.mark.parametrize(("wire", "servers"), [("float32", 1), ("int4", 1), ("int4/bfloat16", 2)])
+@pytest.mark.parametrize(
+    ("wire", "servers"), [("float32", 1), ("int4", 1), ("int4/bfloat16", 2), ("int4/int4", 2)]
+)
 def test_a_round_moves_the_bytes_of_one_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire: str, servers: int
 ) -> None:
@@ -112,10 +122,17 @@ def test_a_round_moves_the_bytes_of_one_group(
     )
     rounds = [size for version in range(ROUNDS) for size in store.sizes_up(version)]
     assert sorted(pushed) == sorted([*store.sizes_up(None), *WORKERS * rounds])
-    steps = [size for version in range(1, ROUNDS) for size in store.sizes_from(version - 1, version)]
+    codec = wire_named(wire).deltas or wire_named(wire).down
+    parts = Groups(plan, 2)
+    steps = [
+        [codec.size(parts.of(version, server).layout) for server in range(servers)]
+        for version in range(ROUNDS)
+    ]
     # One of them evaluates the last version.
-    last = store.sizes_from(ROUNDS - 1, ROUNDS)
-    assert sorted(pulled) == sorted([*WORKERS * steps, *last])
+    *earlier, last = steps
+    assert sorted(pulled) == sorted([*WORKERS * sum(earlier, []), *last])
+    if not wire_named(wire).deltas:
+        assert steps == [store.sizes_from(version, version + 1) for version in range(ROUNDS)]
     groups = [sum(store.sizes_up(version)) for version in (0, 1)]
     whole = sum(wire_named(wire).up.size(shard) for shard in plan.shards)
     assert sum(groups) == whole
@@ -138,7 +155,7 @@ ROUGH = {
 }
 
 
-@pytest.mark.parametrize("wire", ["float32", "int4", "top-k"])
+@pytest.mark.parametrize("wire", ["float32", "int4", "top-k", "int8/int4"])
 def test_a_rough_run_is_replayed_to_the_bit(tmp_path: Path, wire: str) -> None:
     """Workers are lost, come back without memory, and miss rounds; contributions are dropped."""
     run = simulate(
@@ -158,9 +175,11 @@ def test_a_rough_run_is_replayed_to_the_bit(tmp_path: Path, wire: str) -> None:
     assert run.summary.versions > 10
 
 
-def test_a_job_that_resumes_on_other_servers_is_replayed_to_the_bit(tmp_path: Path) -> None:
-    """Workers begin anew at the restored version; each group goes on with its own momentum."""
+@pytest.mark.parametrize("wire", ["float32", "int4/int4"])
+def test_a_job_that_resumes_on_other_servers_is_replayed_to_the_bit(tmp_path: Path, wire: str) -> None:
+    """Workers begin anew at the restored version; each group goes on with its own momentum, and what was left out."""
     settings = {
+        "cluster": {"wire_dtype": wire},
         "knobs": {"steps": 2, "fragments": 3, "learning_rate": 0.01},
         "run": {**EVERY, "checkpoint_every": "1v"},
         "optimizer": NESTEROV,
@@ -168,9 +187,11 @@ def test_a_job_that_resumes_on_other_servers_is_replayed_to_the_bit(tmp_path: Pa
     }
     run = play(tmp_path / "whole", "diloco", **settings)
     again = play(
-        cut_off(run, tmp_path / "again", 0.7), "diloco", "latest", cluster={"servers": 3}, **settings
+        *(cut_off(run, tmp_path / "again", 0.7), "diloco", "latest"),
+        **{**settings, "cluster": {"servers": 3, "wire_dtype": wire}},
     )
-    assert kinds(again)["restore"] == 1 and forgotten(again) == {("local rule",)}
+    lost = ("local rule",) if wire == "float32" else ("local rule", "codec")
+    assert kinds(again)["restore"] == 1 and forgotten(again) == {lost}
     replay = replay_of(again)
     assert replay.run().first is None and prove(again, replay).holds and check_run(again).ok
 
@@ -198,7 +219,6 @@ def test_with_one_group_the_log_has_no_more_than_the_knob(tmp_path: Path) -> Non
 
 
 REFUSED: list[dict[str, Any]] = [
-    {"cluster": {"wire_dtype": "int4/int4"}},
     {"cluster": {"servers": 1}, "optimizer": {"name": "lamb", "learning_rate": 0.1}},
     {"optimizer": {"name": "dana-zero", "learning_rate": 0.1}},
     {"optimizer": {"learning_rate": {"schedule": "cosine", "initial_learning_rate": 0.1, "decay_steps": 9}}},
@@ -219,7 +239,7 @@ def test_what_cannot_be_right_is_refused_before_anything_is_trained(
 def test_a_real_run_is_refused_before_its_processes_start(tmp_path: Path, sentences: Recorder) -> None:
     path = tmp_path / "run.toml"
     policy, job = '[policy]\nname = "diloco"\nfragments = 2\n', '[job]\nmodule = "a.py:b"\n'
-    path.write_text(f'{policy}{job}[cluster]\nwire_dtype = "int4/int4"\n', "utf-8")
+    path.write_text(f'{policy}{job}[optimizer]\nname = "dana-zero"\nlearning_rate = 0.1\n', "utf-8")
     with pytest.raises(ExperimentError) as refused:
         load(path)
     sentences.check(refused)
