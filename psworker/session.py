@@ -214,7 +214,7 @@ class Session(Facts):
         weights = self.plan.gather_by_name(self.pull_flat(grant))
         values = self.pull_rows(grant, keys)
         return weights, {
-            name: values[name][inverse].reshape(*np.shape(rows[name]), -1)
+            name: values[name][inverse].reshape(*np.shape(rows[name]), values[name].shape[1])
             for name, (_, inverse) in found.items()
         }
 
@@ -241,7 +241,7 @@ class Session(Facts):
         """
         keys, inverse = unique(ids)
         rows, version = self._newest({table: keys})
-        return rows[table][inverse].reshape(*np.shape(ids), -1), version
+        return rows[table][inverse].reshape(*np.shape(ids), rows[table].shape[1]), version
 
     def newest_rows(self, keys: KeysByName) -> dict[str, Floats]:
         """Look sorted unique keys of several tables up, as `lookup` does ids of one."""

@@ -1,10 +1,11 @@
-"""Run folders: what a run leaves behind, its decision log, its report, and its records as frames (`load`)."""
+"""Run folders: what a run leaves behind, its decision log, its report, its records as frames (`load`), its `rows`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pslab.runs.frames import Frames
+    from pslab.runs.saved_rows import Reader
 
 
 def load(folder: str | Path) -> "Frames":
@@ -12,3 +13,13 @@ def load(folder: str | Path) -> "Frames":
     from pslab.runs import frames
 
     return frames.load(folder)
+
+
+def rows(folder: str | Path) -> "Reader":
+    """Return what reads rows of sparse tables in a run's newest checkpoint, or in one of its checkpoints' folders.
+
+    For `psworker.keras.read_rows(model, pslab.runs.rows(FOLDER))`. See `pslab.runs.saved_rows`. Raises RunError.
+    """
+    from pslab.runs import saved_rows
+
+    return saved_rows.reader(Path(folder))

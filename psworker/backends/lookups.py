@@ -40,7 +40,8 @@ class Remote:
             raise ModelError(
                 f"table {self.table.name!r}: its rows are on parameter servers, and nobody reads them here: call the "
                 "model within distribute() or a Job, or name a reader, as in psworker.keras.read_rows(model, "
-                "session.lookup); export() of distribute() makes a plain Keras model"
+                "session.lookup) or pslab.runs.rows(FOLDER) of a checkpoint; export() of distribute() makes a plain "
+                "Keras model"
             )
         return self.reader
 

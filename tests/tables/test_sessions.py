@@ -179,6 +179,16 @@ def test_reading_makes_no_rows(tmp_path: Path) -> None:
         assert [table.count for table in shard.tables.tables] == [0, 0]
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), (), (1, 1)])
+def test_ids_may_have_any_shape_and_be_none(shape: tuple[int, ...]) -> None:
+    with serving(2) as cluster, connect(cluster) as session:
+        grant, ids = granted(session), np.full(shape, -(2**63))
+        _, rows = session.pull(grant, rows={"items": ids})
+        assert rows["items"].shape == session.lookup("items", ids)[0].shape == (*shape, DIM)
+        session.push(grant, {}, rows={"items": (ids, np.ones((*shape, DIM)))})
+        session.commit(grant, samples=1)
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
