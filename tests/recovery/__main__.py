@@ -3,6 +3,7 @@
     python -m tests.recovery --schedules 1000000 --processes 2
     python -m tests.recovery --minutes 60
     python -m tests.recovery --seed 123 --schedules 1       one schedule, again
+    python -m tests.recovery --replicas                     of jobs with replicas, on 3 to 5 servers
 
 Servers and workers die at any step and come back, connections are cut, the network is divided, messages are late, come
 twice and in another order, machines lose their power, disks fail; every built-in policy in turn. Ends with 1 at the
@@ -15,10 +16,12 @@ import random
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import count
+from typing import Any
 
+from tests.recovery import losses
 from tests.recovery.campaign import Tally, play_all, shortest
 from tests.recovery.settings import job_of
 
@@ -36,6 +39,7 @@ def main() -> int:
     parser.add_argument(
         "--seed", type=int, help="of the first schedule; the others follow. Default: one of chance"
     )
+    parser.add_argument("--replicas", action="store_true", help="jobs with replicas: nothing is rolled back")
     options = parser.parse_args()
     logging.getLogger("ps-server").addHandler(logging.NullHandler())
     logging.getLogger("ps-server").propagate = False
@@ -45,14 +49,16 @@ def main() -> int:
         schedules = 100_000
     began = time.monotonic()
     end = None if options.minutes is None else began + 60 * options.minutes
-    tally = run(pieces(first, schedules), options.processes, end)
+    play = losses.play_all if options.replicas else play_all
+    tally: Tally | losses.Tally = losses.Tally() if options.replicas else Tally()
+    run(pieces(first, schedules), options.processes, end, play, tally)
     seconds = time.monotonic() - began
     for line in tally.lines():
         print(f"crashes: {line}")
     last = f"{first} to {first + tally.schedules - 1}" if tally.schedules else "none"
     print(f"crashes: seeds {last}, in {seconds:.0f} s, {options.processes} processes", flush=True)
     if tally.failed is not None:
-        report(*tally.failed)
+        report(*tally.failed, replicas=options.replicas)
         return 1
     return 0
 
@@ -67,19 +73,24 @@ def pieces(first: int, schedules: int | None) -> Iterator[range]:
         yield range(first + start, first + stop)
 
 
-def run(work: Iterator[range], processes: int, end: float | None) -> Tally:
+def run(
+    work: Iterator[range],
+    processes: int,
+    end: float | None,
+    play: Callable[[range], Any],
+    tally: Any,
+) -> None:
     """All of `work`, or what is begun before the monotonic time `end`, or up to the first failure."""
-    tally, told = Tally(), time.monotonic()
-    began = told
+    began = told = time.monotonic()
     with ProcessPoolExecutor(processes) as pool:
-        running: set[Future[Tally]] = set()
+        running: set[Future[Any]] = set()
         more = True
         while more or running:
             while more and len(running) < processes + 1:
                 piece = next(work, None) if end is None or time.monotonic() < end else None
                 more = piece is not None and tally.failed is None
-                if more:
-                    running.add(pool.submit(play_all, piece))
+                if piece is not None and more:
+                    running.add(pool.submit(play, piece))
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 tally.add(future.result())
@@ -87,12 +98,17 @@ def run(work: Iterator[range], processes: int, end: float | None) -> Tally:
             if now - told >= EVERY:
                 told = now
                 print(f"crashes: {tally.schedules} schedules in {now - began:.0f} s", flush=True)
-    return tally
 
 
-def report(seed: int, why: str) -> None:
-    again = shlex.join(["scripts/soak", "crashes", "--seed", str(seed), "--schedules", "1"])
-    print(f"crashes: FAILED: {again}\n  {job_of(seed)}\n  {why}", flush=True)
+def report(seed: int, why: str, *, replicas: bool = False) -> None:
+    more = ["--replicas"] if replicas else []
+    again = shlex.join(["scripts/soak", "crashes", "--seed", str(seed), "--schedules", "1", *more])
+    print(
+        f"crashes: FAILED: {again}\n  {losses.job_of(seed) if replicas else job_of(seed)}\n  {why}",
+        flush=True,
+    )
+    if replicas:
+        return
     fault, story = shortest(seed)
     if story:
         print(f"the shortest story found, which ends with: {fault}")

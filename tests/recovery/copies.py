@@ -1,0 +1,728 @@
+"""Servers of a job with replicas, whole: the protocol's shell, the coordinator and its copy, shards, checkpoints.
+
+The shell, the coordinator, what its inputs and the protocol's messages look like as bytes, and what a copy for a server
+that comes back is made of are the servers' own code. Streams between servers, disks, clocks and processes are not.
+"""
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pslab.verify.invariants import expect
+from pslab.verify.schedule import ChoiceSource
+from psserver.coordinator import CoordinatorState, JobTerms, JoinRefused, Output, Record, Send
+from psserver.coordinator.state import reopened
+from psserver.policies import build
+from psserver.replication import Config, Disk, Member, Replica, begin, first_config, restart
+from psserver.replication.digests import Comparison, Difference
+from psserver.replication.messages import Differs, Installed, Item, Message
+from psserver.service.job.log_file import LogError
+from psserver.service.replicas import inputs, shell, wire
+from psserver.service.replicas.bodies import Bodies, Body
+from psserver.service.replicas.inputs import NotedCoordinator
+from psserver.service.replicas.shell import Shell
+from psserver.shard import ShardState
+from pswire.decisions import entries
+from pswire.generations import Generation
+from pswire.protocol import received
+from psworker.engine import Request
+from tests.recovery.settings import Job
+from tests.recovery.shard import OPTIMIZER, Shard, chained
+from tests.recovery.worker import Exchange, Worker
+from tests.recovery.worker import Member as WorkersMember
+
+TIMEOUT = 3.0
+HOLDERS = (0, 1)
+# Versions between two comparisons of the copies.
+COMPARED = 2
+
+
+class PowerLoss(Exception):
+    """The server is gone, in the middle of what it did."""
+
+
+class Clock:
+    """Stands in for `time`, and for the running loop, in the shell: the time of the server that acts."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.later: list[tuple[float, Callable[[], None]]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def get_running_loop(self) -> "Clock":
+        return self
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.later.append((self.now + seconds, call))
+
+
+CLOCK = Clock()
+# In these tests the shell asks this clock.
+shell.time = shell.asyncio = CLOCK  # type: ignore[assignment, attr-defined]
+
+
+@dataclass
+class Saved:
+    """A checkpoint: behind that entry."""
+
+    entry: int
+    coordinator: str
+    shard: ShardState
+
+
+@dataclass
+class Sent:
+    """What a stream between two servers carries: a message with bodies, a copy, a digest, or its own end."""
+
+    data: bytes = b""
+    bodies: Mapping[Item, Body] = field(default_factory=dict)
+    copy: tuple[int, int, str, ShardState] | None = None
+    digest: tuple[int, int, bytes] | None = None
+    broke: bool = False
+
+
+class Streams:
+    """The `Links` of one server."""
+
+    def __init__(self, cluster: "Copies", server: int) -> None:
+        self._cluster, self._server = cluster, server
+        self.links = dict.fromkeys(n for n in range(cluster.count) if n != server)
+        self.met = set(self.links)
+
+    def send(self, to: int, message: Message, items: Any, *, part: int = 0) -> None:
+        self._cluster.may_die(self._server)
+        self._cluster.post(self._server, to, Sent(wire.encode(message, part), dict(items)))
+
+    def forget(self, item: Item) -> None:
+        pass
+
+
+class Server:
+    """The process of server `number`, and what is on its disk. It is the shell's machine, as `replicas.copy.Copy` is.
+
+    `ahead`: seconds by which its clock is ahead of others'.
+    """
+
+    def __init__(self, cluster: "Copies", number: int) -> None:
+        self.cluster, self.number = cluster, number
+        self.alive = True
+        self.stalled = False
+        self.refuses_promises = False
+        self.ahead = 0.0
+        self.generation, self.incarnation = 0, 0
+        first = first_config(HOLDERS)
+        self.disk = Disk(first.epoch, first)
+        self._run(begin(number, cluster.count, first), formed=False)
+
+    def _run(self, replica: Replica, *, formed: bool) -> None:
+        self.coordinator: NotedCoordinator | None = None
+        self.shard = Shard(0, 1)
+        self.leads, self.deposed, self.ended = False, False, False
+        # Whether the log has its first entry.
+        self.opened = False
+        self.executed = self.upto = 0
+        self.held: deque[Callable[[], None]] = deque()
+        self.activation: Config | None = None
+        self.wanted: int | None = None
+        self.comparison = Comparison()
+        # Worker -> whose stream ends here; and when who has not come yet is missed.
+        self.sessions: dict[str, int] = {}
+        self.missed: tuple[float, list[tuple[str, int]]] | None = None
+        self.heard: float | None = None
+        self.origin = 0.0
+        self.to_save: dict[int, None] = {}
+        CLOCK.now = self.time
+        links: Any = Streams(self.cluster, self.number)
+        self.shell = Shell(replica, links, self.keep, formed=formed, bodies=Bodies())
+        self.shell.machine = self
+
+    @property
+    def time(self) -> float:
+        return self.cluster.now + self.ahead
+
+    @property
+    def up(self) -> bool:
+        return self.alive and not self.stalled
+
+    def keep(self, disk: Disk) -> None:
+        """A promise, on a disk."""
+        self.cluster.may_die(self.number)
+        if self.refuses_promises:
+            raise LogError("the disk takes no promise")
+        expect(disk.promised >= self.disk.promised, "a promise fell")
+        self.disk = disk
+        self.cluster.configured(disk.config)
+        self.cluster.may_die(self.number)
+
+    def begin_again(self) -> None:
+        """A process of the same server: another incarnation, with nothing but what is on its disk."""
+        self.incarnation += 1
+        holds = self.number in HOLDERS
+        replica = restart(self.number, self.cluster.count, self.incarnation, holds, self.disk)
+        self.alive = True
+        self._run(replica, formed=True)
+
+    def new_generation(self, first: Config) -> None:
+        self.generation, self.incarnation, self.disk = self.cluster.generation, 0, Disk(first.epoch, first)
+        self.alive, self.stalled, self.refuses_promises = True, False, False
+        holds = self.number in HOLDERS
+        member = any(each.server == self.number for each in first.members)
+        made = begin if member or not holds else None
+        count = self.cluster.count
+        replica = (
+            begin(self.number, count, first) if made else restart(self.number, count, 0, True, self.disk)
+        )
+        self._run(replica, formed=False)
+
+    # Leading
+
+    def job_time(self) -> float:
+        """The job's clock, as this server goes on with it."""
+        return self.time + self.origin
+
+    def lead_first(self, saved: Saved | None) -> None:
+        """Make the job, or go on from a checkpoint."""
+        self.leads = True
+        coordinator = self.coordinator = self.cluster.new_coordinator()
+        coordinator.notes = []
+        self.offer(b"b", lambda: None)
+        if saved is None:
+            self.shard.follow(self.cluster.name, 0, None)
+            self.step(self.opening)
+            return
+        state = CoordinatorState.from_json(json.loads(saved.coordinator))
+        coordinator.restore(reopened(state, coordinator.policy))
+        self.shard.follow(self.cluster.name, saved.entry + 1, saved.shard)
+        self.opened = True
+        self.step(lambda: coordinator.resume(self.cluster.undone, self.job_time()))
+
+    def opening(self) -> list[Output]:
+        """Return the log's first entry, unless it has it."""
+        assert self.coordinator is not None
+        before, self.opened = self.opened, True
+        return [] if before else self.coordinator.opening()
+
+    def offer(self, body: bytes, release: Callable[[], None]) -> None:
+        self.held.append(release)
+        self.shell.offer(body)
+
+    def step(
+        self,
+        decide: Callable[[], list[Output]],
+        first: Callable[[], None] = lambda: None,
+        exchange: "Exchange | None" = None,
+    ) -> None:
+        """Decide; what follows is let go when all copies hold the input, behind `first`. `exchange`: brings what its
+        worker is told. Raises JoinRefused."""
+        assert self.coordinator is not None
+        outputs: list[Output] = []
+        try:
+            outputs = decide()
+        finally:
+            state = self._captured(outputs)
+            data = inputs.encode(self.coordinator.taken(), self.job_time())
+
+            def release() -> None:
+                first()
+                self._release(outputs, state, exchange)
+
+            self.offer(b"i" + data, release)
+
+    def _captured(self, outputs: list[Output]) -> str | None:
+        assert self.coordinator is not None
+        ordered = (
+            outputs and isinstance(outputs[-1], Record) and isinstance(outputs[-1].entry, entries.Checkpoint)
+        )
+        return json.dumps(self.coordinator.state().to_json()) if ordered else None
+
+    def push(self, ticket: int, then: Callable[[], None] = lambda: None) -> None:
+        """Take a payload; its receipt is given when all copies hold it."""
+        if not self.shard.refuses(ticket):
+            self.shard.push(ticket)
+            self.offer(b"p%d" % ticket, then)
+
+    def _release(self, outputs: list[Output], state: str | None, exchange: "Exchange | None" = None) -> None:
+        for output in outputs:
+            if isinstance(output, Record):
+                self._execute(output, state)
+            elif isinstance(output, Send) and self.leads:
+                self.cluster.tell(self, output, exchange)
+        if exchange is not None:
+            exchange.arrived = True
+
+    def _execute(self, record: Record, state: str | None) -> None:
+        self.cluster.happens(self, record)
+        if isinstance(record.entry, entries.Checkpoint) and state is not None and self._saves():
+            self.shard.execute(record)
+            self.shard.saves.clear()
+            self.cluster.saved.append(Saved(record.index, state, self.shard.state()))
+        else:
+            self.shard.execute(record)
+            self.shard.saves.clear()
+        if isinstance(record.entry, entries.Apply):
+            self._flip(record.entry.version)
+            self._compare(record.entry.version)
+
+    def _saves(self) -> bool:
+        return not self.leads or len(self.shell.replica.disk.config.members) == 1
+
+    # Comparing
+
+    def _flip(self, version: int) -> None:
+        if self.cluster.flips and self.cluster.choices.pick(8) == 7:
+            self.cluster.flips -= 1
+            self.cluster.flipped = version
+            self.shard.chain ^= 1
+
+    def _compare(self, version: int) -> None:
+        if version % COMPARED:
+            return
+        digest = str(self.shard.chain).encode()
+        replica, primary = self.shell.replica, self.shell.watch.primary
+        if replica.leads:
+            for each in self.comparison.own(version, digest):
+                self.differ(each)
+        elif primary is not None and primary != self.number and replica.synced >= 0:
+            self.cluster.post(self.number, primary, Sent(digest=(replica.incarnation, version, digest)))
+
+    def differ(self, found: Difference) -> None:
+        self.cluster.count_of["a difference is found"] += 1
+        self.shell.give(Differs(found.member))
+
+    # The log, as the shell's machine
+
+    def execute(self, upto: int) -> None:
+        self.upto = upto
+        if not self.leads:
+            return
+        while self.executed < self.upto:
+            self.executed += 1
+            self.held.popleft()()
+        self.shell.executed(self.executed)
+        self._attempt()
+
+    def activated(self, config: Config) -> None:
+        self.cluster.activated(self.number, config)
+        self.comparison.keep(config.members)
+        if self.leads:
+            self.wanted = None
+            return
+        self.activation = config
+
+    def stepped_down(self, epoch: int) -> None:
+        self.look()
+
+    def look(self) -> None:
+        replica = self.shell.replica
+        if self.leads and replica.disk.config.primary != self.number:
+            self.deposed = True
+
+    def give_copy(self, to: int) -> None:
+        self.wanted = to
+        self._attempt()
+
+    def broke(self, server: int) -> None:
+        if self.wanted == server:
+            self.wanted = None
+
+    def _attempt(self) -> None:
+        if (
+            self.leads
+            and self.wanted is not None
+            and not self.held
+            and self.coordinator
+            and self.shard.executed
+        ):
+            to, self.wanted = self.wanted, None
+            state = json.dumps(self.coordinator.state().to_json())
+            copy = (self.executed, self.shell.replica.synced, state, self.shard.state())
+            self.cluster.post(self.number, to, Sent(copy=copy))
+
+    def reset(self) -> None:
+        self.ended = True
+
+    def fail(self, error: Exception) -> None:
+        self.ended = True
+
+    # Following
+
+    def arrives(self, sender: int, copy: tuple[int, int, str, ShardState]) -> None:
+        at, epoch, state, shard = copy
+        replica = self.shell.replica
+        needed = not self.leads and not replica.in_sync(replica.disk.config) and at > replica.log.stable
+        if not needed or sender != self.shell.watch.primary or epoch != replica.synced:
+            return
+        if self.coordinator is not None:
+            self.ended = True
+            return
+        known = CoordinatorState.from_json(json.loads(state))
+        coordinator = self.coordinator = self.cluster.new_coordinator()
+        coordinator.restore(known)
+        self.shard.follow(self.cluster.name, known.entries, shard)
+        self.executed, self.upto, self.opened = at, at, True
+        self.shell.give(Installed(at))
+
+    def follow(self, most: int) -> None:
+        """Execute items that another server took, at most so many; lead where it is this server's turn."""
+        while self.executed < self.upto and most > 0 and not self.leads:
+            log = self.shell.replica.log
+            body = bytes(self.shell.bodies[log.tail[self.executed - log.first]])
+            self._take_again(body)
+            self.executed += 1
+            most -= 1
+            self.shell.executed(self.executed)
+        if self.activation is not None and self.executed == self.upto and not self.leads:
+            self._succeed()
+
+    def _take_again(self, body: bytes) -> None:
+        kind, rest = body[:1], body[1:]
+        if kind == b"b":
+            self.coordinator = self.cluster.new_coordinator()
+            self.shard.follow(self.cluster.name, 0, None)
+        elif kind == b"p":
+            if not self.shard.refuses(int(rest)):
+                self.shard.push(int(rest))
+        else:
+            assert self.coordinator is not None
+            calls, now = inputs.decode(rest)
+            self.heard, self.origin = self.time, now - self.time
+            self.opened = self.opened or any(call.name in ("opening", "resume") for call in calls)
+            outputs = inputs.take(self.coordinator, calls)
+            state = self._captured(outputs)
+            self._release(outputs, state)
+
+    def _succeed(self) -> None:
+        self.activation = None
+        coordinator = self.coordinator
+        if coordinator is None:
+            # The first primary was lost before the log began.
+            self.ended = True
+            return
+        self.leads, coordinator.notes = True, []
+        self.cluster.count_of["takeover"] += 1
+        if self.heard is not None:
+            nobody = self.time - self.heard
+            self.step(lambda: coordinator.interrupted(nobody))
+        present = [(each.worker, each.incarnation) for each in coordinator.roster.present.values()]
+        self.missed = (self.time + TIMEOUT / 2, present)
+
+    # Time
+
+    def tick(self) -> None:
+        self.shell.tick()
+        self.look()
+
+    def job_tick(self) -> None:
+        """Let the job's time pass, and note who has not come since this server leads."""
+        coordinator = self.coordinator
+        if not self.leads or coordinator is None or self.deposed:
+            return
+        if self.missed is not None and self.time >= self.missed[0]:
+            present, self.missed = self.missed[1], None
+            for worker, incarnation in present:
+                if self.sessions.get(worker) != incarnation:
+                    self.disconnect(worker, incarnation)
+        self.step(lambda: coordinator.tick(self.job_time()))
+
+    def disconnect(self, worker: str, incarnation: int) -> None:
+        coordinator = self.coordinator
+        if self.leads and coordinator is not None:
+            if self.sessions.get(worker) == incarnation:
+                del self.sessions[worker]
+            self.step(lambda: coordinator.disconnect(worker, incarnation, self.job_time()))
+
+
+class Copies:
+    """All servers, what they promised, and the workers. `log`: what any of them let go, which nothing undoes."""
+
+    def __init__(self, job: Job, choices: ChoiceSource, servers: int, *, flips: int = 0) -> None:
+        self.job, self.choices, self.count, self.now = job, choices, servers, 0.0
+        # Of bits: how many may flip, and the version that one flipped in. The newest version that copies compared.
+        self.flips, self.flipped, self.compared, self.chaos = flips, -1, -1, True
+        self.generation, self.undone, self.rolled_back = 0, 0, 0
+        self.name = Generation("job", 0).name
+        self.workers = [Worker(f"w{n}", job.batches) for n in range(job.setting.workers)]
+        self.by_name = {worker.name: worker for worker in self.workers}
+        self.log: list[Record] = []
+        self.void: list[Record] = []
+        self.chains: list[int] = []
+        self.saved: list[Saved] = []
+        self.streams: dict[tuple[int, int], deque[Sent]] = {}
+        self.cuts: set[tuple[int, int]] = set()
+        self.configs: dict[int, Config] = {}
+        self.epochs: set[int] = set()
+        self.count_of: Counter[str] = Counter()
+        # The server where a worker's stream ends, by the worker's name.
+        self.at: dict[str, int] = {}
+        CLOCK.later.clear()
+        self.servers = [Server(self, number) for number in range(servers)]
+        self.acts(self.servers[0], lambda: self.servers[0].lead_first(None))
+
+    def new_coordinator(self) -> NotedCoordinator:
+        setting = self.job.setting
+        terms = JobTerms(
+            self.name,
+            OPTIMIZER,
+            servers=1,
+            workers=setting.workers,
+            worker_timeout=TIMEOUT,
+            checkpoint_versions=self.job.every,
+            generation=self.generation,
+            regather=2 * TIMEOUT,
+        )
+        return NotedCoordinator(terms, build(setting.policy, setting.knobs, setting.workers), 0.0)
+
+    # Promises
+
+    def happens(self, server: Server, record: Record) -> None:
+        """A copy executes an entry: the same for all of them, and for ever."""
+        if record.index == len(self.log):
+            self.log.append(record)
+            self.chains.append(chained(self.chains[-1] if self.chains else 0, record.entry))
+        else:
+            expect(record.index < len(self.log), f"entry {record.index} comes behind {len(self.log)} of them")
+            known = self.log[record.index]
+            expect(
+                repr(known) == repr(record), f"server {server.number} decides {record}, and {known} was told"
+            )
+
+    def configured(self, config: Config) -> None:
+        known = self.configs.setdefault(config.epoch, config)
+        expect(known == config, f"two configurations of epoch {config.epoch}")
+
+    def activated(self, server: int, config: Config) -> None:
+        expect(config.epoch not in self.epochs, f"epoch {config.epoch} begins twice")
+        self.epochs.add(config.epoch)
+
+    # Servers
+
+    def acts(self, server: Server, act: Callable[[], object]) -> None:
+        """Have a server do something; it may die in the middle."""
+        CLOCK.now = server.time
+        try:
+            act()
+            server.look()
+        except PowerLoss:
+            self.count_of["power lost between two outputs"] += 1
+            self.kill(server)
+            return
+        if server.alive and (server.ended or server.deposed):
+            self.count_of["replaced" if server.deposed else "begins again"] += 1
+            self.kill(server)
+
+    def may_die(self, number: int) -> None:
+        if self.chaos and self.choices.pick(1024) == 1023 and self.copies_left(without=number):
+            raise PowerLoss
+
+    def kill(self, server: Server) -> None:
+        server.alive = False
+        for worker in self.workers:
+            if self.at.get(worker.name) == server.number:
+                self.hang_up(worker, told=False)
+        for other in self.servers:
+            if other is not server:
+                self._break(server.number, other.number)
+                self._break(other.number, server.number)
+
+    def _break(self, sender: int, to: int) -> None:
+        """What a stream carries is lost, and its reader notices."""
+        self.streams[sender, to] = deque([Sent(broke=True)])
+
+    def heal(self, *, broken: bool) -> None:
+        """The network is whole again: what was under way arrives, or the streams were given up meanwhile."""
+        for sender, to in self.cuts:
+            if broken:
+                self._break(sender, to)
+                self.streams.setdefault((to, sender), deque()).append(Sent(broke=True))
+        self.cuts.clear()
+
+    def post(self, sender: int, to: int, sent: Sent) -> None:
+        if self.servers[to].alive and self.servers[sender].alive:
+            self.streams.setdefault((sender, to), deque()).append(sent)
+
+    def carry(self, sender: int, to: int) -> None:
+        """The next thing of a stream arrives."""
+        server, sent = self.servers[to], self.streams[sender, to].popleft()
+        if not server.alive:
+            return
+        server_shell = server.shell
+
+        def take() -> None:
+            if sent.broke:
+                server_shell.broke(sender)
+            elif sent.copy is not None:
+                server_shell.watch.led(sender, server.time)
+                server.arrives(sender, sent.copy)
+            elif sent.digest is not None:
+                incarnation, version, digest = sent.digest
+                member = Member(sender, incarnation)
+                replica = server_shell.replica
+                if replica.leads and member in replica.disk.config.members:
+                    self.compared = version
+                    found = server.comparison.theirs(member, version, digest)
+                    if found is not None:
+                        server.differ(found)
+            else:
+                for item, body in sent.bodies.items():
+                    server_shell.hold(item, body)
+                _, message = wire.decode(sent.data)
+                server_shell.receive(sender, message)
+
+        self.acts(server, take)
+
+    def copies_left(self, without: int = -1) -> bool:
+        """Whether a copy in sync is left that may lead, if that server dies."""
+        alive = [each for each in self.servers if each.alive and each.number != without]
+        newest = max((each.disk.config for each in self.servers), key=lambda config: config.epoch)
+        return any(each.shell.replica.in_sync(newest) for each in alive)
+
+    def resume(self) -> bool:
+        """Both copies are lost: all servers begin again from the newest checkpoint. False: there is none."""
+        if not self.saved:
+            return False
+        saved = self.saved[-1]
+        self.count_of["resumed from a checkpoint"] += 1
+        self.generation += 1
+        self.name = Generation("job", self.generation).name
+        undone = self.log[saved.entry + 1 :]
+        self.undone = len(undone)
+        self.rolled_back += sum(isinstance(record.entry, entries.Apply) for record in undone)
+        self.void += undone
+        del self.log[saved.entry + 1 :], self.chains[saved.entry + 1 :]
+        self.configs, self.epochs, self.streams, self.cuts = {}, set(), {}, set()
+        CLOCK.later.clear()
+        for worker in self.workers:
+            self.hang_up(worker, told=False)
+        for server in self.servers:
+            server.new_generation(first_config(HOLDERS[:1]))
+        self.acts(self.servers[0], lambda: self.servers[0].lead_first(saved))
+        return True
+
+    # Workers
+
+    def tell(self, server: Server, send: Send, exchange: Exchange | None) -> None:
+        """What a worker is told, by its exchange if that waits, or by its stream."""
+        worker, event = self.by_name[send.worker], received(send.notice, self.now)
+        here = self.at.get(worker.name) == server.number
+        if worker.member != (self.name, send.incarnation):
+            return
+        if exchange is not None and worker.exchange is exchange:
+            exchange.answer.append(event)
+        elif here and worker.connected:
+            worker.down.append(event)
+
+    def open(self, worker: Worker, server: Server) -> None:
+        """It joins whoever leads there, and its stream stands once that may be told."""
+        coordinator = server.coordinator
+        assert coordinator is not None
+        members: list[int] = []
+        process = worker.process
+        if worker.member is not None and worker.member[0] != self.name and self.generation == 0:
+            worker.restart()
+
+        def decide() -> list[Output]:
+            now, opening = server.job_time(), server.opening()
+            member, outputs = coordinator.join(worker.name, process, worker.rank, now)
+            members.append(member.incarnation)
+            server.sessions[worker.name] = member.incarnation
+            return [*opening, *outputs, *coordinator.connect(worker.name, member.incarnation, process, now)]
+
+        def welcome() -> None:
+            if not members:
+                return
+            if not worker.alive or worker.connected or worker.process != process:
+                # The server notices later that nobody is there.
+                return
+            self.at[worker.name] = server.number
+            next_batch = coordinator.roster.tally(worker.name).next_batch
+            worker.joined((self.name, members[0]), next_batch)
+
+        def joins() -> None:
+            try:
+                server.step(decide, welcome)
+            except JoinRefused as refused:
+                stopped = coordinator.stopped is not None
+                expect(stopped, f"{worker.name} may not join: {refused}")
+
+        self.acts(server, joins)
+
+    def refuses(self, server: Server, name: str, member: WorkersMember | None) -> bool:
+        """It is no member of this generation there."""
+        assert server.coordinator is not None
+        found = server.coordinator.roster.present.get(name)
+        return found is None or member != (self.name, found.incarnation)
+
+    def leader_of(self, worker: Worker) -> Server | None:
+        """The server where its stream ends, if that does anything."""
+        at = self.at.get(worker.name)
+        server = None if at is None else self.servers[at]
+        return server if server is not None and server.up and server.leads and worker.connected else None
+
+    def deliver(self, name: str, member: WorkersMember, request: Request) -> None:
+        """A request of a worker's stream arrives."""
+        worker = self.by_name[name]
+        server = self.leader_of(worker)
+        assert server is not None
+        self.handle(server, name, member, request)
+
+    def handle(
+        self,
+        server: Server,
+        name: str,
+        member: WorkersMember,
+        request: Request,
+        exchange: Exchange | None = None,
+    ) -> None:
+        coordinator = server.coordinator
+        assert coordinator is not None
+        if self.refuses(server, name, member):
+            return
+        self.acts(
+            server,
+            lambda: server.step(
+                lambda: coordinator.handle(name, member[1], request, server.job_time()), exchange=exchange
+            ),
+        )
+
+    def notice(self, server: Server) -> None:
+        """A server that leads notices streams that have ended, and ends those of workers that are no members any
+        more."""
+        if not (server.up and server.leads):
+            return
+        for worker in self.workers:
+            if self.at.get(worker.name) == server.number and self.refuses(server, worker.name, worker.member):
+                self.hang_up(worker, told=False)
+        for name, incarnation in list(server.sessions.items()):
+            worker = self.by_name[name]
+            here = worker.connected and self.at.get(name) == server.number
+            if not here or worker.member != (self.name, incarnation):
+                self.acts(server, lambda name=name, known=incarnation: server.disconnect(name, known))  # type: ignore[misc]
+
+    def hang_up(self, worker: Worker, *, told: bool) -> None:
+        """Its stream breaks. `told`: the server notices at once."""
+        at, member = self.at.pop(worker.name, None), worker.member
+        worker.break_exchange()
+        worker.hang_up()
+        if at is not None and member is not None and told:
+            server = self.servers[at]
+            if server.up and server.leads:
+                self.acts(server, lambda: server.disconnect(worker.name, member[1]))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        for server in self.servers:
+            if server.up:
+                self.acts(server, server.tick)
+        due, CLOCK.later = CLOCK.later, []
+        for at, call in due:
+            found = [
+                each for each in self.servers if each.up and each.shell is getattr(call, "__self__", None)
+            ]
+            if found and at > found[0].time:
+                CLOCK.later.append((at, call))
+            elif found:
+                self.acts(found[0], call)

@@ -1,0 +1,494 @@
+"""Schedules of a job with replicas: any process dies at any step, stands still or is cut off; then a quiet end.
+
+    python -m tests.recovery --replicas --schedules 1000
+
+Nothing that was told may be undone, whoever leads, unless both copies are lost; then the job goes on from a checkpoint.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from pslab.verify.invariants import InvariantViolation, expect
+from pslab.verify.schedule import ChoiceSource, Seeded
+from pswire.decisions import entries
+from psworker.engine import Abandon, Commit, Request
+from psworker.errors import Voided
+from tests.recovery.copies import TIMEOUT, Copies, Server
+from tests.recovery.loop import Loop
+from tests.recovery.promises import check
+from tests.recovery.settings import POLICIES, Job, may_have
+from tests.recovery.worker import Exchange, Worker
+
+# Rounds without faults after which a job that is not over never will be; of a worker's moves in one of them.
+PATIENCE, MOVES = 400, 2000
+SECOND_OPINION = 10
+
+
+class Losses(Loop):
+    """The training loops of workers that push to whoever leads, and commit with a receipt of both copies."""
+
+    def __init__(self, cluster: Copies) -> None:
+        self.copies, self._pick = cluster, cluster.choices.pick
+        self._cluster: Any = cluster
+        # Tickets whose payload all copies hold; and a worker's push that is under way, with its server's incarnation.
+        self.receipts: set[tuple[str, int]] = set()
+        self.pushing: dict[str, tuple[int, int, int, int]] = {}
+        # Workers whose exchange has come to a server.
+        self.sent: set[str] = set()
+
+    def send(self, worker: Worker) -> None:
+        if self.copies.leader_of(worker) is not None:
+            super().send(worker)
+
+    def move(self, worker: Worker, *, calm: bool = False) -> bool:
+        if worker.member is not None and worker.exchange is None and worker.broken is not None:
+            return self._repeat(worker)
+        return super().move(worker, calm=calm)
+
+    def _receipt(self, worker: Worker, server: Server, ticket: int) -> bool:
+        """Whether all copies hold the payload; if not, push it."""
+        name = self.copies.name
+        if (name, ticket) in self.receipts:
+            return True
+        key = (ticket, server.number, server.incarnation, worker.session)
+        if self.pushing.get(worker.name) != key:
+            self.pushing[worker.name] = key
+            self.copies.acts(server, lambda: server.push(ticket, lambda: self.receipts.add((name, ticket))))
+        return (name, ticket) in self.receipts
+
+    def _repeat(self, worker: Worker) -> bool:
+        """The answer to its commit is lost, perhaps the commit too."""
+        server, commit = self.copies.leader_of(worker), worker.broken
+        assert commit is not None
+        if server is None:
+            return False
+        if not server.shard.refuses(commit.ticket) and not self._receipt(worker, server, commit.ticket):
+            return False
+        worker.broken = None
+        try:
+            worker.send(worker.engine.commit(commit))
+        except Voided:
+            worker.batch -= 1
+            worker.send(worker.engine.abandon(commit.ticket, "void"))
+        return True
+
+    def _work(self, worker: Worker, calm: bool) -> bool:
+        engine, ticket = worker.engine, worker.engine.held
+        server = self.copies.leader_of(worker)
+        assert ticket is not None and worker.member is not None
+        if server is None or worker.member[0] != server.shard.job or server.shard.executed <= worker.index:
+            return False
+        if server.shard.refuses(ticket):
+            worker.send(engine.abandon(ticket, "cancelled"))
+            return True
+        fused = not worker.initialise and self._pick(2) == 1
+        commit = Commit(ticket, worker.batch, 8, 0.5, ready=worker.batch + 1 < worker.batches)
+        if fused and worker.name not in self.pushing:
+            worker.batch += 1
+            worker.exchange = Exchange(worker.member, engine.begin_commit(commit))
+            self.sent.discard(worker.name)
+            return True
+        if not self._receipt(worker, server, ticket):
+            return False
+        self.pushing.pop(worker.name, None)
+        if worker.initialise:
+            worker.send(engine.commit(Commit(ticket)))
+            return True
+        worker.batch += 1
+        worker.send(engine.commit(commit))
+        return True
+
+    def arrive(self, worker: Worker) -> None:
+        """What its exchange carries comes to the server that leads: the payload, and behind it the commit."""
+        exchange, server = worker.exchange, self.copies.leader_of(worker)
+        assert exchange is not None
+        if server is None or worker.name in self.sent:
+            return
+        self.sent.add(worker.name)
+        if self.copies.refuses(server, worker.name, exchange.member) or server.shard.refuses(
+            exchange.commit.ticket
+        ):
+            exchange.arrived = exchange.refused = True
+            return
+        self.commit(server, worker.name, exchange.member, exchange.commit, exchange)
+
+    def commit(
+        self,
+        server: Server,
+        name: str,
+        member: tuple[str, int],
+        commit: Request,
+        exchange: Exchange | None = None,
+    ) -> None:
+        """A payload and its commit arrive together."""
+        assert isinstance(commit, Commit)
+        self.copies.acts(server, lambda: server.push(commit.ticket))
+        if server.alive:
+            self.copies.handle(server, name, member, commit, exchange)
+
+
+class History:
+    """One job: trouble for so many steps, then a quiet end. `lost`: both copies were, and there was no checkpoint."""
+
+    def __init__(self, job: Job, choices: ChoiceSource, servers: int, *, flips: int = 0) -> None:
+        self.copies = Copies(job, choices, servers, flips=flips)
+        self.job, self.loop, self._pick = job, Losses(self.copies), choices.pick
+        self.lost = False
+
+    def run(self, steps: int) -> None:
+        """Raises InvariantViolation where a promise is broken, or the job does not end."""
+        for _ in range(steps):
+            if self.over() or not self._go_on():
+                break
+            self._scene()
+        if not self.lost:
+            self._calm()
+
+    def _fault(self, what: str) -> None:
+        self.copies.count_of[what] += 1
+
+    def over(self) -> bool:
+        """Whether a server that leads has let go the end."""
+        return any(isinstance(each.entry, entries.Stop) for each in self.copies.log[-20:])
+
+    def _go_on(self) -> bool:
+        """Go on from a checkpoint if both copies are lost."""
+        copies = self.copies
+        if copies.copies_left():
+            return True
+        self._fault("both copies lost")
+        for server in copies.servers:
+            copies.kill(server)
+        if not copies.resume():
+            self.lost = True
+            return False
+        self.loop.receipts.clear()
+        self.loop.pushing.clear()
+        return True
+
+    # Scenes
+
+    def _scene(self) -> None:
+        pick, copies = self._pick, self.copies
+        worker, server = copies.workers[pick(len(copies.workers))], copies.servers[pick(copies.count)]
+        chance = pick(1024)
+        if chance < 400:
+            for _ in range(1 + pick(3)):
+                self._proceed(worker)
+        elif chance < 760:
+            for _ in range(1 + pick(8)):
+                self._deliver()
+        elif chance < 880:
+            if server.up:
+                copies.acts(server, lambda: server.follow(1 + pick(4)))
+        elif chance < 960:
+            copies.pass_time(0.05 * (1 + pick(3)))
+        elif chance < 976:
+            if server.up:
+                copies.acts(server, server.job_tick)
+                copies.notice(server)
+        elif chance < 1000:
+            self._disturb(worker)
+        else:
+            self._break(pick(20), worker, server)
+
+    def _deliver(self) -> None:
+        copies = self.copies
+        ready = [
+            (sender, to)
+            for (sender, to), sent in copies.streams.items()
+            if sent and not copies.servers[to].stalled and (sender, to) not in copies.cuts
+        ]
+        if ready:
+            self.copies.carry(*ready[self._pick(len(ready))])
+
+    def _proceed(self, worker: Worker) -> None:
+        copies, way = self.copies, self._pick(3)
+        if not worker.alive:
+            return
+        if not worker.connected:
+            leading = [each for each in copies.servers if each.up and each.leads and not each.deposed]
+            if leading and worker.reachable:
+                copies.open(worker, leading[self._pick(len(leading))])
+        elif worker.exchange is not None and not worker.exchange.arrived:
+            self.loop.arrive(worker)
+        elif worker.up and way == 0:
+            self.loop.send(worker)
+        elif worker.down and way == 1:
+            self.loop.receive(worker)
+        else:
+            self.loop.move(worker)
+
+    def _disturb(self, worker: Worker) -> None:
+        pick, copies = self._pick, self.copies
+        match pick(5):
+            case 0 if worker.connected:
+                self._fault("a worker's connection cut")
+                copies.hang_up(worker, told=bool(pick(2)))
+            case 1 if worker.exchange is not None:
+                self._fault("exchange cut")
+                worker.break_exchange()
+            case 2 if worker.strays:
+                member, request = worker.strays.popleft()
+                self._arrives(worker, member, request, "message late")
+            case 3 if worker.said:
+                member, request = worker.said[pick(len(worker.said))]
+                self._arrives(worker, member, request, "message twice")
+            case 4 if pick(8) == 7:
+                self._fault("a worker's timeout passes")
+                for _ in range(8):
+                    copies.pass_time(TIMEOUT / 8)
+            case _:
+                copies.pass_time(0.2)
+
+    def _arrives(self, worker: Worker, member: tuple[str, int], request: Request, how: str) -> None:
+        leading = [each for each in self.copies.servers if each.up and each.leads and not each.deposed]
+        if not leading:
+            return
+        server = leading[self._pick(len(leading))]
+        if self.copies.refuses(server, worker.name, member):
+            return
+        self._fault(how)
+        if isinstance(request, Commit) and how == "message late":
+            self.loop.commit(server, worker.name, member, request)
+        elif isinstance(request, Commit | Abandon):
+            self.copies.handle(server, worker.name, member, request)
+
+    def _break(self, which: int, worker: Worker, server: Server) -> None:
+        pick, copies = self._pick, self.copies
+        other = copies.servers[pick(copies.count)]
+        match which:
+            case 0 | 1 if worker.alive:
+                self._fault("worker killed")
+                copies.hang_up(worker, told=bool(pick(2)))
+                worker.alive = False
+            case 2 | 3:
+                for each in copies.workers:
+                    if not each.alive:
+                        each.restart()
+                        each.said.clear()
+            case 4 | 5 | 6 if server.alive and (copies.copies_left(without=server.number) or pick(8) == 7):
+                self._fault(f"kill {self._role(server)}")
+                copies.kill(server)
+            case 7 | 8 | 9 | 10:
+                for lost in copies.servers:
+                    if not lost.alive:
+                        lost.begin_again()
+            case 11 if server.alive:
+                self._fault(f"stall {self._role(server)}")
+                server.stalled = True
+            case 12 | 13:
+                for one in copies.servers:
+                    one.stalled = one.refuses_promises = False
+            case 14 if server is not other:
+                self._fault("link cut")
+                copies.cuts.add((server.number, other.number))
+                if pick(2):
+                    copies.cuts.add((other.number, server.number))
+            case 15 | 16:
+                copies.heal(broken=bool(pick(2)))
+            case 17:
+                self._fault("clock jumps")
+                server.ahead += 0.3 * pick(12)
+            case 18:
+                self._fault("a disk refuses promises")
+                server.refuses_promises = True
+            case _:
+                copies.notice(server)
+
+    def _role(self, server: Server) -> str:
+        replica = server.shell.replica
+        if server.leads:
+            return "leader"
+        return "follower" if replica.in_sync(replica.disk.config) else "another server"
+
+    # The end
+
+    def _calm(self) -> None:
+        copies = self.copies
+        copies.chaos, copies.flips = False, 0
+        for _ in range(PATIENCE):
+            copies.heal(broken=True)
+            for server in copies.servers:
+                server.stalled = server.refuses_promises = False
+                if not server.alive:
+                    server.begin_again()
+            if not self._go_on():
+                return
+            self._round()
+            if self._ended():
+                break
+        else:
+            raise InvariantViolation(f"the job does not end, though all are here: {self._state()}")
+        self._check()
+
+    def _round(self) -> None:
+        copies = self.copies
+        copies.pass_time(0.1)
+        while any(copies.streams.values()):
+            for sender, to in list(copies.streams):
+                while copies.streams[sender, to]:
+                    copies.carry(sender, to)
+        for server in copies.servers:
+            if server.alive:
+                copies.acts(server, lambda server=server: server.follow(10**6))  # type: ignore[misc]
+                if not self.over():
+                    copies.notice(server)
+                    copies.acts(server, server.job_tick)
+        for worker in copies.workers:
+            if not self.over():
+                self._settle(worker)
+
+    def _settle(self, worker: Worker) -> None:
+        """All that this worker can do before the copies have heard more."""
+        copies, loop = self.copies, self.loop
+        if not worker.alive:
+            worker.restart()
+        if not worker.connected:
+            leading = [each for each in copies.servers if each.alive and each.leads and not each.deposed]
+            if leading:
+                copies.open(worker, leading[0])
+            return
+        if copies.leader_of(worker) is None:
+            copies.hang_up(worker, told=False)
+            return
+        for _ in range(MOVES):
+            if copies.leader_of(worker) is None:
+                return
+            if worker.exchange is not None and not worker.exchange.arrived:
+                loop.arrive(worker)
+                return
+            if worker.up:
+                loop.send(worker)
+            elif worker.down:
+                loop.receive(worker)
+            elif not loop.move(worker, calm=True):
+                return
+        raise InvariantViolation(f"{worker.name} does not come to rest")
+
+    def _copies(self) -> list[Server]:
+        return [each for each in self.copies.servers if each.number < 2]
+
+    def _ended(self) -> bool:
+        if not self.over():
+            return False
+        whole = [
+            each.coordinator is not None and each.shard.executed == len(self.copies.log)
+            for each in self._copies()
+        ]
+        led = [each for each in self._copies() if each.leads and not each.held]
+        return all(whole) and len(led) == 1 and len(led[0].shell.replica.disk.config.members) == 2
+
+    def _state(self) -> list[Any]:
+        return [
+            (each.number, each.leads, each.shard.executed, len(each.held), each.shell.replica.disk.config)
+            for each in self.copies.servers
+        ]
+
+    def _check(self) -> None:
+        copies = self.copies
+        first, second = self._copies()
+        leader = first if first.leads else second
+        assert first.coordinator is not None and second.coordinator is not None
+        expect(
+            first.coordinator.state().to_json() == second.coordinator.state().to_json(),
+            "the copies' coordinators know different things",
+        )
+        # A bit that flips behind the last version that copies in sync compared is not found.
+        unseen = 0 <= copies.compared < copies.flipped or copies.compared < 0 <= copies.flipped
+        expect(first.shard.chain == second.shard.chain or unseen, "the copies' weights differ")
+        first.shard.chain = second.shard.chain = leader.shard.chain
+        expect(
+            not copies.rolled_back or copies.generation > 0, "versions were undone while a copy was in sync"
+        )
+        chains = [leader.shard.chain] if copies.flipped >= 0 else copies.chains
+        ended = SimpleNamespace(
+            coordinator=leader.coordinator,
+            log=copies.log,
+            void=copies.void,
+            storage=SimpleNamespace(trusted=True),
+            shards=[first.shard, second.shard],
+            lost=set(),
+            chains=chains,
+            workers=copies.workers,
+        )
+        check(ended, second_opinion=self.second_opinion)  # type: ignore[arg-type]
+
+    second_opinion = False
+
+
+@dataclass
+class Tally:
+    """What came of histories. `failed`: (seed, why)."""
+
+    schedules: int = 0
+    policies: Counter[str] = field(default_factory=Counter)
+    servers: Counter[int] = field(default_factory=Counter)
+    happened: Counter[str] = field(default_factory=Counter)
+    undone: int = 0
+    lost: int = 0
+    failed: tuple[int, str] | None = None
+
+    def add(self, other: "Tally") -> None:
+        self.schedules += other.schedules
+        self.policies.update(other.policies)
+        self.servers.update(other.servers)
+        self.happened.update(other.happened)
+        self.undone += other.undone
+        self.lost += other.lost
+        self.failed = self.failed or other.failed
+
+    def lines(self) -> list[str]:
+        """For people."""
+        counts = (
+            (self.policies, "policies"),
+            (self.servers, "servers"),
+            (self.happened, "faults and what followed"),
+        )
+        found = [
+            f"{what}: {', '.join(f'{name} {count}' for name, count in each.most_common())}"
+            for each, what in counts
+        ]
+        return [
+            f"{self.schedules} schedules with replicas; in {self.lost} both copies were lost before any checkpoint; "
+            f"versions rolled back where both were lost {self.undone}",
+            *found,
+        ]
+
+
+def job_of(seed: int) -> tuple[Job, int, int]:
+    """The job of that seed, its number of servers, and of bits that flip: all policies in turn."""
+    names, dice = list(POLICIES), random.Random(seed)
+    setting = dice.choice(POLICIES[names[seed % len(names)]])
+    assert may_have(setting, 1)
+    return Job(setting, 1, dice.randint(1, 4), False), dice.randint(3, 5), int(dice.random() < 0.2)
+
+
+def play(seed: int) -> History:
+    """The history of that seed. Raises InvariantViolation."""
+    job, servers, flips = job_of(seed)
+    history = History(job, Seeded(seed), servers, flips=flips)
+    history.second_opinion = seed % SECOND_OPINION == 0
+    history.run(150 + 7 * seed % 700)
+    return history
+
+
+def play_all(seeds: Iterable[int]) -> Tally:
+    tally = Tally()
+    for seed in seeds:
+        try:
+            history = play(seed)
+        except Exception as error:
+            tally.failed = (seed, f"{type(error).__name__}: {error}")
+            return tally
+        tally.schedules += 1
+        tally.policies[history.job.setting.policy] += 1
+        tally.servers[history.copies.count] += 1
+        tally.happened.update(history.copies.count_of)
+        tally.undone += history.copies.rolled_back
+        tally.lost += history.lost
+    return tally
