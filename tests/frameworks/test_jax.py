@@ -212,6 +212,20 @@ def test_bfloat16_parameters_are_float32_on_the_servers() -> None:
     np.testing.assert_array_equal(job.params["w"].astype(np.float32), 1 - 64 * 2.0**-12)
 
 
+@pytest.mark.parametrize(("wire", "steps"), [("int8/int8", 20), ("int4/int4", 20), ("top-k/int8", 200)])
+def test_codecs_take_nothing_from_gradients_that_are_pushed_again_and_again(wire: str, steps: int) -> None:
+    """What is not sent is added to the next one, so the sum is off by what one payload leaves out at most."""
+    gradient = np.random.default_rng(1).normal(size=(8, 64)).astype(np.float32)
+    params = {"w": np.zeros((8, 64), np.float32)}
+    with servers(2) as hosts, pj.distribute(params, optax.sgd(0.01), hosts, wire_dtype=wire) as job:
+        for _ in range(steps):
+            assert job.pull()["w"].dtype == jnp.float32
+            job.push({"w": jnp.asarray(gradient)})
+    error = np.abs(np.asarray(job.params["w"]) / -0.01 - steps * gradient).max() / np.abs(gradient).max()
+    # In numbers of gradients; of top-k's payloads each has one of 64 numbers of a row.
+    assert error < (80 if wire.startswith("top-k") else 1)
+
+
 @pytest.mark.parametrize(
     ("chain", "words"),
     [
