@@ -1,7 +1,7 @@
 """A model in several parts, each on a pair of servers: any one of these dies, and nobody goes back."""
 
 from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGSTOP
+from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 
 import pytest
 
@@ -172,3 +172,34 @@ def copies(number: int) -> tuple[str, ...]:
 def at_gate(out: Path, version: int) -> bool:
     found = status(out)
     return found is not None and found.version == version
+
+
+def test_servers_of_two_parts_die_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str
+) -> None:
+    """Of five servers three are left, and a copy of each part."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync", servers=5, batches=MORE)
+        wait_for_the_gate(cluster, GATE)
+        cluster.servers[0].kill()
+        cluster.servers[2].kill()
+        wait_state(cluster, 1, 3, "serves part 1")
+        open_gates(cluster)
+        assert [worker.wait_exit() for worker in cluster.workers] == [0, 0]
+        assert [cluster.servers[number].wait_exit() for number in (1, 3, 4)] == [0, 0, 0]
+        assert sha256(cluster) == expected
+        committed_once(cluster, MORE)
+
+
+def test_a_signal_to_all_servers_leaves_a_checkpoint_of_all_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync", servers=4, batches=MORE, more=SAVING)
+        wait_for_the_gate(cluster, GATE)
+        for server in reversed(cluster.servers):
+            server.send(SIGTERM)
+        assert [server.wait_exit() for server in cluster.servers] == [143] * 4
+        assert saved(cluster.out)[-1] == GATE

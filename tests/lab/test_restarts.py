@@ -154,9 +154,13 @@ def test_with_replicas_a_server_comes_back_while_another_one_goes_on(
         (5, (0, 4), False),
         (5, (0, 1), True),
         (5, (0, 3, 4), True),
+        (4, (2,), False),
+        (4, (2, 3), True),
+        (5, (0, 2), False),
+        (5, (2, 3), True),
     ],
 )
-def test_with_replicas_a_run_goes_on_while_a_majority_and_a_copy_are_left(
+def test_with_replicas_a_run_goes_on_while_a_majority_and_a_copy_of_each_part_are_left(
     servers: int, lost: tuple[int, ...], over: bool
 ) -> None:
     exits = ExitTracker([f"server-{n}" for n in range(servers)], ["worker-0"], replicas=True)

@@ -1,4 +1,4 @@
-"""Replicas under mutual TLS: the server that leads is killed, another one leads, and nothing is rolled back."""
+"""Replicas under mutual TLS: a server that leads, or serves a part, is killed, and nothing is rolled back."""
 
 from pathlib import Path
 
@@ -19,16 +19,17 @@ from tests.security.processes import ProtectedCluster
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
-def test_the_server_that_leads_is_killed(
-    tmp_path: Path, identities: Identities, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("servers", "lost"), [(3, 0), (4, 0), (4, 2)])
+def test_a_server_is_killed(
+    tmp_path: Path, identities: Identities, monkeypatch: pytest.MonkeyPatch, servers: int, lost: int
 ) -> None:
     expected = undisturbed(tmp_path / "alone", 1000, 16)
     monkeypatch.setenv("PS_REPLICAS", "2")
     (tmp_path / "killed").mkdir()
     with ProtectedCluster(tmp_path / "killed", identities) as cluster:
-        start(cluster, "sync")
+        start(cluster, "sync", servers=servers)
         wait_for_the_gate(cluster, GATE)
-        cluster.servers[0].kill()
-        end(cluster, lost=0)
+        cluster.servers[lost].kill()
+        end(cluster, lost=lost)
         assert sha256(cluster) == expected
         committed_once(cluster)

@@ -46,11 +46,13 @@ def five(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Clus
         session.close()
 
 
-def train(session: psworker.Session, steps: int) -> None:
+def train(session: psworker.Session, steps: int, gradient: float = 0.125) -> None:
     for _ in range(steps):
         grant = granted(session)
         session.pull(grant)
-        gradients = {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES if spec.kind == "trainable"}
+        gradients = {
+            spec.name: np.full(spec.shape, gradient) for spec in VARIABLES if spec.kind == "trainable"
+        }
         moved = {spec.name: np.zeros(spec.shape) for spec in VARIABLES if spec.kind == "state"}
         session.push(grant, gradients | moved)
         session.commit(grant, samples=1, loss=0.5)
@@ -96,11 +98,26 @@ def test_a_primary_of_a_part_whose_copy_is_void_is_replaced_while_training_goes_
     assert cluster.servers[2].ended() is not None
     train(session, 4)
     assert serving_part(cluster) == "serves part 1"
-    status = cluster.status()
-    assert status.version == 8 and "one copy of part 1 is left: its loss would end the job" in status.replicas
+    wait_until(lambda: cluster.status().version == 8, "the last update")
+    assert "one copy of part 1 is left: its loss would end the job" in cluster.status().replicas
     found = cluster.coordinator.FindCoordinator(pb.FindCoordinatorRequest(), timeout=PATIENCE)
     assert [each.address for each in found.parts] == [cluster.servers[3].address]
     assert found.parts[0].epoch > 0
+
+
+def test_an_update_is_tried_where_its_parts_are_served(five: tuple[Cluster, psworker.Session]) -> None:
+    """Numbers as large as these are not bounded beforehand."""
+    cluster, session = five
+    job = cluster.servers[0].server.job
+    assert job is not None
+    train(session, 1, 1e15)
+    wait_until(lambda: job.decider.trials.trial and cluster.status().version == 5, "the first trial's update")
+    tried = job.decider.trials.trial
+    cluster.servers[2].probe.leave_out()
+    assert cluster.servers[2].ended() is not None
+    train(session, 2, 1e15)
+    wait_until(lambda: cluster.status().version == 7, "two more updates")
+    assert job.decider.trials.trial == tried + 2
 
 
 def test_a_copy_of_a_part_that_differs_counts_no_more(
@@ -166,6 +183,7 @@ def test_the_coordinator_of_the_latest_epoch_is_heard_alone(tmp_path: Path) -> N
     settings = resolve(Options(ps_hosts=hosts, task_index=2, out=tmp_path, overrides=overrides), None)
     shell = mock.create_autospec(Shell, instance=True, links=mock.Mock(links={}))
     shell.replica = begin(2, 4, first_config((2, 3)))
+    shell.active = shell.replica.disk.config
     host = mock.Mock(server=1)
     host.memory.ledger = MemoryLedger(1 << 30)
 

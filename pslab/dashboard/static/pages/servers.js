@@ -28,8 +28,8 @@ export function servers() {
     if (now === key) return;
     key = now;
     put(body, found.map((server) => row(server.state, [String(server.index), server.address, h("span", { class: "state" }, server.state), bytes(server.bytes), memory(server.memory),
-      // Of servers with replicas the one that leads knows what it has executed itself, and how far copies are behind.
-      ...(copies ? [count(server.state === "leads" ? server.executed : null), ["in sync", "learns"].includes(server.state) ? count(server.lag) : "–"]
+      // Of servers with replicas the one that leads knows what is executed where a part is served, and how far copies are behind.
+      ...(copies ? [count(server.executed || null), ["in sync", "learns"].includes(server.state) ? count(server.lag) : "–"]
         : [count(server.executed), server.executed === null || server.executed === undefined ? "–" : String(log - server.executed)])])));
     say(total, `Together ${bytes(found.reduce((sum, server) => sum + (server.bytes ?? 0), 0))}: the weights and what the optimizer keeps.`);
     table.hidden = !found.length;
