@@ -30,6 +30,7 @@ from psserver.service.net.services import (
     Health,
     add_services,
     methods,
+    tell_health,
 )
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
@@ -159,14 +160,18 @@ class Server:
             self.job.open()
         await served.start()
         self._announce_ready(address)
-        reminding = asyncio.create_task(Reminders(self.settings.credentials, self.settings.exposure).run())
+        tasks = [asyncio.create_task(Reminders(self.settings.credentials, self.settings.exposure).run())]
+        if copies is not None:
+            # One that learns has no copy yet that counts.
+            tasks.append(asyncio.create_task(tell_health(health, lambda: copies().role != "learns")))
         try:
             code = await role.run()
             if self._replicating is not None and self._replicating.numbers().role == "leads":
                 self.listeners.write_metrics()
             return code
         finally:
-            reminding.cancel()
+            for task in tasks:
+                task.cancel()
             self.host.state.close()
             await health.enter_graceful_shutdown()
             await served.stop(grace=0.5 if self.continuation.again is None else 0)

@@ -30,6 +30,7 @@ from psserver.replication.messages import (
     GiveCopy,
     Held,
     Offer,
+    Output,
     Persist,
     Prepare,
     Promise,
@@ -326,3 +327,35 @@ def test_the_log_slows_down_only_for_a_learner_that_falls_behind() -> None:
     assert pace.caught(1025, 20, 2, 2.0) == pytest.approx(1 / (SHARE * 10))
     assert pace.caught(1025, 20, 2, 3.0) == LONGEST_DELAY
     assert pace.caught(1026, 1025, 2, 4.0) == 0.0
+
+
+def test_a_follower_that_is_slower_for_an_hour_bounds_the_log() -> None:
+    """The primary is offered five items in a second, and the follower executes two: the log stays bounded, what it does
+    not take is offered again, and nothing that was taken is missing in the end."""
+    primary, follower = begin(0, 3, first_config((0, 1))), begin(1, 3, first_config((0, 1)))
+    taken = executed = 0
+
+    def follow(outputs: tuple[Output, ...]) -> None:
+        nonlocal primary, follower
+        for output in outputs:
+            if isinstance(output, Send) and output.to == 1:
+                follower, answers = take(follower, Receive(0, output.message))
+                for answer in answers:
+                    if isinstance(answer, Send):
+                        primary, more = take(primary, Receive(1, answer.message))
+                        follow(more)
+
+    for _ in range(3600):
+        for _ in range(5):
+            primary, outputs = take(primary, Offer(taken))
+            taken += bool(outputs)
+            follow(outputs)
+            primary, _ = take(primary, Executed(primary.log.stable))
+        executed = min(executed + 2, follower.log.stable)
+        follower, _ = take(follower, Executed(executed))
+        primary, more = take(primary, Receive(1, Held(0, 0, follower.log.end, executed)))
+        follow(more)
+        assert len(primary.log.tail) <= WINDOW and primary.log.stable == taken
+    assert executed == 2 * 3600 and WINDOW - 2 <= taken - executed <= WINDOW
+    follower, _ = take(follower, Executed(follower.log.stable))
+    assert follower.log.stable == follower.log.executed == taken

@@ -303,6 +303,7 @@ def test_a_follower_without_the_jobs_beginning_takes_nobody_for_lost() -> None:
     [
         (["cluster.servers=1"], "cluster.servers"),
         (["cluster.servers=8"], "cluster.servers"),
+        (["cluster.replicas=3"], "cluster.replicas"),
         (["run.engine=simulated"], "run.engine"),
     ],
 )

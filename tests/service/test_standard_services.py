@@ -1,11 +1,14 @@
 """Health and reflection, as grpcurl and load balancers use them."""
 
+import asyncio
+
 import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from psserver.service.net.services import tell_health
 from tests.service.serving import PATIENCE, Cluster, refused
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -21,6 +24,29 @@ def test_health(cluster: Cluster, service: str) -> None:
                 stub.Check(request, timeout=PATIENCE)
         else:
             assert stub.Check(request, timeout=PATIENCE).status == SERVING
+
+
+def test_health_follows_what_a_server_can_do() -> None:
+    """A server with replicas that has no copy yet is not to be counted as one that may be lost."""
+
+    async def run() -> list[int]:
+        status, found = health.aio.HealthServicer(), []
+        states = iter([True, False, False, True])
+        set_status = status.set
+
+        async def noted(service: str, code: int) -> None:
+            assert service == ""
+            found.append(code)
+            await set_status(service, code)
+
+        status.set = noted
+        try:
+            await tell_health(status, lambda: next(states), 0)
+        except RuntimeError:
+            return found
+        raise AssertionError("it ends with the states")
+
+    assert asyncio.run(run()) == [health_pb2.HealthCheckResponse.NOT_SERVING, SERVING]
 
 
 def ask(cluster: Cluster, server: int, **request: str) -> reflection_pb2.ServerReflectionResponse:

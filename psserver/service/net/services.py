@@ -1,5 +1,6 @@
 """The gRPC services of a server: ours, and gRPC's own health and reflection, as calls of the event loop."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -140,3 +141,13 @@ async def add_services(server: grpc.aio.Server, services: "dict[str, Methods]", 
     add: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
     add(reflection.aio.ReflectionServicer(names), ours)
     return status
+
+
+async def tell_health(status: Health, serves: Callable[[], bool], every: float = 0.25) -> None:
+    """Have the health service say, of the server as a whole, whether it `serves`. Looks each so many seconds."""
+    told = True
+    while True:
+        if (found := serves()) != told:
+            told, codes = found, health_pb2.HealthCheckResponse
+            await status.set("", codes.SERVING if found else codes.NOT_SERVING)
+        await asyncio.sleep(every)
