@@ -18,7 +18,7 @@ from psserver.checkpoint.increments import load_rows
 from psserver.checkpoint.store import name_of
 from psserver.optimizers import build
 from psserver.service.guard.ledger import MemoryLedger
-from psserver.service.replicas import copy, giving, payloads
+from psserver.service.replicas import giving, holding, payloads
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.store import shard_part
 from psserver.service.store.shard_part import PartSaver
@@ -229,15 +229,14 @@ def test_updates_go_on_while_rows_are_copied_for_a_server(
             # The write that has waited.
             copied=lambda: update(shard.tables, [1, 2, 50], 2),
         )
-        host = SimpleNamespace(
+        host: Any = SimpleNamespace(
             state=SimpleNamespace(shard=shard),
             owner=SimpleNamespace(loop=asyncio.get_running_loop()),
             memory=SimpleNamespace(ledger=MemoryLedger(1 << 30)),
             orders=orders,
             heavy=SimpleNamespace(on_pool=on_pool),
         )
-        job: Any = SimpleNamespace(host=host, routes=SimpleNamespace(sent=1))
-        capture = giving.Capture(job)
+        capture = giving.Capture(giving.Given(host, 1, dict))
         _, arrays = await capture.copy()
         capture.close()
         assert not host.memory.ledger.of("")
@@ -260,7 +259,7 @@ def three(
 ) -> Iterator[tuple[Cluster, psworker.Session]]:
     """Copies are compared at every second version. A worker has made six. The parameter: a policy; by default async."""
     monkeypatch.setenv("PS_REPLICAS", "2")
-    monkeypatch.setattr(copy, "Comparing", partial(Comparing, every=2))
+    monkeypatch.setattr(holding, "Comparing", partial(Comparing, every=2))
     overrides = ("cluster.replicas=2", "optimizer.name=adam")
     policy = getattr(request, "param", "async")
     with serving(servers=3, out=tmp_path / "run", shared=True, overrides=overrides, policy=policy) as cluster:
