@@ -155,12 +155,13 @@ class ExchangeRpc:
 
     async def _commit_staged(self, request: shard_pb2.ExchangeRequest, stream: Stream) -> None:
         """Commit a payload that all servers have receipts of, and answer with the outcome. Raises as `_commit`."""
-        push, host, decider = request.push, self._host, self.decider
+        push, host = request.push, self._host
+        await host.claims.admit(claim_of(push), push.plan, push.after, stream.caller)
+        decider = self.decider
         if decider is None:
             raise precondition("expected no commit here: server 0 takes them")
         terms = decider.agreement.terms
         _check_commit(request, terms.job)
-        await host.claims.admit(claim_of(push), push.plan, push.after, stream.caller)
         found = examine(host.secret, terms.job, push.ticket, terms.servers, list(request.commit.receipts))
         if found.missing:
             raise precondition(missing_receipts(push.ticket, found.missing))
