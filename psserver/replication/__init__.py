@@ -1,6 +1,6 @@
 """Replicas: which copies of a part of the model are in sync, and which of them is the primary.
 
-This is the protocol, and tests/replication its proof (docs/design/replicas.md); `psserver.service.replicas` runs it.
+This is the protocol, and tests/replication its proof (README.md there); `psserver.service.replicas` runs it.
 
 Rules of this package: the standard library only; time is an argument; no I/O, no threads, no tensors. A replica's state
 is an immutable value: `take` answers an input with the next state and with outputs, to be carried out in order.

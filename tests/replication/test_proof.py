@@ -23,7 +23,7 @@ SOAK = [(Bounds(2, 1, 1, forgets=False), 96_995)]
 def test_no_state_breaks_a_promise(bounds: Bounds, states: int) -> None:
     explorer = Explorer(bounds)
     assert explorer.run()
-    # A change of the protocol changes the number: then write it anew, here and in docs/design/replicas.md.
+    # A change of the protocol changes the number: then write it anew, here and in tests/replication/README.md.
     assert len(explorer.seen) == states
 
 
