@@ -1,4 +1,4 @@
-"""Who holds what: the configuration of a replicated log, and which servers are partners."""
+"""Configurations of a replicated log, which say who holds what, and which servers are partners."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +8,7 @@ COPIES: Final = 2
 
 
 class ReplicationError(Exception):
-    """What the protocol excludes: a broken promise of another server, or a call that does not fit the state."""
+    """A broken promise of another server, or a call that does not fit the state: the protocol excludes both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What a server must never forget: the highest epoch that it promised, and the newest configuration accepted."""
+    """The memory that a server must never lose: the highest epoch that it promised, and the newest configuration
+    accepted."""
 
     promised: int
     config: Config

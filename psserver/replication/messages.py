@@ -1,4 +1,4 @@
-"""What servers tell each other about a log, what the shell tells a replica, and what a replica asks of the shell.
+"""Messages of servers about a log, inputs that the shell gives a replica, and outputs that a replica asks of the shell.
 
 The shell sends the job's generation with every message, and drops those of another one. Ours are of one generation.
 """

@@ -1,4 +1,4 @@
-"""What one server knows of one replicated log, and the turn in which an input changes it."""
+"""The state of one server in one replicated log, and the turn in which an input changes it."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Final

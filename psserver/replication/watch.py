@@ -26,7 +26,7 @@ NEAR: Final = 2
 
 @dataclass(slots=True)
 class Watch:
-    """What one server knows about the others of one log. `began`: now."""
+    """The knowledge of one server about the others of one log. `began`: now."""
 
     server: int
     began: float

@@ -65,7 +65,8 @@ class Encoder:
         return self._codec.encode(values if part is None else part.take(values))
 
     def pieces(self, ticket: int, values: Array, part: Part | None = None) -> Iterator[Array]:
-        """As `encode`, in pieces that are each encoded when they are asked for: one travels while the next is made.
+        """Encode as `encode` does, in pieces that are each encoded when they are asked for: one travels while the next
+        is made.
 
         Take all of them. Raises NotFinite between two pieces.
         """

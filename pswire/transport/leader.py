@@ -18,7 +18,7 @@ EVERY: Final = 0.5
 
 
 class Sought(NamedTuple):
-    """What the servers said about who leads. `moved`: another one than before; `present`: the one before, as it says
+    """The servers' answers about who leads. `moved`: another one than before; `present`: the one before, as it says
     itself; `heard`: whether any of them answered, or may be slow, of several."""
 
     moved: bool

@@ -58,7 +58,7 @@ class Replicating:
         announce: Announce,
         exchange: ExchangeRpc,
     ) -> None:
-        """Raises FolderError, LogError, CheckpointError, RewindError."""
+        """Prepare the server, and its copy of the log. Raises FolderError, LogError, CheckpointError, RewindError."""
         assert settings.out is not None
         self._settings, self._host, self._announce = settings, host, announce
         self._continuation, self._exchange = continuation, exchange
@@ -228,7 +228,8 @@ class Replicating:
         return None
 
     async def _wait_for_the_end(self) -> None:
-        """A signal usually reaches all servers of a job, and the primary needs this one until it has ended."""
+        """Wait after a signal, which usually reaches all servers of a job: the primary needs this one until it has
+        ended."""
         loop = self._host.owner.loop
         limit = loop.time() + self._settings.terms.worker_timeout
         while self._ending is None and loop.time() < limit and self._heard_lately:

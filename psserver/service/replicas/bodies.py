@@ -1,4 +1,4 @@
-"""What the items of a log consist of. Large ones lie in buffers that are used again, which servers here can read.
+"""The contents of a log's items. Large ones lie in buffers that are used again, which servers here can read.
 
 A buffer begins with a number that is another one for each use, and 0 while it is being filled. Who copies out of
 another server's buffer compares it before and after, so one that was used again meanwhile is never taken for what it

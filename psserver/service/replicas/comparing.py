@@ -27,7 +27,7 @@ COORDINATOR: Final = "what the coordinator knows"
 
 
 class Comparing:
-    """What this server's copy is made of, beside the other one's. The loop's thread owns it.
+    """Digests of this server's copy, beside the other one's. The loop's thread owns it.
 
     A primary compares; any other server sends it its digests. `every`: so many versions apart.
     """

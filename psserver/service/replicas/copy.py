@@ -53,7 +53,7 @@ PATIENCE: Final = 3600.0
 
 
 class Copy(Holding):
-    """What the log of the job is for, on a server that has a copy. The loop's thread owns it.
+    """The server's side of the job's log, on a server that has a copy. The loop's thread owns it.
 
     `job`: None before the log has begun, or a copy has come. `generation`: how often all servers began anew. `where`:
     returns the address of the server that serves a part, if it is known.

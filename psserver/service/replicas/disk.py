@@ -1,4 +1,4 @@
-"""What a server must never forget of the logs: its promises, the newest configurations, and its own incarnation."""
+"""The memory of the logs that a server must never lose: promises, newest configurations, and its own incarnation."""
 
 import fcntl
 import json
@@ -18,7 +18,7 @@ FOLDER: Final = "replication"
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What the file of a server holds. `generation`: how often all servers began anew, from a checkpoint. `disks`: by
+    """The contents of a server's file. `generation`: how often all servers began anew, from a checkpoint. `disks`: by
     log."""
 
     generation: int

@@ -26,7 +26,7 @@ KIND = "copy for a server"
 
 
 class Given(NamedTuple):
-    """What a copy is made of: a shard behind its first `sent` orders, all of which are submitted, and what there is to
+    """The source of a copy: a shard behind its first `sent` orders, all of which are submitted, and what there is to
     know besides. `about` raises StateError where that cannot be saved."""
 
     host: ShardHost

@@ -26,7 +26,7 @@ PAYLOAD = b"p"
 
 
 class Holding(ABC):
-    """What the log of a part is for, on a server that has a copy. The loop's thread owns it.
+    """The server's side of a part's log, on a server that has a copy. The loop's thread owns it.
 
     `leads`: whether this server takes items. `epoch`: in which it does. `changed`: called when it leads, or leads no
     more; `deposed`: in which epoch another server began to lead; `outdated`: why what this server has counts no more,
@@ -37,7 +37,7 @@ class Holding(ABC):
     def __init__(
         self, host: payloads.ReplicatedHost, shell: Shell, changed: Callable[[], object], settings: str
     ) -> None:
-        """`settings`: what must be the same on both servers."""
+        """Hold one part. `settings`: what must be the same on both servers."""
         self._host, self._shell, self._changed = host, shell, changed
         self.leads, self.epoch, self.deposed = False, 0, 0
         self.outdated = ""
@@ -114,7 +114,7 @@ class Holding(ABC):
         self._attempt()
 
     def activated(self, config: Config) -> None:
-        """This server is the primary of an epoch, once it has executed what the log has."""
+        """Make this server the primary of an epoch, once it has executed what the log has."""
         self.comparing.activated(config)
         if self.leads:
             self.epoch = config.epoch
@@ -144,7 +144,7 @@ class Holding(ABC):
         self._attempt()
 
     def broke(self, server: int) -> None:
-        """A stream from or to a server broke, or it is silent."""
+        """Stop giving a copy to a server whose stream broke, or that is silent."""
         self._giving.stop(server)
 
     def _attempt(self) -> None:
@@ -152,7 +152,7 @@ class Holding(ABC):
             self._giving.begin(given, self._executed, self.epoch)
 
     def reset(self) -> None:
-        """This copy differs from the primary's."""
+        """Begin again with a copy: this one differs from the primary's."""
         self._begin_again("this copy is not the primary's equal")
 
     def fail(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""What this server sends to another one of a job with replicas.
+"""The messages of this server to another one of a job with replicas.
 
 A gRPC stream greets; what follows goes over a socket that the other server offers in its answer, or over the stream if
 there is none. What was said since the loop's last turn, or since a message was sent, goes out as one. A broken stream
@@ -57,7 +57,7 @@ Waiting = _Carried | _About | shard_pb2.ReplicatePart
 
 
 class Link:
-    """What this server sends to another one. The loop's thread owns it.
+    """The connection on which this server sends to another one. The loop's thread owns it.
 
     `greet`: returns the greeting; `address`: the other server's, as known now. `sockets`: None to use gRPC alone.
     """

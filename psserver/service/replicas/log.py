@@ -24,7 +24,7 @@ KEPT: Final = 65536
 
 
 class KeptLines:
-    """What a follower would have written."""
+    """The lines that a follower would have written."""
 
     def __init__(self, taken: int = 0) -> None:
         self.taken = taken

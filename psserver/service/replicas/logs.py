@@ -149,7 +149,7 @@ class Logs:
         self.shells[part].receive(sender, message)
 
     def broke(self, server: int) -> None:
-        """A stream from or to a server broke."""
+        """Note that a stream from or to a server broke."""
         for shell in self.shells:
             shell.broke(server)
             shell.tick()

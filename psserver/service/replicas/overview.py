@@ -1,4 +1,4 @@
-"""What a server of a job with replicas says about all of them, and what a person may say to it."""
+"""The report of a server of a job with replicas about all of them, and a person's vote."""
 
 import logging
 import time
@@ -35,7 +35,8 @@ class ReplicaNumbers(NamedTuple):
 
 
 class Overview:
-    """Who serves which part, who has a copy, and what one more loss would mean. The loop's thread owns it."""
+    """The overview: who serves which part, who has a copy, and what one more loss would mean. The loop's thread owns
+    it."""
 
     def __init__(self, host: ReplicatedHost, logs: Logs, copy: Copy | PartCopy) -> None:
         self._host, self._logs, self._copy = host, logs, copy

@@ -43,11 +43,11 @@ Tell = Callable[[], Awaitable[None]]
 
 
 async def _nobody() -> None:
-    """A copy that follows reports to nobody."""
+    """Do nothing: a copy that follows reports to nobody."""
 
 
 class PartCopy(Holding):
-    """What the log of a part is for, on a server that has a copy. The loop's thread owns it."""
+    """The server's side of the log of a part without the coordinator. The loop's thread owns it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What must be the same on all servers of a job with replicas."""
+"""The settings that must be the same on all servers of a job with replicas."""
 
 import json
 from pathlib import Path

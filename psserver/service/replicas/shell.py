@@ -49,7 +49,7 @@ MOST: Final = 1 << 30
 
 
 class Machine(Protocol):
-    """What the log is for: it executes stable items, and hears who leads."""
+    """The machine that a log is for: it executes stable items, and hears who leads."""
 
     def execute(self, upto: int) -> None: ...
 
@@ -298,5 +298,5 @@ class Shell:
         self.links.send(to, message, ((item, self.bodies[item]) for item in items), part=self.part)
 
     def executed(self, count: int) -> None:
-        """The first `count` items are executed here."""
+        """Note that the first `count` items are executed here."""
         self.give(Executed(count))

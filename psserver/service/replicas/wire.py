@@ -1,4 +1,4 @@
-"""What servers with replicas tell each other, as bytes.
+"""Messages between servers with replicas, as bytes.
 
 A message is a JSON list: the part whose log it is about, and a list that begins with the name of a class. A
 configuration within it is a text of JSON, which seldom changes: it is written and read once.

@@ -1,4 +1,4 @@
-"""What is known of a table's rows without a pass over them: how often they are updated, which most, how stale.
+"""Facts about a table's rows without a pass over them: how often they are updated, which most, how stale.
 
 Updates are noted as they come, and counted a few at a time: a job may have many small tables.
 """

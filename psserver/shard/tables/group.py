@@ -138,7 +138,7 @@ class Tables:
             self._bases[ticket] = version
 
     def unpin(self, ticket: int) -> None:
-        """The ticket has read, or will not."""
+        """Release the version of a ticket that has read it, or will not."""
         if self._readers.pop(ticket, None) is not None:
             self._forget()
 
@@ -181,7 +181,8 @@ class Tables:
         ]
 
     def read_since(self, keys: WantedRows, version: int, since: int) -> tuple[list[Chosen], list[Floats]]:
-        """As `read`, but only rows that may differ from those of version `since`; and which these are."""
+        """Read as `read` does, but only rows that may differ from those of version `since`; return which these are,
+        too."""
         chosen: list[Chosen] = [np.zeros(0, bool)] * len(self.tables)
         found: list[Floats] = [np.zeros((0, table.spec.dim), np.float32) for table in self.tables]
         for table in self.tables:
@@ -295,7 +296,7 @@ class Tables:
         return SavedRows(self.tables, [table.snapshot() for table in self.tables], waiting)
 
     def drop(self, saved: SavedRows) -> None:
-        """A copy is made, or will not be."""
+        """Drop the snapshots of a copy that is made, or will not be."""
         for table, snapshot in zip(self.tables, saved.snapshots, strict=True):
             table.drop(snapshot)
 

@@ -18,7 +18,7 @@ class SavedRows:
         snapshots: Sequence[Snapshot],
         waiting: Sequence[tuple[NDArray[Any], ...] | None],
     ) -> None:
-        """`waiting`: ids without a row."""
+        """Keep the snapshots of tables to save. `waiting`: ids without a row."""
         self._tables, self.snapshots, self._waiting = tables, snapshots, waiting
 
     def copy(self, since: int | None = None) -> dict[str, NDArray[Any]]:

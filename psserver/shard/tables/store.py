@@ -116,7 +116,7 @@ class RowStore:
 
     @property
     def in_place(self) -> RowUpdate | None:
-        """What updates rows where they lie, if it is compiled."""
+        """The update of rows where they lie, if it is compiled."""
         wanted = self.optimizer.one_pass
         return None if wanted is None else self.backend.row_update(wanted)
 

@@ -380,7 +380,7 @@ def read(tables: Sequence[Table], keys: Sequence[Keys], version: int) -> Cut:
 def read_slots(
     tables: Sequence[Table], keys: Sequence[Keys], slots: Slots, ends: Sequence[int], version: int
 ) -> Cut:
-    """As `read`, where the slots of all keys are known; `ends`: those of each table's."""
+    """Read as `read` does, where the slots of all keys are known; `ends`: those of each table's."""
     store = tables[0].store
     whole = fresh(tables, keys, slots, store.values(slots))
     rows = [whole[end - each.size : end] for each, end in zip(keys, ends, strict=True)]

@@ -135,7 +135,7 @@ def _merged(contributions: Contributions) -> tuple[Sequence[Keys], Sequence[Floa
 
 
 def _alone(contributions: Contributions, rows: CutRows) -> tuple[Sequence[Keys], Sequence[Floats], float]:
-    """As `_merged`, of one payload: nothing is summed."""
+    """Merge as `_merged` does, of one payload: nothing is summed."""
     factors = (factor for _, own in contributions for *_, factor in own)
     return rows.keys, rows.values, next(factors, 1.0)
 
