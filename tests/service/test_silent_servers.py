@@ -10,7 +10,7 @@ from psserver.service.job.decider import TrialAnswers
 from psserver.service.job.follower import Follower
 from psserver.service.job.job import SilentServers
 from psserver.service.job.silence import Silence
-from psserver.service.net import follow
+from psserver.service.net import orders
 from psserver.service.store.checkpoints import PATIENCE as LEAST
 from psserver.service.store.checkpoints import limit
 from psserver.shard import Apply
@@ -113,7 +113,7 @@ def test_a_server_that_takes_no_orders_is_named_and_lost_in_the_end(
 
 def test_a_server_that_is_busy_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """One long order, or many: it is not silent."""
-    monkeypatch.setattr(follow, "TELL_EVERY", 0.05)
+    monkeypatch.setattr(orders, "TELL_EVERY", 0.05)
     with serving(2) as cluster, Peer(cluster, "w0") as peer:
         peer.step()
         # Nothing is to be executed, nor to be heard of it.

@@ -106,7 +106,7 @@ def test_what_a_checkpoint_restores_is_counted() -> None:
         before.add([(keys[::step].copy(), np.ones((keys[::step].size, 2), np.float32))], 1.0, 0)
         assert not before.advance(1.0, 1.0, unchecked=False)
         before.committed()
-    after.restore(before.rows_saved(), [], 3)
+    after.restore(before.rows_saved(), [], 3, {})
     (old,), (new,) = before.figures(), after.figures()
     assert (new.rows, new.levels, new.hot) == (old.rows, old.levels, old.hot) and new.made == 0
 

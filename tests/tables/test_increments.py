@@ -104,9 +104,9 @@ def test_increments_add_up_and_training_goes_on_with_equal_bits(
         assert same(read, rows_of(tables))
         fresh = made(rule)
         waiting = {n: a for n, a in tables.rows_saved().items() if n.startswith("waiting/")}
-        fresh.restore({**read, **waiting}, [], number)
+        fresh.restore({**read, **waiting}, [], number, {})
         twin = made(rule)
-        twin.restore(tables.rows_saved(), [], number)
+        twin.restore(tables.rows_saved(), [], number, {})
         for each in (fresh, twin):
             update(each, [1, 5, 19], 99)
         assert same(fresh.rows_saved(), twin.rows_saved())

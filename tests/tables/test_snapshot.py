@@ -164,9 +164,9 @@ def test_a_restore_in_pieces_gives_the_same_table(monkeypatch: pytest.MonkeyPatc
     tables, whole, pieces = made(), made(), made()
     for _ in range(2):
         update(tables, list(range(100)))
-    whole.restore(tables.rows_saved(), [], 2)
+    whole.restore(tables.rows_saved(), [], 2, {})
     monkeypatch.setattr(table, "RESTORED", 7)
-    pieces.restore(tables.rows_saved(), [], 2)
+    pieces.restore(tables.rows_saved(), [], 2, {})
     assert same(pieces.rows_saved(), whole.rows_saved())
     assert pieces.nbytes == whole.nbytes
 
