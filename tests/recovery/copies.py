@@ -19,7 +19,7 @@ from psserver.replication import Config, Disk, Member, Replica, begin, first_con
 from psserver.replication.digests import Comparison, Difference
 from psserver.replication.messages import Differs, Installed, Item, Message
 from psserver.service.job.log_file import LogError
-from psserver.service.replicas import inputs, shell, wire
+from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.inputs import NotedCoordinator
 from psserver.service.replicas.shell import Shell
@@ -44,25 +44,17 @@ class PowerLoss(Exception):
 
 
 class Clock:
-    """Stands in for `time`, and for the running loop, in the shell: the time of the server that acts."""
+    """The time of the server that acts, for the shells of all servers."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.later: list[tuple[float, Callable[[], None]]] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def get_running_loop(self) -> "Clock":
-        return self
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> None:
         self.later.append((self.now + seconds, call))
 
 
 CLOCK = Clock()
-# In these tests the shell asks this clock.
-shell.time = shell.asyncio = CLOCK  # type: ignore[assignment, attr-defined]
 
 
 @dataclass
@@ -137,7 +129,15 @@ class Server:
         self.to_save: dict[int, None] = {}
         CLOCK.now = self.time
         links: Any = Streams(self.cluster, self.number)
-        self.shell = Shell(replica, links, self.keep, formed=formed, bodies=Bodies())
+        self.shell = Shell(
+            replica,
+            links,
+            self.keep,
+            formed=formed,
+            bodies=Bodies(),
+            now=lambda: CLOCK.now,
+            later=CLOCK.call_later,
+        )
         self.shell.machine = self
 
     @property

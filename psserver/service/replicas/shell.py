@@ -66,6 +66,10 @@ class Machine(Protocol):
     def fail(self, error: Exception) -> None: ...
 
 
+def _later(seconds: float, call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(seconds, call)
+
+
 class Shell:
     """One server's part in a log, with its links and its disk. The loop's thread owns it.
 
@@ -73,7 +77,8 @@ class Shell:
     first input. `formed`: whether all servers were met and the log has begun, so that whoever is silent is lost, and
     not just late to start. `most`: bytes of items beyond which the log takes no more of them before the copies have
     executed some. `delay`: seconds between two items that it takes, for a learner. `bodies`: what items consist of.
-    `part`: whose log it is. `begins`: a copy cannot lead before it has the log's first item.
+    `part`: whose log it is. `begins`: a copy cannot lead before it has the log's first item. `now`: returns seconds;
+    `later`: calls something after so many.
     """
 
     machine: Machine
@@ -89,12 +94,15 @@ class Shell:
         bodies: Bodies | None = None,
         part: int = 0,
         begins: bool = True,
+        now: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], object] = _later,
     ) -> None:
         self.part, self._begins = part, begins
+        self._now, self._call_later = now, later
         self.replica, self.links, self.formed = replica, links, formed
         # What this server leads, or led: one that it proposes may yet fail.
         self.active = replica.disk.config
-        self.watch = Watch(replica.server, time.monotonic())
+        self.watch = Watch(replica.server, now())
         self.bodies = bodies or Bodies()
         self._keep, self._most = keep, most
         self._inputs: deque[Input] = deque()
@@ -122,7 +130,7 @@ class Shell:
         self._run()
 
     def receive(self, sender: int, message: Message) -> None:
-        now = time.monotonic()
+        now = self._now()
         withheld = self.watch.withholds(self.replica, sender, message, now)
         self.watch.hear(sender, message, now, self.replica.disk.promised)
         if not withheld:
@@ -150,7 +158,7 @@ class Shell:
         if self._failed:
             return
         self._send_later()
-        now = time.monotonic()
+        now = self._now()
         if now - self._beaten >= HEARTBEAT:
             self._beaten = now
             self.beat()
@@ -233,11 +241,11 @@ class Shell:
         ):
             return False
         if self.delay:
-            now = time.monotonic()
+            now = self._now()
             if now < self._free_at:
                 if not self._waits:
                     self._waits = True
-                    asyncio.get_running_loop().call_later(self._free_at - now, self._look_again)
+                    self._call_later(self._free_at - now, self._look_again)
                 return False
             self._free_at = now + self.delay
         return True
