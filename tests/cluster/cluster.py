@@ -157,6 +157,9 @@ class Cluster:
         if self._questioner is not None:
             self._questioner.close()
         for process in (*self.workers, *self.servers):
+            if error is not None:
+                end = "runs" if process.running else f"ended with {process.wait_exit()}"
+                print(f"--- {process.name} {end}\n{process.errors}")
             process.close()
 
     # Starting

@@ -94,6 +94,10 @@ class JsonLines:
     def sync(self) -> None:
         """Make every line survive a loss of power. Raises LogError."""
         self.flush()
+        self.sync_flushed()
+
+    def sync_flushed(self) -> None:
+        """Make every line that was flushed survive a loss of power; any thread may call it. Raises LogError."""
         try:
             os.fsync(self._file)
         except OSError as error:

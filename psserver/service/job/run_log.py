@@ -134,6 +134,12 @@ class RunLog:
             if file is not None:
                 file.sync()
 
+    def sync_flushed(self) -> None:
+        """Make every line that was flushed survive a loss of power; any thread may call it. Raises LogError."""
+        for file in (self._decisions, self._metrics):
+            if file is not None:
+                file.sync_flushed()
+
     def write_address(self, address: str) -> None:
         """`address`: of server 0; with replicas of all servers, the one that leads first. Raises LogError."""
         self._replace(ADDRESS, address + "\n")

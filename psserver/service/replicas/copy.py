@@ -115,7 +115,12 @@ class Copy(Holding):
         # An entry that is deferred is nowhere but here. Notes: it is in the middle of something.
         if decider.defers or not decider.routes.sent or coordinator.trying or coordinator.notes:
             return None
-        return Given(job.host, decider.routes.sent, lambda: about_job(job, decider))
+        # A copy has no earlier lines of the log: who goes on with it needs them in the file.
+        run_log = decider.routes.run_log
+        decider.write_or_fail(run_log.flush)
+        if decider.failure is not None:
+            return None
+        return Given(job.host, decider.routes.sent, lambda: about_job(job, decider), run_log.sync_flushed)
 
     # Following
 

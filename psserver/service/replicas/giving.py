@@ -27,11 +27,16 @@ KIND = "copy for a server"
 
 class Given(NamedTuple):
     """The source of a copy: a shard behind its first `sent` orders, all of which are submitted, and what there is to
-    know besides. `about` raises StateError where that cannot be saved."""
+    know besides.
+
+    `about` raises StateError where that cannot be saved. `sync`: makes what the copy does not have survive this server;
+    it may block, and raises LogError.
+    """
 
     host: ShardHost
     sent: int
     about: Callable[[], dict[str, Any]]
+    sync: Callable[[], None] = lambda: None
 
 
 class Capture:
@@ -158,7 +163,7 @@ class Giving:
             self._refuse(to, str(error))
             return
         capture = Capture(given)
-        self._task = asyncio.ensure_future(self._give(to, at, epoch, about, capture))
+        self._task = asyncio.ensure_future(self._give(to, at, epoch, about, given, capture))
 
         def ended(task: "asyncio.Task[None]") -> None:
             capture.close()
@@ -177,9 +182,12 @@ class Giving:
             )
         self._refused(to)
 
-    async def _give(self, to: int, at: int, epoch: int, about: dict[str, Any], capture: Capture) -> None:
+    async def _give(
+        self, to: int, at: int, epoch: int, about: dict[str, Any], given: Given, capture: Capture
+    ) -> None:
         link, rate, began = self._links[to], Rate(RATE, time.monotonic()), time.monotonic()
         shard, arrays = await capture.copy()
+        await given.host.heavy.on_pool(given.sync)
         nbytes = 0
         for piece in Whole(at, {**about, **shard}, arrays).pieces(epoch):
             await asyncio.sleep(rate.send(len(piece.data), time.monotonic()))
