@@ -9,13 +9,15 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from tests.cluster.cluster import PATIENCE, Cluster, wait_until
 from tests.cluster.launched import servers
-from tests.cluster.test_replicas import (
+from tests.cluster.replicated import (
     GATE,
     LATER,
     MORE,
+    SAVING,
     committed_once,
     end,
     open_gates,
+    saved,
     sha256,
     start,
     start_again,
@@ -23,8 +25,7 @@ from tests.cluster.test_replicas import (
     wait_for_the_gate,
     wait_state,
 )
-from tests.cluster.test_replicated_checkpoints import SAVING, saved
-from tests.cluster.test_run_replicas import GATES, run, status
+from tests.cluster.replicated_run import GATES, run, status
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ from pslab.dashboard import sources
 from pslab.dashboard.observer import Observer
 from pslab.launch.status_client import StatusClient
 from tests.cluster.cluster import Cluster, entries_of
-from tests.cluster.test_replicas import GATE, committed_once, end, start, wait_for_the_gate
+from tests.cluster.replicated import GATE, committed_once, end, start, wait_for_the_gate
 from tests.patience import PATIENCE
 from tests.replay.command import ps_lab
 

@@ -1,6 +1,5 @@
 """A job with replicas that lost both copies goes on from a checkpoint, which the server that follows has written."""
 
-import json
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
@@ -10,14 +9,16 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from tests.cluster.cluster import PATIENCE, Cluster, entries_of, wait_until
 from tests.cluster.launched import servers
-from tests.cluster.test_replicas import (
+from tests.cluster.replicated import (
     GATE,
     LATER,
     MORE,
+    SAVING,
     command,
     committed_once,
     end,
     open_gates,
+    saved,
     sha256,
     start,
     start_again,
@@ -25,18 +26,11 @@ from tests.cluster.test_replicas import (
     wait_for_the_gate,
     wait_state,
 )
-from tests.cluster.test_run_replicas import BATCHES, GATES, run, status, whole
+from tests.cluster.replicated_run import BATCHES, GATES, run, status, whole
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-SAVING = "--checkpoint-every", "3v"
 COPIES = ("--quiet", "--replicas", "2", "--set", "cluster.servers=3", "--set", "run.checkpoint_every=3v")
-
-
-def saved(out: Path) -> list[int]:
-    """The versions of all complete checkpoints."""
-    found = (json.loads(file.read_text()) for file in out.glob("checkpoints/*/manifest.json"))
-    return sorted(each["manifest"]["version"] for each in found)
 
 
 def test_what_a_lost_follower_has_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

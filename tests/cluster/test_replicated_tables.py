@@ -12,8 +12,7 @@ from pslab.runs.folder import Run
 from pslab.simulator.problems.problem import NumpyTrainer
 from pswire.model.tables import TableSpec
 from tests.cluster.cluster import Cluster, wait_until
-from tests.cluster.tables_worker import problem
-from tests.cluster.test_replicas import (
+from tests.cluster.replicated import (
     BATCHES,
     GATE,
     MORE,
@@ -27,6 +26,7 @@ from tests.cluster.test_replicas import (
     wait_for_the_gate,
     wait_state,
 )
+from tests.cluster.tables_worker import problem
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from pslab.cli import cli
 from pslab.launch.status_client import StatusClient, StatusError
 from tests.cluster.cluster import Cluster
-from tests.cluster.test_replicas import (
+from tests.cluster.replicated import (
     GATE,
     LATER,
     MORE,

@@ -17,7 +17,7 @@ import psworker
 from pslab.dashboard.past import PART
 from pslab.runs.folder import Run
 from tests.cluster.cluster import Cluster
-from tests.cluster.test_replicas import GATE, start, wait_for_the_gate
+from tests.cluster.replicated import GATE, start, wait_for_the_gate
 from tests.dashboard.page import Page
 from tests.dashboard.test_change import START
 from tests.repetitions import usually

@@ -9,7 +9,7 @@ import pytest
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from tests.cluster.cluster import PATIENCE, Process, entries_of, wait_until
-from tests.cluster.test_replicas import undisturbed
+from tests.cluster.replicated import undisturbed
 from tests.machines.machines import Machines
 from tests.machines.test_machines import WORKER
 from tests.repetitions import repetitions

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.test_run_replicas import EXPERIMENT, GATES, sha256
+from tests.cluster.replicated_run import EXPERIMENT, GATES, sha256
 from tests.engines.sites import ROOT, running
 from tests.lab.test_local import assert_gone
 from tests.machines.clusters import ENGINES, Spread

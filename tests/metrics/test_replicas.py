@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster, wait_until
-from tests.cluster.test_replicas import (
+from tests.cluster.replicated import (
     GATE,
     LATER,
     MORE,

@@ -12,7 +12,7 @@ from pslab.runs.folder import Run
 from pswire.decisions import entries
 from tests.cluster.cluster import wait_until
 from tests.cluster.launched import servers
-from tests.cluster.test_run_replicas import whole
+from tests.cluster.replicated_run import whole
 from tests.replay.test_killed_runs import ended, lab
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.test_replicas import (
+from tests.cluster.replicated import (
     GATE,
     committed_once,
     end,

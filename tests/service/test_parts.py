@@ -27,7 +27,8 @@ from psserver.settings import resolve
 from psserver.shard import Shard
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, granted, serving, wait_until
+from tests.service.replicated import newest, train
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, serving, wait_until
 
 
 @pytest.fixture
@@ -44,31 +45,6 @@ def five(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Clus
         train(session, 4)
         yield cluster, session
         session.close()
-
-
-def train(session: psworker.Session, steps: int, gradient: float = 0.125) -> None:
-    for _ in range(steps):
-        grant = granted(session)
-        session.pull(grant)
-        gradients = {
-            spec.name: np.full(spec.shape, gradient) for spec in VARIABLES if spec.kind == "trainable"
-        }
-        moved = {spec.name: np.zeros(spec.shape) for spec in VARIABLES if spec.kind == "state"}
-        session.push(grant, gradients | moved)
-        session.commit(grant, samples=1, loss=0.5)
-
-
-def newest(served: Served) -> tuple[int, bytes]:
-    def read() -> tuple[int, bytes]:
-        shard = served.server.host.state.shard
-        if shard is None or shard.version < 0:
-            return -1, b""
-        values = shard.arena.values(shard.version)
-        slots = shard.slots.get("", {})
-        assert values is not None
-        return shard.version, values.tobytes() + b"".join(slot.tobytes() for slot in slots.values())
-
-    return served.server.owner.ask(read)
 
 
 def equal(first: Served, second: Served) -> bool:

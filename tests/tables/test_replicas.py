@@ -28,8 +28,8 @@ from pswire.decisions.orders import Pin, Seal
 from pswire.model.plan import make_plan
 from pswire.model.rows import Rows
 from pswire.model.tables import TableSpec, mix
+from tests.service.replicated import made_anew, newest, state_of
 from tests.service.serving import VARIABLES, Cluster, Served, granted, serving, wait_until
-from tests.service.test_learners import made_anew, newest, state_of
 from tests.tables import twin
 from tests.tables.test_increments import JOB, RULES, Later, about, made, only, plan, update
 

@@ -144,7 +144,8 @@ async def add_services(server: grpc.aio.Server, services: "dict[str, Methods]", 
 
 
 async def tell_health(status: Health, serves: Callable[[], bool], every: float = 0.25) -> None:
-    """Have the health service say, of the server as a whole, whether it `serves`. Looks each so many seconds."""
+    """Have the health service say, of the server as a whole, whether it `serves`, which is asked every `every`
+    seconds."""
     told = True
     while True:
         if (found := serves()) != told:

@@ -77,8 +77,8 @@ class Shell:
     first input. `formed`: whether all servers were met and the log has begun, so that whoever is silent is lost, and
     not just late to start. `most`: bytes of items beyond which the log takes no more of them before the copies have
     executed some. `delay`: seconds between two items that it takes, for a learner. `bodies`: what items consist of.
-    `part`: whose log it is. `begins`: a copy cannot lead before it has the log's first item. `now`: returns seconds;
-    `later`: calls something after so many.
+    `part`: whose log it is. `begins`: a copy cannot lead before it has the log's first item. `now`: the
+    clock, in seconds; `later(seconds, call)`: schedules a call.
     """
 
     machine: Machine
