@@ -232,12 +232,11 @@ class Server:
 
             self.offer(b"i" + data, release)
 
-    def _captured(self, outputs: list[Output]) -> str | None:
+    def _captured(self, outputs: list[Output]) -> CoordinatorState | None:
         assert self.coordinator is not None
-        ordered = (
-            outputs and isinstance(outputs[-1], Record) and isinstance(outputs[-1].entry, entries.Checkpoint)
-        )
-        return json.dumps(self.coordinator.state().to_json()) if ordered else None
+        last = outputs[-1] if outputs else None
+        ordered = isinstance(last, Record) and isinstance(last.entry, entries.Checkpoint)
+        return self.coordinator.state() if ordered else None
 
     def push(self, ticket: int, then: Callable[[], None] = lambda: None) -> None:
         """Take a payload; its receipt is given when all copies hold it."""
@@ -245,7 +244,9 @@ class Server:
             self.shard.push(ticket)
             self.offer(b"p%d" % ticket, then)
 
-    def _release(self, outputs: list[Output], state: str | None, exchange: "Exchange | None" = None) -> None:
+    def _release(
+        self, outputs: list[Output], state: CoordinatorState | None, exchange: "Exchange | None" = None
+    ) -> None:
         for output in outputs:
             if isinstance(output, Record):
                 self._execute(output, state)
@@ -254,12 +255,13 @@ class Server:
         if exchange is not None:
             exchange.arrived = True
 
-    def _execute(self, record: Record, state: str | None) -> None:
+    def _execute(self, record: Record, state: CoordinatorState | None) -> None:
         self.cluster.happens(self, record)
         if isinstance(record.entry, entries.Checkpoint) and state is not None and self._saves():
             self.shard.execute(record)
             self.shard.saves.clear()
-            self.cluster.saved.append(Saved(record.index, state, self.shard.state()))
+            kept = json.dumps(state.to_json())
+            self.cluster.saved.append(Saved(record.index, kept, self.shard.state()))
         else:
             self.shard.execute(record)
             self.shard.saves.clear()
@@ -450,10 +452,14 @@ class Copies:
         self.log: list[Record] = []
         self.void: list[Record] = []
         self.chains: list[int] = []
+        # Whether a server that leads has let the end go.
+        self.over = False
         self.saved: list[Saved] = []
         self.streams: dict[tuple[int, int], deque[Sent]] = {}
         self.cuts: set[tuple[int, int]] = set()
+        # The configurations on all disks, and the newest of them.
         self.configs: dict[int, Config] = {}
+        self.newest = first_config(HOLDERS)
         self.epochs: set[int] = set()
         self.count_of: Counter[str] = Counter()
         # The server where a worker's stream ends, by the worker's name.
@@ -482,6 +488,7 @@ class Copies:
         """A copy executes an entry: the same for all of them, and for ever."""
         if record.index == len(self.log):
             self.log.append(record)
+            self.over = self.over or isinstance(record.entry, entries.Stop)
             self.chains.append(chained(self.chains[-1] if self.chains else 0, record.entry))
         else:
             expect(record.index < len(self.log), f"entry {record.index} comes behind {len(self.log)} of them")
@@ -492,6 +499,8 @@ class Copies:
 
     def configured(self, config: Config) -> None:
         known = self.configs.setdefault(config.epoch, config)
+        if config.epoch > self.newest.epoch:
+            self.newest = config
         expect(known == config, f"two configurations of epoch {config.epoch}")
 
     def activated(self, server: int, config: Config) -> None:
@@ -576,9 +585,10 @@ class Copies:
 
     def copies_left(self, without: int = -1) -> bool:
         """Whether a copy in sync is left that may lead, if that server dies."""
-        alive = [each for each in self.servers if each.alive and each.number != without]
-        newest = max((each.disk.config for each in self.servers), key=lambda config: config.epoch)
-        return any(each.shell.replica.in_sync(newest) for each in alive)
+        return any(
+            each.alive and each.number != without and each.shell.replica.in_sync(self.newest)
+            for each in self.servers
+        )
 
     def resume(self) -> bool:
         """Both copies are lost: all servers begin again from the newest checkpoint. False: there is none."""
@@ -593,12 +603,14 @@ class Copies:
         self.rolled_back += sum(isinstance(record.entry, entries.Apply) for record in undone)
         self.void += undone
         del self.log[saved.entry + 1 :], self.chains[saved.entry + 1 :]
+        self.over = False
         self.configs, self.epochs, self.streams, self.cuts = {}, set(), {}, set()
         CLOCK.later.clear()
         for worker in self.workers:
             self.hang_up(worker, told=False)
+        self.newest = first_config(HOLDERS[:1])
         for server in self.servers:
-            server.new_generation(first_config(HOLDERS[:1]))
+            server.new_generation(self.newest)
         self.acts(self.servers[0], lambda: self.servers[0].lead_first(saved))
         return True
 

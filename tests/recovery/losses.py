@@ -14,7 +14,6 @@ from typing import Any
 
 from pslab.verify.invariants import InvariantViolation, expect
 from pslab.verify.schedule import ChoiceSource, Seeded
-from pswire.decisions import entries
 from psworker.engine import Abandon, Commit, Request
 from psworker.errors import Voided
 from tests.recovery.copies import TIMEOUT, Copies, Server
@@ -142,7 +141,7 @@ class History:
     def run(self, steps: int) -> None:
         """Raises InvariantViolation where a promise is broken, or the job does not end."""
         for _ in range(steps):
-            if self.over() or not self._go_on():
+            if self.copies.over or not self._go_on():
                 break
             self._scene()
         if not self.lost:
@@ -150,10 +149,6 @@ class History:
 
     def _fault(self, what: str) -> None:
         self.copies.count_of[what] += 1
-
-    def over(self) -> bool:
-        """Whether a server that leads has let go the end."""
-        return any(isinstance(each.entry, entries.Stop) for each in self.copies.log[-20:])
 
     def _go_on(self) -> bool:
         """Go on from a checkpoint if both copies are lost."""
@@ -336,11 +331,11 @@ class History:
         for server in copies.servers:
             if server.alive:
                 copies.acts(server, lambda server=server: server.follow(10**6))  # type: ignore[misc]
-                if not self.over():
+                if not self.copies.over:
                     copies.notice(server)
                     copies.acts(server, server.job_tick)
         for worker in copies.workers:
-            if not self.over():
+            if not self.copies.over:
                 self._settle(worker)
 
     def _settle(self, worker: Worker) -> None:
@@ -374,7 +369,7 @@ class History:
         return [each for each in self.copies.servers if each.number < 2]
 
     def _ended(self) -> bool:
-        if not self.over():
+        if not self.copies.over:
             return False
         whole = [
             each.coordinator is not None and each.shard.executed == len(self.copies.log)
