@@ -17,32 +17,38 @@ from typing import Any, Final
 import click
 import numpy as np
 
+from benchmarks import replicas_hosts
 from benchmarks.checkpoints import WARM_UP, take
+from benchmarks.links.cli import rates_of
+from benchmarks.links.network import NetworkError, reason_against
+from benchmarks.peers.child import ChildError
 from pslab.launch.status_client import StatusClient, StatusError
 from pswire.command.options import CONTEXT, number_option
 from psworker import Session, connect
 
-#: Megabytes of weights; milliseconds that a step computes; and whether its commit asks for the next ticket, as that of
-#: `fit` and training loops does, or a message of its own.
+# Megabytes of weights of the large model, also of the server that comes back; with Adam's slots 201.
+LARGE: Final = 67.0
+#: Servers without and with replicas, for as many parts; megabytes of weights; milliseconds that a step computes; and
+#: whether its commit asks for the next ticket, as that of `fit` and training loops does, or a message of its own.
 ROWS: Final = (
-    (0.26, 0.0, True),
-    (0.26, 2.0, True),
-    (67.0, 0.0, True),
-    (67.0, 100.0, True),
-    (0.26, 0.0, False),
-    (0.26, 2.0, False),
+    ((1, 3), 0.26, 0.0, True),
+    ((1, 3), 0.26, 2.0, True),
+    ((1, 3), LARGE, 0.0, True),
+    ((1, 3), LARGE, 100.0, True),
+    ((1, 3), 0.26, 0.0, False),
+    ((1, 3), 0.26, 2.0, False),
+    ((2, 4), LARGE, 0.0, True),
 )
-# Megabytes of weights of the server that comes back; with Adam's slots 201.
-REJOINING: Final = 67.0
 PATIENCE: Final = 60.0
 
 
 @dataclass
 class Servers:
-    """Running servers of a job for one worker, with Adam. `hosts`: their addresses; a job of one has no replicas."""
+    """Running servers of a job for one worker, with Adam, and `copies` of each part. `hosts`: their addresses."""
 
     folder: Path
     count: int
+    copies: int
     hosts: list[str] = field(default_factory=list)
     _running: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -57,7 +63,7 @@ class Servers:
     def _started(self, index: int) -> tuple["subprocess.Popen[str]", str]:
         command = [sys.executable, "-m", "psserver", "--ps-hosts", ",".join(self.hosts), "--json"]
         command += ["--task-index", str(index), "--policy", "async", "--optimizer", "adam"]
-        command += ["--replicas", "2" if self.count > 1 else "1", "--out", str(self.folder / "run")]
+        command += ["--replicas", str(self.copies), "--out", str(self.folder / "run")]
         command += ["--parent", str(os.getpid()), "--idle-timeout", "600"]
         with (self.folder / f"server-{index}.log").open("ab") as log:
             popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -108,15 +114,15 @@ class Job:
 
 
 @contextmanager
-def started(folder: Path, count: int, megabytes: float) -> Iterator[Job]:
-    """Run a job on `count` servers; three have replicas."""
+def started(folder: Path, count: int, megabytes: float, copies: int) -> Iterator[Job]:
+    """Run a job on `count` servers."""
     folder.mkdir()
-    servers = Servers(folder, count)
+    servers = Servers(folder, count, copies)
     try:
         servers.start()
         start = {"w": np.random.default_rng(0).normal(size=round(megabytes * 1e6 / 4)).astype(np.float32)}
         # The session asks for it.
-        os.environ["PS_REPLICAS"] = "2" if count > 1 else "1"
+        os.environ["PS_REPLICAS"] = str(copies)
         with connect(",".join(servers.hosts), start) as session:
             gradient = [np.full(shard.elements, 1e-3, np.float32) for shard in session.plan.shards]
             yield Job(servers, session, gradient)
@@ -125,33 +131,46 @@ def started(folder: Path, count: int, megabytes: float) -> Iterator[Job]:
         servers.close()
 
 
-def cost(folder: Path, megabytes: float, compute: float, asks: bool, rounds: int, seconds: float) -> str:
+def cost(
+    folder: Path,
+    servers: tuple[int, int],
+    megabytes: float,
+    compute: float,
+    asks: bool,
+    rounds: int,
+    seconds: float,
+) -> str:
     """Return the row of one size: both jobs live at once, and take steps in turns."""
-    with started(folder / "one", 1, megabytes) as one, started(folder / "three", 3, megabytes) as three:
-        for job in (one, three):
+    few, many = servers
+    with (
+        started(folder / "alone", few, megabytes, 1) as alone,
+        started(folder / "copied", many, megabytes, 2) as copied,
+    ):
+        jobs = (alone, copied)
+        for job in jobs:
             for _ in range(WARM_UP):
                 job.step(compute, asks)
         medians: list[tuple[float, float]] = []
         for _ in range(rounds):
             found = []
-            for job in (one, three):
+            for job in jobs:
                 until, taken = time.monotonic() + seconds, []
                 while time.monotonic() < until:
                     taken.append(job.step(compute, asks))
                 found.append(statistics.median(taken))
             medians.append((found[0], found[1]))
-    ratios = sorted(three / one for one, three in medians)
-    alone, copied = (1e3 * statistics.median(each) for each in zip(*medians, strict=True))
+    ratios = sorted(mine / its for its, mine in medians)
+    without, with_copies = (1e3 * statistics.median(each) for each in zip(*medians, strict=True))
     return (
-        f"{megabytes:8g} {1e3 * compute:10g} {'with it' if asks else 'apart':>8} {alone:12.2f} {copied:12.2f}"
-        f" {statistics.median(ratios):8.2f}"
+        f"{f'{few}, {many}':>8} {megabytes:8g} {1e3 * compute:10g} {'with it' if asks else 'apart':>8}"
+        f" {without:12.2f} {with_copies:12.2f} {statistics.median(ratios):8.2f}"
         f"   ({ratios[0]:.2f} to {ratios[-1]:.2f})"
     )
 
 
 def rejoin(folder: Path, compute: float) -> str:
     """Return what a follower takes that is killed and started again, and the steps meanwhile."""
-    with started(folder / "rejoin", 3, REJOINING) as job:
+    with started(folder / "rejoin", 3, LARGE, 2) as job:
         usual = [job.step(compute) for _ in range(10 + WARM_UP)][WARM_UP:]
         job.servers.kill(1)
         while job.state(1) != "lost":
@@ -167,7 +186,7 @@ def rejoin(folder: Path, compute: float) -> str:
             raise click.ClickException(f"server 1 had no copy after {PATIENCE:g} s")
     middle = statistics.median
     return (
-        f"a server that is ready again is in sync after {took:.2f} s ({3 * REJOINING:.0f} MB with Adam's slots)\n"
+        f"a server that is ready again is in sync after {took:.2f} s ({3 * LARGE:.0f} MB with Adam's slots)\n"
         f"steps: {1e3 * middle(usual):.1f} ms with both copies, {1e3 * middle(alone):.1f} with one, "
         f"{1e3 * middle(meanwhile):.1f} while it gets its copy (longest {1e3 * max(meanwhile):.1f}, "
         f"{len(meanwhile)} steps)"
@@ -177,27 +196,52 @@ def rejoin(folder: Path, compute: float) -> str:
 @click.command(context_settings=CONTEXT)
 @number_option("--seconds", 0.1, 3.0, "Of each turn.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Turns of each job.")
-def main(seconds: float, rounds: int) -> None:
+@click.option(
+    "--hosts",
+    metavar="RATE,...",
+    callback=lambda context, parameter, text: rates_of(context, parameter, text) if text else [],
+    help="Give each process a host of its own, on links of these rates, such as 10gbit,1gbit. As root.",
+)
+def main(seconds: float, rounds: int, hosts: list[str]) -> None:
     """Measure what `--replicas 2` costs on this machine.
 
     One worker and servers with Adam, `async`. Two jobs of the same size take turns: one server, and three of which two
-    hold copies. A step asks for the next ticket with its commit, as training loops do, or apart from it. Then a
-    follower of a larger job is killed and started again while the job trains.
+    hold copies; or two servers, and four. A step asks for the next ticket with its commit, as training loops do, or
+    apart from it. Then a follower of a larger job is killed and started again while the job trains.
+
+    With --hosts only 67 MB are measured, between network namespaces. They share the cores of this machine, so the CPU
+    time of each process stands beside the time of a step: on machines of their own processes do not wait for cores.
     """
     root = Path(tempfile.mkdtemp(prefix="bench-replicas-"))
     try:
-        click.echo(
-            f"{'MB':>8} {'compute ms':>10} {'asks':>8} {'one, ms':>12} {'three, ms':>12} {'ratio':>8}"
-            f"   (of {rounds} turns)"
-        )
-        for number, (megabytes, compute, asks) in enumerate(ROWS):
-            (root / str(number)).mkdir()
-            click.echo(cost(root / str(number), megabytes, compute / 1e3, asks, rounds, seconds))
-        for compute in (0.0, 0.1):
-            (root / f"rejoin-{compute}").mkdir()
-            click.echo(
-                f"each step computes {1e3 * compute:g} ms: {rejoin(root / f'rejoin-{compute}', compute)}"
-            )
+        if hosts:
+            _measure_hosts(root, hosts, rounds, seconds)
+        else:
+            _measure_here(root, rounds, seconds)
     finally:
         shutil.rmtree(root)
     click.echo(f"machine: {os.cpu_count()} cores")
+
+
+def _measure_hosts(root: Path, rates: list[str], rounds: int, seconds: float) -> None:
+    reason = reason_against()
+    if reason is not None:
+        raise click.ClickException(reason)
+    try:
+        for rate in rates:
+            replicas_hosts.measure(root / rate, rate, LARGE, rounds, seconds, click.echo)
+    except (ChildError, NetworkError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _measure_here(root: Path, rounds: int, seconds: float) -> None:
+    click.echo(
+        f"{'servers':>8} {'MB':>8} {'compute ms':>10} {'asks':>8} {'alone, ms':>12} {'replicas, ms':>12} {'ratio':>8}"
+        f"   (of {rounds} turns)"
+    )
+    for number, (servers, megabytes, compute, asks) in enumerate(ROWS):
+        (root / str(number)).mkdir()
+        click.echo(cost(root / str(number), servers, megabytes, compute / 1e3, asks, rounds, seconds))
+    for compute in (0.0, 0.1):
+        (root / f"rejoin-{compute}").mkdir()
+        click.echo(f"each step computes {1e3 * compute:g} ms: {rejoin(root / f'rejoin-{compute}', compute)}")

@@ -21,7 +21,8 @@ from pswire.command.options import CONTEXT
 console = Console(width=140)
 
 
-def _rates(context: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+def rates_of(context: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+    """Return the rates that an option names. Raises BadParameter."""
     rates = text.split(",")
     for rate in rates:
         try:
@@ -33,7 +34,7 @@ def _rates(context: click.Context, parameter: click.Parameter, text: str) -> lis
 
 @click.command(context_settings=CONTEXT)
 @click.option(
-    "--rates", default="10gbit,1gbit,100mbit", show_default=True, callback=_rates, help="Of the links."
+    "--rates", default="10gbit,1gbit,100mbit", show_default=True, callback=rates_of, help="Of the links."
 )
 @click.option("--load", "loads", multiple=True, metavar="TEXT", help="Only loads whose name has this in it.")
 @click.option("--peer", "peers", multiple=True, metavar="TEXT", help="Only peers whose name has this in it.")
