@@ -77,6 +77,9 @@ EVENTS: Final[dict[str, Event]] = {
         SERVER, ("epoch", "lost"), "a person had this server go on alone, because the other one is dead"
     ),
     "replica_refused": Event(SERVER, ("server",), "another server of the job refuses this one's stream"),
+    "replica_stream_failed": Event(
+        SERVER, ("server",), "a stream to another server of the job ended with an unexpected error"
+    ),
     "replica_failed": Event(SERVER, (), "this copy cannot execute the log of the primary"),
     "copy_given": Event(
         SERVER, ("server", "bytes", "seconds"), "this server gave another one a copy of the job"

@@ -33,6 +33,11 @@ async def shut_down(context: Any) -> None:
     await context.abort(grpc.StatusCode.UNAVAILABLE, "server 1 ends its job: wait")
 
 
+async def cut(context: Any) -> None:
+    """As a server does to a call that is late. gRPC tells it as it tells a task that it is to end itself."""
+    await context.abort(grpc.StatusCode.CANCELLED, "the server ended this call")
+
+
 async def end(_: Any) -> None:
     return
 
@@ -84,6 +89,7 @@ async def lose(ending: Ending) -> tuple[str, str]:
         (refuse, "server", "it cannot take up the checkpoint"),
         (deny, follower.UNTRUSTED, "no server of this job"),
         (shut_down, follower.LOST, "server 1 ends its job: wait"),
+        (cut, follower.LOST, "the server ended this call"),
         (end, follower.LOST, "it ended the decision stream"),
     ],
 )

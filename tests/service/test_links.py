@@ -1,6 +1,7 @@
 """Streams between the servers of a job with replicas: sockets, or gRPC where there are none; who is refused."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from psserver.replication import messages as m
 from psserver.replication.messages import Item, Message, merged
 from psserver.service.guard.calls import Watch
 from psserver.service.net.loop import Owner
-from psserver.service.net.registration import Registration
+from psserver.service.net.registration import Call, Registration
 from psserver.service.net.sockets import SocketListener
 from psserver.service.net.streams import Stream
 from psserver.service.replicas import link as sending
@@ -44,6 +45,8 @@ class End:
         self.broken: list[int] = []
         self.ended: list[tuple[int, ExitCode, str]] = []
         self.answer: Callable[[Message], None] = lambda message: None
+        # The other server's streams.
+        self.calls: list[Call] = []
         self.own = Bodies()
         listener = Listener(
             self._receive,
@@ -62,6 +65,10 @@ class End:
 
     def _hold(self, item: Item, body: Body) -> None:
         self.bodies[item] = bytes(body)
+
+    async def replicate(self, call: Call) -> None:
+        self.calls.append(call)
+        await self.links.replicate(call)
 
     def send(self, to: int, message: Message, items: dict[Item, bytes]) -> None:
         for item, body in items.items():
@@ -97,7 +104,7 @@ async def two(
         rpc = Registration(watch, lambda nbytes: PATIENCE)
         path = "/pswire.v1.Shard/Replicate"
         server = grpc.aio.server()
-        method = {"Replicate": rpc.method(path, end.links.replicate)}
+        method = {"Replicate": rpc.method(path, end.replicate)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pswire.v1.Shard", method),))
         hosts[number] = Address("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
         await server.start()
@@ -194,11 +201,22 @@ def test_an_answer_leaves_before_anything_else_happens() -> None:
     asyncio.run(run())
 
 
-def test_without_a_connection_the_stream_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*given: Any) -> None:
-        raise SocketError("no way through")
+def _refused(*given: Any) -> socket.socket:
+    raise SocketError("no way through")
 
-    monkeypatch.setattr(sending, "connected", refused)
+
+def _closed(*given: Any) -> socket.socket:
+    """Connects, and the connection is closed at once."""
+    end = socket.socket()
+    end.close()
+    return end
+
+
+@pytest.mark.parametrize("connected", [_refused, _closed])
+def test_without_a_connection_the_stream_carries_it(
+    monkeypatch: pytest.MonkeyPatch, connected: Callable[..., socket.socket]
+) -> None:
+    monkeypatch.setattr(sending, "connected", connected)
 
     async def run() -> None:
         async with two() as (first, second):
@@ -228,6 +246,39 @@ def test_a_cut_connection_is_noticed_at_both_ends_and_made_again() -> None:
 
 
 @pytest.mark.parametrize("sockets", [True, False])
+def test_a_stream_that_the_other_server_cancels_is_begun_again(sockets: bool) -> None:
+    """gRPC tells it as it tells a task that it is to end itself."""
+
+    async def run() -> None:
+        async with two(sockets=sockets) as (first, second):
+            await until(lambda: up(first) and up(second))
+            second.calls[-1].caller.cancel()
+            await until(lambda: first.broken == [1] and len(second.calls) == 2 and up(first))
+            first.send(1, m.Refuse(3), {})
+            await until(lambda: bool(second.came))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("sockets", [True, False])
+def test_a_stream_that_fails_is_begun_again_and_the_failure_is_said_once(
+    sockets: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with two(sockets=sockets) as (first, second):
+            for number in range(1, 3):
+                await until(lambda: up(first) and up(second))
+                first.links.send(1, object(), ())  # type: ignore[arg-type]
+                await until(lambda number=number: first.broken == [1] * number)  # type: ignore[misc]
+            await until(lambda: up(first))
+            first.send(1, m.Refuse(3), {})
+            await until(lambda: bool(second.came))
+            assert caplog.text.count("a stream to server 1 failed, and is begun again") == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("sockets", [True, False])
 def test_the_last_word_arrives(sockets: bool) -> None:
     async def run() -> None:
         async with two(sockets=sockets) as (first, second):
@@ -241,17 +292,19 @@ def test_the_last_word_arrives(sockets: bool) -> None:
     asyncio.run(run())
 
 
-def test_an_item_whose_buffer_was_used_again_is_not_sent() -> None:
+@pytest.mark.parametrize("sockets", [True, False])
+def test_an_item_whose_buffer_was_used_again_is_not_sent(sockets: bool) -> None:
     """The other server was left out before it had the item."""
 
     async def run() -> None:
-        async with two() as (first, second):
+        async with two(sockets=sockets) as (first, second):
             await until(lambda: up(first) and up(second))
             item = (4, 1)
             first.send(1, m.Append(CONFIG, 0, (item,), 0), {item: b"x"})
             first.own.drop(item)
             await until(lambda: first.broken == [1] and second.broken == [0])
             assert second.bodies == {} and second.came == []
+            await until(lambda: up(first))
 
     asyncio.run(run())
 

@@ -170,9 +170,14 @@ class SocketListener:
             token.connection.cut()
 
     async def dial(self, connect: Callable[[], Carrier]) -> Connection:
-        """Return this server's end of a connection that it makes itself; `connect` may block. Raises as that."""
+        """Return this server's end of a connection that it makes itself; `connect` may block. Raises as that, and
+        OSError if the other end has closed it already."""
         connected = await self._threads.on_pool(connect)
-        return Connection(self._owner.loop, connected, self._buffers, self._threads, "", self._patience)
+        try:
+            return Connection(self._owner.loop, connected, self._buffers, self._threads, "", self._patience)
+        except OSError:
+            connected.close()
+            raise
 
     def run(
         self,

@@ -83,8 +83,8 @@ class Link:
         # Items that this stream has carried, so that a repeated message does not carry them again.
         self._carried: set[Item] = set()
         self._last = False
-        # Why the other server refused this one last.
-        self._refusal = ""
+        # Why the other server refused this one last, and the last error that nobody expects.
+        self._refusal = self._failure = ""
 
     def send(self, message: Message, items: Iterable[tuple[Item, Body]], part: int) -> None:
         """Send a message about a part's log behind the items that it names. Nothing is kept for a server that is not
@@ -142,27 +142,46 @@ class Link:
     # The stream
 
     async def run(self, timeout: float, credentials: Credentials, broke: Callable[[int], None]) -> None:
-        """Keep a stream open until the last word is sent."""
+        """Keep a stream open until the last word is sent. Only a cancellation of this task ends it before."""
         while not self._last:
             address = self._address()
-            if not address.port:
-                await asyncio.sleep(PAUSE)
-                continue
-            channel = open_aio_channel(str(address), _options(timeout), credentials)
-            try:
-                await self._stream(channel, address, credentials)
-            except grpc.RpcError as error:
-                log.debug("no stream to server %d at %s: %s", self.server, address, error)
-            finally:
-                if self.up:
-                    self.up = False
-                    broke(self.server)
-                self._waiting.clear()
-                self._carried.clear()
-                self._written(self._writing)
-                await channel.close()
+            if address.port:
+                try:
+                    await self._once(address, timeout, credentials, broke)
+                except (grpc.RpcError, SocketError) as error:
+                    log.debug("no stream to server %d at %s: %s", self.server, address, error)
+                except Exception as error:
+                    self._failed(error)
             if not self._last:
                 await asyncio.sleep(PAUSE)
+
+    async def _once(
+        self, address: Address, timeout: float, credentials: Credentials, broke: Callable[[int], None]
+    ) -> None:
+        """Open a stream, and send on it until it ends."""
+        channel = open_aio_channel(str(address), _options(timeout), credentials)
+        try:
+            await self._stream(channel, address, credentials)
+        finally:
+            if self.up:
+                self.up = False
+                broke(self.server)
+            self._waiting.clear()
+            self._carried.clear()
+            self._written(self._writing)
+            await channel.close()
+
+    def _failed(self, error: Exception) -> None:
+        """Log an error that nobody expects, once: the next stream may end with it too."""
+        found = f"{type(error).__name__}: {error}"
+        if found != self._failure:
+            self._failure = found
+            log.error(
+                "a stream to server %d failed, and is begun again",
+                self.server,
+                exc_info=error,
+                extra=event("replica_stream_failed", server=self.server),
+            )
 
     async def _stream(self, channel: grpc.aio.Channel, address: Address, credentials: Credentials) -> None:
         call: Any = channel.stream_stream(
@@ -201,36 +220,40 @@ class Link:
             filled.clear()
 
         async def send() -> None:
-            try:
-                await self._send(call.write, rest)
-                await call.done_writing()
-            except SocketError:
-                call.cancel()
+            await self._send(call.write, rest)
+            await call.done_writing()
 
-        sending = asyncio.ensure_future(send())
+        # Nothing more is said to this server: reading is how it notices the end, and hears the reason.
+        sending, reading = asyncio.ensure_future(send()), asyncio.ensure_future(call.read())
         try:
-            # Nothing more is said: this is how the end is noticed.
-            await call.read()
+            await asyncio.wait({sending, reading}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done() and not isinstance(sending.exception(), grpc.RpcError):
+                sending.result()
+            await reading
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            # Cancelling the call itself would raise CancelledError here, as if this task were to end.
+            for task in (sending, reading):
+                task.cancel()
+            await asyncio.gather(sending, reading, return_exceptions=True)
 
     async def _over_socket(self, call: Any, connection: Connection) -> None:
         """Send over the connection, until that or the stream on which it was offered ends."""
         assert self._sockets is not None
         self._wake = connection.wake
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        over: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
         async def write(request: shard_pb2.ReplicateRequest) -> None:
             await connection.send([request.SerializeToString()])
 
-        self._sockets.run(connection, self._send(write, connection.rest), lambda error: settle(over))
+        self._sockets.run(connection, self._send(write, connection.rest), over.set_result)
         reading = asyncio.ensure_future(call.read())
         try:
             await asyncio.wait({reading, over}, return_when=asyncio.FIRST_COMPLETED)
             if self._last or reading.done():
                 # The other server ends the stream when it has read the last word, or says why it refuses something.
                 await reading
+            elif isinstance(error := over.result(), Exception):
+                raise error
         finally:
             connection.cut()
             reading.cancel()
@@ -243,7 +266,8 @@ class Link:
             return None
         try:
             return await self._sockets.dial(partial(connected, offer, address.host, credentials))
-        except SocketError as error:
+        except OSError as error:
+            # A SocketError, or the other server has closed it already.
             log.info(
                 "what server %d is told goes over gRPC: %s",
                 *(self.server, error),
