@@ -326,7 +326,7 @@ def main(rows: int, dim: int, minutes: float, leave: float, folder: Path | None,
 
     The ids of batches are those of "bench tables", with vocabularies as large as --rows; one of twenty ids has no row
     before training. A wait lasts from sending a step until the rows of the next version are here. 100 million rows of
-    8 numbers take 7 GB, 13 while a checkpoint is written, and 5 on the disk.
+    8 numbers take 7 GB, 14 while they are restored, and 5 on the disk.
     """
     begin = time.monotonic()
 

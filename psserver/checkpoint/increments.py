@@ -3,9 +3,11 @@
 A checkpoint of a server with tables has files of rows, `server-0-rows-ENTRY.safetensors`. The first has all rows; each
 other one has what changed after it. An increment takes up the files before it by hard links: so each checkpoint is
 whole by itself, and old ones can be removed in any order. Where files cannot be linked, all rows are written.
+
+A file is a series of pieces (`psserver.checkpoint.tensors`), as rows are written while they are being copied.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,13 +17,14 @@ from numpy.typing import NDArray
 from psserver.checkpoint.disk import CheckpointError
 from psserver.checkpoint.manifest import FileFacts, Manifest
 from psserver.checkpoint.store import Store, entry_of
+from psserver.shard.tables.saved import joined
 
 Arrays = Mapping[str, NDArray[Any]]
 
 # Increments before all rows are written again.
 MOST: Final = 6
-# The kind of rows that are kept in these files, and the name of keys that an increment takes away.
-ROWS, GONE = "table", "gone"
+# The name of keys that an increment takes away.
+GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +43,19 @@ class RowFiles:
 
 
 def save_rows(
-    store: Store, name: str, server: int, version: int, arrays: Arrays, base: RowFiles | None
+    store: Store, name: str, server: int, version: int, pieces: Iterable[Arrays], base: RowFiles | None
 ) -> RowFiles:
-    """Write rows as of `version`. `base`: the files that they are changes of. Raises CheckpointError."""
+    """Write rows as of `version`, in at least one piece. `base`: the files that they are changes of.
+
+    Raises CheckpointError.
+    """
     store.begin(name)
     before = {} if base is None else base.files
     for file in before:
         assert base is not None
         store.link(base.name, file, name)
     own = f"server-{server}-rows-{entry_of(name):012d}.safetensors"
-    return RowFiles(name, version, {**before, own: store.put_arrays(name, own, arrays)})
+    return RowFiles(name, version, {**before, own: store.put_series(name, own, pieces)})
 
 
 def row_files(about: Manifest, server: int) -> list[str]:
@@ -61,9 +67,10 @@ def load_rows(store: Store, name: str, about: Manifest, server: int) -> dict[str
     """Read a server's rows; none from a checkpoint without files of rows. Raises CheckpointError."""
     found: dict[str, NDArray[Any]] = {}
     for file in row_files(about, server):
-        more = store.arrays(name, file, about.files[file])
+        series = store.series(name, file, about.files[file])
         try:
-            found = merged(found, more) if found else dict(more)
+            more = joined(series)
+            found = merged(found, more) if found else more
         except (KeyError, ValueError, IndexError) as error:
             raise CheckpointError(
                 f"{store.root / name / file}: has no changes of those before it: {error}"
@@ -81,20 +88,6 @@ def merged(rows: Arrays, changes: Arrays) -> dict[str, NDArray[Any]]:
         for name in (name for name in rows if name.startswith(f"{at}/")):
             found[name] = np.concatenate([rows[name][kept], changes[name]])[order]
     return found
-
-
-def without_rows(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the arrays that are in no file of rows."""
-    return {name: array for name, array in arrays.items() if not _is_row(name)}
-
-
-def only_rows(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the arrays that files of rows have."""
-    return {name: array for name, array in arrays.items() if _is_row(name)}
-
-
-def _is_row(name: str) -> bool:
-    return name.split("/")[0] == ROWS
 
 
 def usable(store: Store, base: RowFiles | None) -> bool:

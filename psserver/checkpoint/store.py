@@ -65,7 +65,12 @@ class Store:
 
     def put_arrays(self, name: str, file: str, arrays: Mapping[str, Array]) -> FileFacts:
         """Write arrays by name to a file; they must not change meanwhile."""
-        return files.write(self.disk, self.root / name / file, tensors.pieces(arrays, {"format": "np"}))
+        return self.put_series(name, file, [arrays])
+
+    def put_series(self, name: str, file: str, series: Iterable[Mapping[str, Array]]) -> FileFacts:
+        """Write arrays by name to a file, some of each at a time; at least one of `series`."""
+        pieces = (piece for arrays in series for piece in tensors.pieces(arrays, {"format": "np"}))
+        return files.write(self.disk, self.root / name / file, pieces)
 
     def link(self, former: str, file: str, name: str) -> None:
         """Take up a file of a former checkpoint."""
@@ -179,6 +184,13 @@ class Store:
         """Read those arrays of a file of `put_arrays` whose names are `wanted`."""
         with self._open(self.root / name / file) as reader:
             found = tensors.read(reader, wanted)
+            reader.check(facts)
+        return found
+
+    def series(self, name: str, file: str, facts: FileFacts) -> list[dict[str, Array]]:
+        """Read a file of `put_series`."""
+        with self._open(self.root / name / file) as reader:
+            found = tensors.read_series(reader)
             reader.check(facts)
         return found
 

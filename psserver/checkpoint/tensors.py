@@ -3,6 +3,9 @@
 The safetensors package writes it from a copy of all arrays; this module writes it in pieces, because the arrays may
 fill the memory. A file is 8 bytes (little-endian) with the length of the header, a header in JSON, and the arrays in
 order.
+
+Rows of tables are written while they are being copied, so that no header can say beforehand how many there are. Their
+file is a series of such files, one directly behind the other, each of which has some rows: `read_series`.
 """
 
 import json
@@ -61,6 +64,21 @@ def read(reader: Reader, wanted: Callable[[str], bool] = lambda _: True) -> dict
 
     Raises CheckpointError.
     """
+    found = _read_next(reader, wanted)
+    if reader.left:
+        raise CheckpointError(f"{reader.path}: {reader.left} bytes follow on the last array")
+    return found
+
+
+def read_series(reader: Reader) -> list[dict[str, Array]]:
+    """Read a series of files that `pieces` wrote, at least one. Raises CheckpointError."""
+    series = [_read_next(reader)]
+    while reader.left:
+        series.append(_read_next(reader))
+    return series
+
+
+def _read_next(reader: Reader, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Array]:
     length = int.from_bytes(reader.take(8), "little")
     if length > LARGEST_HEADER:
         raise CheckpointError(
@@ -80,8 +98,6 @@ def read(reader: Reader, wanted: Callable[[str], bool] = lambda _: True) -> dict
             ) from error
         reader.fill(values.reshape(-1).view(np.uint8).data)
         found[name] = values
-    if reader.left:
-        raise CheckpointError(f"{reader.path}: {reader.left} bytes follow on the last array")
     return found
 
 

@@ -142,7 +142,9 @@ EVENTS: Final[dict[str, Event]] = {
         "a checkpoint is complete: all servers have written their part",
     ),
     "part_copied": Event(
-        SERVER, ("bytes", "seconds"), "this server's part of a checkpoint is copied; for debugging"
+        SERVER,
+        ("bytes", "seconds"),
+        "this server's part of a checkpoint is copied, without rows of tables; for debugging",
     ),
     "checkpoint_failed": Event(SERVER, ("version",), "a checkpoint was not written; training continues"),
     "checkpoint_skipped": Event(

@@ -19,7 +19,7 @@ from psserver.checkpoint import (
     save_coordinator,
     save_shard,
 )
-from psserver.checkpoint.increments import only_rows, save_rows, usable, without_rows
+from psserver.checkpoint.increments import save_rows, usable
 from psserver.checkpoint.resumption import LATEST
 from psserver.coordinator import CoordinatorState, JobTerms, Record
 from psserver.policies import Policy
@@ -135,7 +135,9 @@ class Folder:
     def put_part(self, name: str, state: ShardState, shard: Shard) -> Facts:
         """As `psserver.service.store.shard_part` has it: of rows only those that changed, where it can be."""
         (base, before), shard.saved = shard.saved or (None, {}), None
-        rows, server, version = only_rows(state.arrays), state.facts.server, state.facts.version
+        rows = {each: array for each, array in state.arrays.items() if each.startswith("table/")}
+        others = {each: array for each, array in state.arrays.items() if each not in rows}
+        server, version = state.facts.server, state.facts.version
         now = dict(zip(rows["table/0/keys"].tolist(), rows["table/0/touched"].tolist(), strict=True))
         if base is not None and (version < base.version or not usable(self.store, base)):
             base = None
@@ -143,8 +145,8 @@ class Folder:
             changed = rows["table/0/touched"] > base.version
             rows = {each: array[changed] for each, array in rows.items()}
             rows["table/0/gone"] = np.array(sorted(before.keys() - now.keys()), np.uint64)
-        saved = save_rows(self.store, name, server, version, rows, base)
-        files = save_shard(self.store, name, ShardState(state.facts, without_rows(state.arrays)))
+        saved = save_rows(self.store, name, server, version, [rows], base)
+        files = save_shard(self.store, name, ShardState(state.facts, others))
         shard.saved = saved, now
         return {**files, **saved.files}
 

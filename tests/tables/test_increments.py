@@ -94,7 +94,7 @@ def test_increments_add_up_and_training_goes_on_with_equal_bits(
             continue
         since = None if base is None else base.version
         arrays = {n: a for n, a in tables.rows_saved(since).items() if n.startswith("table/")}
-        former, base = base, save_rows(store, name_of(number, JOB), 0, number, arrays, base)
+        former, base = base, save_rows(store, name_of(number, JOB), 0, number, [arrays], base)
         tables.rows_written(number)
         found = about(store, number, base.files)
         if former is not None:
@@ -116,7 +116,7 @@ def test_increments_add_up_and_training_goes_on_with_equal_bits(
 def test_an_increment_has_only_what_changed(tmp_path: Path) -> None:
     store, tables = Store(tmp_path / "checkpoints"), made(RULES[1], evict_every=1)
     update(tables, list(range(5000)), 1)
-    base = save_rows(store, name_of(1, JOB), 0, 1, rows_of(tables), None)
+    base = save_rows(store, name_of(1, JOB), 0, 1, [rows_of(tables)], None)
     assert usable(store, base)
     update(tables, [3, 4], 2)
     changed = tables.rows_saved(1)
@@ -125,7 +125,7 @@ def test_an_increment_has_only_what_changed(tmp_path: Path) -> None:
     update(tables, [6], 4)
     # All but the rows of versions 2 to 4 are too old.
     assert tables.rows_saved(1)["table/0/gone"].size == 4996
-    after = save_rows(store, name_of(2, JOB), 0, 2, only(changed), base)
+    after = save_rows(store, name_of(2, JOB), 0, 2, [only(changed)], base)
     whole, increment = (facts.bytes for facts in after.files.values())
     assert increment < whole / 20
     # As long as all increments are smaller than all rows, and few, another may follow.
@@ -141,20 +141,43 @@ def only(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def test_files_that_cannot_be_taken_up_are_named(tmp_path: Path) -> None:
     store, tables = Store(tmp_path / "checkpoints"), made(RULES[0])
-    base = save_rows(store, name_of(1, JOB), 0, 0, rows_of(tables), None)
+    base = save_rows(store, name_of(1, JOB), 0, 0, [rows_of(tables)], None)
     shutil.rmtree(store.root / base.name)
     with pytest.raises(CheckpointError, match="cannot be a link"):
-        save_rows(store, name_of(2, JOB), 0, 0, rows_of(tables), base)
+        save_rows(store, name_of(2, JOB), 0, 0, [rows_of(tables)], base)
 
 
 def test_changes_of_other_rows_are_refused(tmp_path: Path) -> None:
     store, tables = Store(tmp_path / "checkpoints"), made(RULES[0])
     full = rows_of(tables)
-    base = save_rows(store, name_of(1, JOB), 0, 0, full, None)
+    base = save_rows(store, name_of(1, JOB), 0, 0, [full], None)
     # No increment: it does not say what went.
-    wrong = save_rows(store, name_of(2, JOB), 0, 0, full, base)
+    wrong = save_rows(store, name_of(2, JOB), 0, 0, [full], base)
     with pytest.raises(CheckpointError, match="no changes of those before it"):
         load_rows(store, wrong.name, about(store, 2, wrong.files), 0)
+
+
+def test_a_file_of_rows_is_a_series_of_pieces_or_a_single_one(tmp_path: Path) -> None:
+    store, tables = Store(tmp_path / "checkpoints"), made(RULES[4])
+    update(tables, list(range(300)), 1)
+    update(tables, list(range(200)), 2)
+    saved = tables.snapshot()
+    pieces = list(saved.pieces(None, 1))
+    tables.drop(saved)
+    assert len(pieces) == 2
+    expected = rows_of(tables)
+    for number, series in ((1, pieces), (2, [expected])):
+        files = save_rows(store, name_of(number, JOB), 0, 2, series, None).files
+        assert same(load_rows(store, name_of(number, JOB), about(store, number, files), 0), expected)
+    # The first piece alone, as a file that was cut there would be.
+    (file,) = files
+    path = store.root / name_of(2, JOB) / file
+    both = path.read_bytes()
+    path.write_bytes(both + both)
+    with pytest.raises(CheckpointError, match=f"{file}: expected {len(both)} bytes, it has {2 * len(both)}"):
+        store.manifest(name_of(2, JOB))
+    with pytest.raises(CheckpointError, match="SHA-256"):
+        store.series(name_of(2, JOB), file, files[file])
 
 
 class Later:
@@ -177,6 +200,15 @@ class Later:
         self.waiting.pop(number)()
 
 
+def shard_of(tables: Tables, layout: Plan) -> Any:
+    """A shard with these tables, and an array besides."""
+    facts = Shard(layout, 0, build(RULES[0])).state().facts
+    arrays = {"slot/0/m": np.zeros(1, np.float32)}
+    return SimpleNamespace(
+        tables=tables, views=lambda: ShardState(replace(facts, version=tables.tables[0].version), arrays)
+    )
+
+
 @pytest.mark.parametrize("first", ["the writing", "the copy"])
 def test_a_copy_that_begins_while_another_is_written_is_an_increment_and_lacks_no_row_that_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
@@ -184,34 +216,33 @@ def test_a_copy_that_begins_while_another_is_written_is_an_increment_and_lacks_n
     """Whichever ends first: the end of the writing forgets rows that went before it, and the copy has to name them."""
     monkeypatch.setattr(shard_part, "LARGE_PASS", 0)
     loop, parts, rule = Later(), dict[int, shard_part.Part](), RULES[0]
-    tables, facts = made(rule, evict_every=1), Shard(plan(rule), 0, build(rule)).state().facts
-    shard: Any = SimpleNamespace(
-        tables=tables, views=lambda: ShardState(replace(facts, version=tables.tables[0].version), {})
-    )
+    tables = made(rule, evict_every=1)
+    shard = shard_of(tables, plan(rule))
     ledger = mock.Mock(take=lambda *_: None)
     saver = PartSaver(SimpleNamespace(loop=loop), 0, ledger, lambda: None, lambda: None)  # type: ignore[arg-type]
     saver.store, saver.parts = Store(tmp_path / "checkpoints"), parts
     update(tables, list(range(20)), 1)
-    # Arrays are copied, then rows, then both are written.
+    # Arrays are copied, then written with the rows.
     assert saver.save(1, JOB, shard)
-    for _ in range(3):
+    for _ in range(2):
         loop.do()
     # Rows 0 to 19 are too old by version 4.
     for seed in (2, 3, 4):
         update(tables, [50], seed)
     assert rows_of(tables)["table/0/keys"].size == 1
     assert saver.save(2, JOB, shard)
-    for _ in range(2):
-        loop.do()
+    loop.do()
     # The second checkpoint is not written yet.
     update(tables, [51], 5)
     assert saver.save(3, JOB, shard)
+    expected = rows_of(tables)
+    update(tables, [52], 6)
     loop.do(["the writing", "the copy"].index(first))
-    for _ in range(3):
+    for _ in range(2):
         loop.do()
     assert not loop.waiting and all(not each.error for each in parts.values()), parts
     found = about(saver.store, 3, dict(parts[3].files))
-    assert same(load_rows(saver.store, name_of(3, JOB), found, 0), rows_of(tables))
+    assert same(load_rows(saver.store, name_of(3, JOB), found, 0), expected)
     # All rows, what the second changed, and what the third did.
     assert len(row_files(found, 0)) == 3
     saver.close()

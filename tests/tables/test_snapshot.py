@@ -1,5 +1,6 @@
 """Copies of tables that are made while updates go on: each is of the version at which it began."""
 
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,13 +18,13 @@ from psserver.checkpoint.increments import load_rows
 from psserver.optimizers import NUMPY, Backend, build
 from psserver.service.store import shard_part
 from psserver.service.store.shard_part import PartSaver
-from psserver.shard import Shard, ShardState
 from psserver.shard.tables import Tables, snapshot, table
 from psserver.shard.tables.index import Index
+from psserver.shard.tables.saved import joined
 from pswire.model.plan import Plan, make_plan
 from pswire.model.tables import TableSpec, canonical, mix
 from pswire.model.variables import VariableSpec
-from tests.tables.test_increments import Later, about, same
+from tests.tables.test_increments import Later, about, same, shard_of
 
 JOB = "job"
 RULE = canonical({"name": "rowwise-adagrad", "learning_rate": 0.1})
@@ -72,11 +73,15 @@ IDS = st.lists(st.integers(0, 40), max_size=12)
 
 @settings(max_examples=60, deadline=None)
 @given(
-    before=st.lists(IDS, max_size=4), during=st.lists(IDS, min_size=1, max_size=12), since=st.integers(0, 3)
+    before=st.lists(IDS, max_size=4),
+    during=st.lists(IDS, min_size=1, max_size=12),
+    since=st.integers(0, 3),
+    size=st.sampled_from([0, 1, 300, 1 << 20]),
 )
 def test_a_copy_has_the_rows_of_its_version_whatever_is_updated_made_and_evicted(
-    before: list[list[int]], during: list[list[int]], since: int
+    before: list[list[int]], during: list[list[int]], since: int, size: int
 ) -> None:
+    """Whole, or in pieces of about `size` bytes."""
     with pytest.MonkeyPatch.context() as patch:
         between = Interleaved(patch, 8)
         tables, twin = made(), made()
@@ -95,7 +100,9 @@ def test_a_copy_has_the_rows_of_its_version_whatever_is_updated_made_and_evicted
 
             saved = tables.snapshot()
             between.then = one_more
-            found = saved.copy(asked)
+            found = (
+                {**saved.waiting, **joined(list(saved.pieces(asked, size)))} if size else saved.copy(asked)
+            )
             between.then = lambda: None
             tables.drop(saved)
             for _ in during:
@@ -120,6 +127,36 @@ def test_updates_flat_out_in_another_thread_leave_no_trace_in_a_copy(monkeypatch
     tables.drop(saved)
 
 
+def test_pieces_take_little_memory_however_many_rows_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "PIECE", 1 << 10)
+    wide = make_plan([VariableSpec("bias", (1,))], 1, [TableSpec("wide", 64, optimizer=RULE)])
+    tables = Tables(wide, 0, build({"name": "sgd"}))
+    update(tables, list(range(20_000)))
+    saved = tables.snapshot()
+    whole = sum(array.nbytes for array in tables.rows_saved().values())
+    tracemalloc.start()
+    try:
+        sizes = [sum(array.nbytes for array in piece.values()) for piece in saved.pieces(None, 1 << 16)]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    tables.drop(saved)
+    assert sum(sizes) == whole > 5e6 and len(sizes) > 8
+    assert most < whole / 3
+
+
+def test_what_was_saved_ends_with_the_pieces_that_it_was_saved_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "PIECE", 64)
+    tables = made()
+    update(tables, list(range(2000)))
+    saved = tables.snapshot()
+    update(tables, list(range(2000)))
+    held = [tables.tables[0].saved_bytes for _ in saved.pieces(None, 1)]
+    assert held[0] > 0 and held == sorted(held, reverse=True)
+    assert not any(table.saved_bytes for table in tables.tables)
+    tables.drop(saved)
+
+
 def test_a_copy_counts_what_it_saves_until_it_is_dropped() -> None:
     tables = made()
     update(tables, [1, 2, 3])
@@ -141,8 +178,7 @@ def test_updates_go_on_while_rows_are_being_copied_for_a_checkpoint(
 ) -> None:
     monkeypatch.setattr(shard_part, "LARGE_PASS", 0)
     loop, parts, tables, freed = Later(), dict[int, shard_part.Part](), made(), mock.Mock()
-    facts = Shard(plan(), 0, build({"name": "sgd"})).state().facts
-    shard: Any = SimpleNamespace(tables=tables, views=lambda: ShardState(facts, {}))
+    shard = shard_of(tables, plan())
     ledger = mock.Mock(take=lambda *_: None)
     saver = PartSaver(SimpleNamespace(loop=loop), 0, ledger, lambda: None, freed)  # type: ignore[arg-type]
     saver.store, saver.parts = Store(tmp_path / "checkpoints"), parts
@@ -152,8 +188,7 @@ def test_updates_go_on_while_rows_are_being_copied_for_a_checkpoint(
     loop.do()
     assert freed.call_count == 1, "arrays are copied, rows are not"
     update(tables, list(range(10, 30)))
-    for _ in range(2):
-        loop.do()
+    loop.do()
     assert not loop.waiting and freed.call_count == 1
     found = about(saver.store, 1, dict(parts[1].files))
     assert same(load_rows(saver.store, name_of(1, JOB), found, 0), expected)

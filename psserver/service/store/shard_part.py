@@ -1,4 +1,7 @@
-"""One server's part of a checkpoint: copied between two orders, written while training continues."""
+"""One server's part of a checkpoint: copied between two orders, written while training continues.
+
+Rows of tables are not copied as a whole: while they are written, updates save those that they change.
+"""
 
 import asyncio
 import logging
@@ -6,18 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
-from psserver.checkpoint.increments import RowFiles, only_rows, save_rows, usable, without_rows
+from psserver.checkpoint.increments import RowFiles, save_rows, usable
 from psserver.service.guard.ledger import MODEL, MemoryLedger
 from psserver.service.net.loop import LARGE_PASS, Owner
 from psserver.shard import Shard, ShardState, copied
 from psserver.shard.tables import TABLE_KINDS, Tables
+from psserver.shard.tables.saved import PIECE_BYTES, SavedRows
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -126,15 +130,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of a server's state, made for log entry `entry`. `nbytes`: the memory taken for it. `base`: the files that
-    its rows of `tables` are changes of."""
+    """A copy of a server's state, made for log entry `entry`. `nbytes`: the memory taken for it. `rows`: those of
+    `tables`, which are still to be copied; `few`: so few that an increment saves nothing."""
 
     entry: int
     job: str
     state: ShardState
     nbytes: int
     tables: Tables
-    base: RowFiles | None = None
+    rows: SavedRows
+    few: bool
 
 
 class PassedOver(CheckpointError):
@@ -155,10 +160,9 @@ class PartSaver:
 
     `parts`: the newest outcomes by entry. One part is written at a time; one more waits, and a newer one replaces
     it. `store`: None if this server has no folder. `changed` is called with every new outcome, `copied` when the
-    shard may be written to again: rows of tables are then still being copied. One thread copies while another one
-    writes a part. A copy is accounted for in `memory` until it is written or replaced; without room there is no part.
-    If `periodic`, the job takes checkpoints while it trains: memory for a copy is prepared and kept, as far as there
-    is room, until `release`.
+    shard may be written to again. One thread copies while another one writes a part, rows of tables included. A copy is
+    accounted for in `memory` until it is written or replaced; without room there is no part. If `periodic`, the job
+    takes checkpoints while it trains: memory for a copy is prepared and kept, as far as there is room, until `release`.
     """
 
     def __init__(
@@ -180,7 +184,7 @@ class PartSaver:
         self._busy = self._closed = False
         self._copying = 0
         self._next: Copy | None = None
-        # The tables, and the files that have their rows as last written.
+        # The tables, and the files that have their rows as last written: tables remember what went since.
         self._tables: Tables | None = None
         self._rows: RowFiles | None = None
         self._spare = SpareArrays(memory, self._pool)
@@ -225,7 +229,9 @@ class PartSaver:
         if shard.tables is not self._tables:
             self._tables, self._rows = shard.tables, None
         state = settled(shard.views())
-        nbytes = state.nbytes + shard.tables.saved_bytes
+        large, rows = state.nbytes > LARGE_PASS, shard.tables.saved_bytes
+        # Rows are copied in pieces, of which a few are held at once.
+        nbytes = state.nbytes + min(rows, 4 * PIECE_BYTES)
         spare = self._spare.take()
         refusal = self._memory.take(MODEL, KIND, nbytes)
         if refusal is not None:
@@ -237,68 +243,38 @@ class PartSaver:
                 Part(entry, error=f"server {self._server} has no room for a copy of what it holds: {refusal}")
             )
             return False
-        if nbytes <= LARGE_PASS and not self._copying:
-            whole = ShardState(state.facts, {**copied(state).arrays, **shard.tables.rows_saved()})
-            self._wait(Copy(entry, job, whole, nbytes, shard.tables))
+        found = shard.tables.snapshot()
+        copy = Copy(entry, job, _with(state, found.waiting), nbytes, shard.tables, found, rows <= LARGE_PASS)
+        if not large and not self._copying:
+            self._wait(replace(copy, state=copied(copy.state)))
             self._begin()
             return False
-        self._copy_beside(entry, job, shard, state, nbytes, spare, self.store)
+        self._copy_beside(copy, spare)
         return True
 
-    def _copy_beside(
-        self,
-        entry: int,
-        job: str,
-        shard: Shard,
-        state: ShardState,
-        nbytes: int,
-        spare: PrefaultedArrays | None,
-        store: Store,
-    ) -> None:
-        """Copy on another thread: first what nothing may write to meanwhile, then the rows, while updates go on."""
+    def _copy_beside(self, copy: Copy, spare: PrefaultedArrays | None) -> None:
+        """Copy on another thread what nothing may write to meanwhile."""
         began, loop = time.monotonic(), self._owner.loop
         self._copying += 1
-        # The last that is written: another one may be under way, for longer than the interval.
-        base, tables, rows = self._rows, shard.tables, shard.tables.snapshot()
 
         def copy_arrays() -> ShardState:
-            return copied(state, [] if spare is None else spare.wait())
+            return copied(copy.state, [] if spare is None else spare.wait())
 
-        def copy_rows(arrays: ShardState) -> Copy:
-            since = base if tables and usable(store, base) else None
-            found = rows.copy(None if since is None else since.version)
-            whole = ShardState(arrays.facts, {**arrays.arrays, **found})
-            return Copy(entry, job, whole, nbytes, tables, since)
-
-        def arrays_copied(future: "asyncio.Future[ShardState]") -> None:
-            if future.exception() is not None:
-                ended(future)
-            elif not self._closed:
-                copying = loop.run_in_executor(self._copier, copy_rows, future.result())
-                copying.add_done_callback(ended)
-            self._copied()
-
-        def ended(future: "asyncio.Future[Any]") -> None:
+        def ended(future: "asyncio.Future[ShardState]") -> None:
             self._copying -= 1
             error = future.exception()
-            tables.drop(rows)
-            self._forget_gone()
             if error is None:
-                size = future.result().state.nbytes
-                fields = event("part_copied", bytes=size, seconds=time.monotonic() - began)
-                log.debug("%d bytes to be saved were copied", size, extra=fields)
-                self._wait(future.result())
+                state = future.result()
+                fields = event("part_copied", bytes=state.nbytes, seconds=time.monotonic() - began)
+                log.debug("%d bytes to be saved were copied", state.nbytes, extra=fields)
+                self._wait(replace(copy, state=state))
                 self._begin()
-            elif isinstance(error, MemoryError):
-                self._give(nbytes)
-                self._tell(
-                    Part(entry, error=f"server {self._server} has no memory for a copy of what it holds")
-                )
             else:
-                self._give(nbytes)
-                self._tell(Part(entry, error=f"server {self._server}: {type(error).__name__}: {error}"))
+                self._end(copy)
+                self._tell(Part(copy.entry, error=f"server {self._server} {_reason(error)}"))
+            self._copied()
 
-        loop.run_in_executor(self._copier, copy_arrays).add_done_callback(arrays_copied)
+        loop.run_in_executor(self._copier, copy_arrays).add_done_callback(ended)
 
     def _begin(self) -> None:
         if self._busy or self._closed or self._next is None or self.store is None:
@@ -307,10 +283,12 @@ class PartSaver:
         written = self._owner.loop.run_in_executor(self._pool, self._write, self.store, copy)
 
         def ended(future: "asyncio.Future[Part]") -> None:
-            self._give(copy.nbytes)
-            if copy.nbytes > LARGE_PASS and not self._closed:
+            self._end(copy)
+            if copy.state.nbytes > LARGE_PASS and not self._closed:
                 self._spare.keep(_dense(copy.state))
-            self._forget_gone()
+            if self._rows is not None and self._tables is not None:
+                # The next increment builds on these files.
+                self._tables.rows_written(self._rows.version)
             self._ended(future.result())
 
         written.add_done_callback(ended)
@@ -326,41 +304,26 @@ class PartSaver:
             self._rows = None
             self._tables.no_changes()
 
-    def _forget_gone(self) -> None:
-        """Forget rows that went before the files on which the next increment builds; a copy under way needs them."""
-        if self._rows is not None and self._tables is not None and not self._copying:
-            self._tables.rows_written(self._rows.version)
-
-    def _base_of(self, store: Store, copy: Copy) -> RowFiles | None:
-        """Return the files to which the changes that were copied are added: the newest ones that they go back to.
-
-        Raises CheckpointError if these files are gone.
-        """
-        if copy.base is None:
-            return None
-        for base in (self._rows, copy.base):
-            if base is not None and base.version >= copy.base.version and store.has(base.name, base.files):
-                return base
-        raise CheckpointError(f"the rows of {copy.base.name}, of which only changes were copied, are gone")
-
     def _write(self, store: Store, copy: Copy) -> Part:
-        entry, state = copy.entry, copy.state
-        name, rows, saved = name_of(entry, copy.job), only_rows(copy.state.arrays), None
+        """Write a copy, and its rows as changes of those that are written already, if that can be."""
+        entry, version = copy.entry, copy.state.facts.version
+        name, saved = name_of(entry, copy.job), None
         try:
-            if rows:
-                base = self._base_of(store, copy)
-                saved = save_rows(store, name, self._server, state.facts.version, rows, base)
-                state = ShardState(state.facts, without_rows(state.arrays))
-            files = save_shard(store, name, state)
+            if copy.tables:
+                before = None if copy.few or copy.tables is not self._tables else self._rows
+                base = before if usable(store, before) else None
+                pieces = copy.rows.pieces(None if base is None else base.version)
+                saved = save_rows(store, name, self._server, version, pieces, base)
+            files = save_shard(store, name, copy.state)
             if copy.tables is self._tables:
                 self._rows = saved
             return Part(entry, {**files, **({} if saved is None else saved.files)})
         except CheckpointError as error:
             return Part(entry, error=f"server {self._server}: {error}")
         except Exception as error:
-            fields = event("checkpoint_failed", version=state.facts.version)
+            fields = event("checkpoint_failed", version=version)
             log.exception("this server's part of a checkpoint was not written", extra=fields)
-            return Part(entry, error=f"server {self._server}: {type(error).__name__}: {error}")
+            return Part(entry, error=f"server {self._server} {_reason(error)}")
 
     def _ended(self, part: Part) -> None:
         self._busy = False
@@ -370,11 +333,13 @@ class PartSaver:
     def _wait(self, part: Copy | None) -> None:
         """Make `part` the next to be written, in place of the waiting one."""
         if self._next is not None:
-            self._give(self._next.nbytes)
+            self._end(self._next)
         self._next = part
 
-    def _give(self, nbytes: int) -> None:
-        self._memory.give(MODEL, KIND, nbytes)
+    def _end(self, copy: Copy) -> None:
+        """Free what is held for a copy, which is written, or will not be."""
+        copy.tables.drop(copy.rows)
+        self._memory.give(MODEL, KIND, copy.nbytes)
 
     def release(self) -> None:
         """Release the memory that is kept for the next part."""
@@ -392,6 +357,16 @@ class PartSaver:
         self._spare.take()
         self._copier.shutdown()
         self._pool.shutdown()
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "has no memory for a copy of what it holds"
+    return f"failed: {type(error).__name__}: {error}"
+
+
+def _with(state: ShardState, arrays: dict[str, NDArray[Any]]) -> ShardState:
+    return ShardState(state.facts, {**state.arrays, **arrays})
 
 
 def _dense(state: ShardState) -> list[Floats]:

@@ -6,6 +6,7 @@ the place of what it found: a record is there before the first write, so whateve
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -67,8 +68,13 @@ class Snapshot:
         self._saved: list[list[TableState]] = [[] for _ in range(BUCKETS // self._group)]
         # Buckets below this one are copied.
         self._next = 0
-        # The memory of saved rows.
-        self.nbytes = 0
+        # Bytes that one thread has saved, and the other has let go.
+        self._kept = self._freed = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of saved rows."""
+        return self._kept - self._freed
 
     def save(self, keys: Keys, slots: Slots) -> None:
         """Save rows of sorted keys that are about to change; slots are negative where there is no row."""
@@ -79,18 +85,26 @@ class Snapshot:
         if unsaved.any():
             rows = rows.part(unsaved)
             self._new.append(rows)
-            self.nbytes += rows.nbytes
+            self._kept += rows.nbytes
 
     def copy(self, since: int | None = None) -> TableState:
         """Return all rows in arrays of their own, or those that changed after version `since`."""
         made, at = _room(self._store, self.rows), 0
+        for piece in self.pieces(since):
+            at = _put(made, at, piece)
+        return made.part(slice(at))
+
+    def pieces(self, since: int | None = None) -> Iterator[TableState]:
+        """Yield what `copy` returns, `PIECE` rows or so at a time; there may be none in a piece."""
         for start in range(0, BUCKETS, self._step):
             piece = self._piece(start, start + self._step)
             if since is not None:
                 piece = piece.part(piece.touched.astype(np.int64) > since)
-            at = _put(made, at, piece)
             self._next = start + self._step
-        return made.part(slice(at))
+            if self._next % self._group == 0:
+                self._freed += _nbytes(self._saved[start // self._group])
+                self._saved[start // self._group] = []
+            yield piece
 
     def _piece(self, start: int, stop: int) -> TableState:
         rows = _whole(self._store, *self._index.within(start, stop))
@@ -98,7 +112,9 @@ class Snapshot:
         self._order()
         saved = self._saved[start // self._group]
         if len(saved) > 1 and start % self._group == 0:
+            self._freed += _nbytes(saved)
             saved[:] = [_oldest(saved)]
+            self._freed -= _nbytes(saved)
         own = [each.part(_between(each.keys, start, stop)) for each in saved]
         own = [each for each in own if each.keys.size]
         if not own:
@@ -111,11 +127,20 @@ class Snapshot:
         """Divide what was saved lately by group."""
         while self._new:
             rows = self._new.popleft()
+            left = rows.nbytes
             for number in range(self._next // self._group, len(self._saved)):
                 begin = number * self._group
                 own = _between(rows.keys, begin, begin + self._group)
                 if own.start < own.stop:
-                    self._saved[number].append(rows.part(own))
+                    # In arrays of their own, which end with their group and not with the last one.
+                    part = rows.part(np.arange(own.start, own.stop))
+                    self._saved[number].append(part)
+                    left -= part.nbytes
+            self._freed += left
+
+
+def _nbytes(several: list[TableState]) -> int:
+    return sum(each.nbytes for each in several)
 
 
 def _oldest(saved: list[TableState]) -> TableState:
