@@ -2,7 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP
+from signal import SIGCONT, SIGSTOP, SIGTERM, Signals
 
 import pytest
 
@@ -89,6 +89,25 @@ def test_servers_always_have_the_command_of_a_pod(tmp_path: Path, monkeypatch: p
         for number in range(3):
             start_again(cluster, number, "sync", *auto)
         assert [server.wait_exit() for server in cluster.servers] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("number", "code"), [(None, 0), (SIGTERM, 143)])
+def test_a_server_that_comes_when_the_job_is_over_ends_as_the_others_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: Signals | None, code: int
+) -> None:
+    """Nobody is left who could tell it."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync", servers=2)
+        wait_for_the_gate(cluster, GATE)
+        wait_state(cluster, 0, 1, "in sync")
+        if number is not None:
+            cluster.servers[0].send(number)
+        open_gates(cluster)
+        assert [server.wait_exit() for server in cluster.servers] == [code, code]
+        start_again(cluster, 1, "sync")
+        assert cluster.servers[1].wait_exit() == code
+        assert "the job had ended before" in cluster.servers[1].wait_event("stopped")["reason"]
 
 
 @pytest.mark.parametrize("more", [(), ("--resume", "auto")])

@@ -221,11 +221,19 @@ class Replicating:
             return ExitCode.INTERNAL, f"this copy cannot go on: {copy.failure}"
         if copy.deposed:
             return ExitCode.REFUSED, f"this copy counts no more since epoch {copy.deposed}"
+        if not self._waits and self._leaderless and (end := self._promises.read_end(self._logs.generation)):
+            code, reason = end
+            return code, f"the job had ended before this server came ({reason}); --resume latest trains on"
         patience = max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
         # One of two servers holds the only copy, and waits for the other one or for a person.
         if len(self.links.hosts) > len(FIRST) and time.monotonic() - self._heard > patience:
             return ExitCode.UNREACHABLE, f"no other server of the job was heard for {patience:g} s"
         return None
+
+    @property
+    def _leaderless(self) -> bool:
+        """Whether nobody has shown for a while that it leads the job."""
+        return self._logs.shells[0].watch.leaderless(self._logs.primary(0), time.monotonic())
 
     async def _wait_for_the_end(self) -> None:
         """Wait after a signal, which usually reaches all servers of a job: the primary needs this one until it has
@@ -297,6 +305,11 @@ class Replicating:
             await self.rpc.wait_for_log_readers()
         self._concluded, stopped = True, job.stopped()
         self._reason = "the job is over" if stopped is None else stopped.reason
+        try:
+            # For a server that comes too late to hear it.
+            self._promises.write_end(self._logs.generation, code, self._reason)
+        except LogError as error:
+            log.error("%s", error, extra=event("run_folder_failed"))
         ended = {"version": job.coordinator.version, "out": str(self._settings.out)}
         return self._stopped(code, self._reason, ended)
 

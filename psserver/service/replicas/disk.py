@@ -1,4 +1,7 @@
-"""The memory of the logs that a server must never lose: promises, newest configurations, and its own incarnation."""
+"""The memory of the logs that a server must never lose: promises, newest configurations, and its own incarnation.
+
+Beside it the job's end, for a server that was not there to hear of it.
+"""
 
 import fcntl
 import json
@@ -12,8 +15,10 @@ from psserver.checkpoint import UnwritableError, files
 from psserver.checkpoint.disk import RealDisk
 from psserver.replication import Config, Disk, Member
 from psserver.service.job.log_file import LogError
+from pswire.exits import ExitCode
 
 FOLDER: Final = "replication"
+ENDED: Final = "ended.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,26 @@ class Promises:
             self._disk.sync_folder(self._path.parent)
         except (OSError, UnwritableError) as error:
             raise LogError(f"{self._path}: a promise cannot be written: {error}") from error
+
+    def write_end(self, generation: int, code: ExitCode, reason: str) -> None:
+        """Leave word that the job of that generation is over. Raises LogError."""
+        path, found = (
+            self._path.with_name(ENDED),
+            {"generation": generation, "exit_code": code, "reason": reason},
+        )
+        try:
+            files.write(self._disk, path, [memoryview(json.dumps(found).encode())])
+        except UnwritableError as error:
+            raise LogError(str(error)) from error
+
+    def read_end(self, generation: int) -> tuple[ExitCode, str] | None:
+        """Return with which exit code and why the job of that generation has ended; None if it has not."""
+        # Who cannot read it waits, as before the end.
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            found = json.loads(self._path.with_name(ENDED).read_bytes())
+            if found["generation"] == generation:
+                return ExitCode(found["exit_code"]), str(found["reason"])
+        return None
 
 
 def _written(disk: Disk) -> dict[str, Any]:
