@@ -44,7 +44,7 @@ def rates_of(context: click.Context, parameter: click.Parameter, text: str) -> l
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0),
-    default=1.0,
+    default=5.0,
     show_default=True,
     help="Of one burst; 2 steps at least.",
 )
@@ -62,7 +62,8 @@ def main(
     A server and each worker live in a network namespace of their own (needs root). Links are shaped in both directions
     with a bucket of 64 KiB, and proven by a bare socket first. The floor of a row is the time that its payloads need on
     the link: of one worker that does not fetch ahead one direction after the other, else both at once. Bytes are
-    counted at the server's link.
+    counted at the server's link, with those of the version with which a burst begins. Our rows run the policy `sync`,
+    or `async` where a worker fetches ahead.
     """
     reason = reason_against()
     if reason is not None:

@@ -44,7 +44,7 @@ OURS = {
         ("socket", "top-k/top-k"),
     )
 }
-# As the row without it, but the next version comes while a worker computes.
+# As the row without it, but under `async`: the next version comes while a worker computes and pushes.
 AHEAD = {
     "socket, int8/int8, prefetch": ("socket", "int8/int8"),
     "socket, float32, prefetch": ("socket", "float32"),
@@ -159,7 +159,10 @@ class LinkStage:
         self._stack.callback(pool.close)
         for name, (transport, dtype) in {**OURS, **AHEAD}.items():
             connect = {"wire_dtype": dtype, "transport": transport, "prefetch": name in AHEAD}
-            options = ["--transport", transport, "--bind", places[0].address, "--insecure"]
+            # Under `sync` the link carries one version for all workers; only `async` grants ahead.
+            policy = "async" if name in AHEAD else "sync"
+            where = "--bind", places[0].address, "--insecure"
+            options = ["--policy", policy, "--transport", transport, *where]
             # Logs are called by it.
             file_name = name.replace("/", "-").replace(", ", "-")
             peer = Ours(file_name, name, pool, self._logs, connect, options, places[0])

@@ -88,14 +88,18 @@ class SessionStream:
                 # Not asked and not answered: a cancel came close behind the grant, and took it back.
                 self._wait_for(lambda: engine.answered or self._failure or not engine.asked)
 
+    def ask_ahead(self, ticket: int) -> None:
+        """Ask for the grant after that of `ticket`, which is being worked on."""
+        with self._lock:
+            self._send(self._engine.ready_ahead(ticket))
+
     def wait_next_grant(self, ticket: int) -> Grant | None:
-        """Ask ahead for the grant after that of `ticket`, and wait for it; `wait_grant` returns it again.
+        """Wait for the grant after that of `ticket`, which was asked for; `wait_grant` returns it again.
 
         It comes no later than with the ticket's commit. None: the job has stopped, or the session ends.
         """
         engine = self._engine
         with self._lock:
-            self._send(engine.ready_ahead(ticket))
             self._wait_for(lambda: engine.after(ticket) or engine.exhausted or self._over())
             return engine.after(ticket)
 
@@ -121,6 +125,7 @@ class SessionStream:
     def receive(self, events: Iterable[Event]) -> None:
         """Take events that came with the answer to an exchange."""
         with self._lock:
+            self._engine.end_exchange()
             for each in events:
                 self._engine.receive(each)
             self._after_events()

@@ -4,6 +4,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,17 +41,19 @@ _Wanted = tuple[int, bool, Sequence[WantedRows], Future[Fetched | None]]
 class Prefetch:
     """A thread that waits for the next grant and pulls its version.
 
-    `wait_next_grant(ticket)` returns the grant after that of `ticket`, or None at the end. `pull(grant, narrow, rows)`
-    returns its version, or None if that came in another way. Both run in that thread. The methods and attributes belong
-    to the training loop's thread; the two threads share the queue and the futures in it.
+    `ask(ticket)` asks for the grant after that of `ticket`, and `wait_next_grant(ticket)` returns it, or None at the
+    end. `pull(grant, narrow, rows)` returns its version, or None if that came in another way. The last two run in that
+    thread. The methods and attributes belong to the training loop's thread; the two threads share the queue and the
+    futures in it.
     """
 
     def __init__(
         self,
+        ask: Callable[[int], None],
         wait_next_grant: Callable[[int], Grant | None],
         pull: Callable[[Grant, bool, Sequence[WantedRows]], list[Received] | None],
     ) -> None:
-        self._wait_next_grant = wait_next_grant
+        self._ask, self._wait_next_grant = ask, wait_next_grant
         self._pull = pull
         self._wanted: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
         # A daemon, unlike an executor's thread: a program that forgets to close its session ends all the same.
@@ -63,6 +66,8 @@ class Prefetch:
         """Fetch the version after that of `ticket`, which is being computed on, with rows of tables, by server. No-op
         while a fetch is under way."""
         if self._under_way is None:
+            # Before the ticket's commit, which then need not ask.
+            self._ask(ticket)
             self._during = ticket
             self._under_way = Future()
             self._wanted.put((ticket, narrow, rows, self._under_way))
@@ -119,11 +124,11 @@ class WeightReader:
         self._watch = watch
         self._guard = threading.Lock()
         # The next grant's version, if it came with the answer to a commit, and its delay in seconds. Stored before the
-        # first server's `turn` is released.
+        # first server's `turn` is released, and before the grant is told.
         self._ahead: dict[int, tuple[list[Received], float]] = {}
         # Whether the loop last read in the wire dtype or as float32. The loop's thread only.
         self.narrow = False
-        self.prefetch = Prefetch(stream.wait_next_grant, self._fetch) if prefetch else None
+        self.prefetch = Prefetch(stream.ask_ahead, stream.wait_next_grant, self._fetch) if prefetch else None
         # By server, the rows of tables to read with the next version that is pulled; and those that came with the
         # newest, and its ticket.
         self.wanted: Sequence[WantedRows] = ()
@@ -246,7 +251,7 @@ class WeightReader:
     def _fetch(self, grant: Grant, narrow: bool, rows: Sequence[WantedRows]) -> list[Received] | None:
         """Fetch in the prefetch's thread what `_pulled` returns. None when the version came with the grant."""
         shards = self._servers.shards
-        with shards[0].turn:
+        with nullcontext() if shards[0].two_lanes else shards[0].turn:
             with self._guard:
                 if grant.ticket in self._ahead:
                     return None
@@ -262,7 +267,8 @@ class WeightReader:
         Reads in place end in the order of their tickets.
         """
         own = rows[shard.server] if rows else ()
-        received = shard.pull(grant.ticket, grant.version, grant.index, narrow=narrow, rows=own)
+        facts = grant.ticket, grant.version, grant.index
+        received = shard.pull(*facts, narrow=narrow, rows=own, ahead=True)
         if received.lender is not None and not self._blocks_no_update(shard):
             received.copied()
         return received

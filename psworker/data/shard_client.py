@@ -26,7 +26,8 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, Contact, insist, translated
 from psworker.data.changes import KnownGroups, KnownVersion
-from psworker.data.exchange import Answer
+from psworker.data.exchange import Answer, Exchange
+from psworker.data.lane import Lane
 from psworker.data.member import Member, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
 from psworker.data.transport import Transport
@@ -74,8 +75,9 @@ class StepResult(NamedTuple):
 class ShardClient:
     """Talks to one server. Calls are idempotent, and repeat while the server does not answer.
 
-    The thread that holds `turn` talks to the server: the training loop's, or the one that fetches ahead. Any thread
-    may `close`.
+    The thread that holds `turn` talks to the server on its first lane: the training loop's, or another. What is fetched
+    ahead has a lane of its own, so that a version comes in while a payload goes out, except where memory is shared: no
+    link lies between. Any thread may `close`.
     """
 
     def __init__(
@@ -90,7 +92,6 @@ class ShardClient:
         """Prepare calls. `closing`: set when no call should be repeated any more. `void`: why a ticket is no longer
         valid, if so."""
         self.server, self.address = server, address
-        self.turn = threading.RLock()
         self._settings, self._closing, self._void = settings, closing, void
         self._layout = settings.plan.shards[server]
         self.elements = self._layout.elements
@@ -99,14 +100,13 @@ class ShardClient:
         # Replaced as a whole at every Join, by the thread that joins. A push takes it once. Only the training loop,
         # which pushes, uses the encoder.
         self._member = self._new_member(pb.JoinReply(), self._wire.up.encoder(self._layout))
-        # The holder of the turn uses it.
-        deltas = settings.wire.deltas
-        self._known = None if deltas is None else KnownVersion(deltas, self._layout)
         # Rows that were read early, and the membership of then: another one may be of another history.
         self._early: tuple[Member, ReceivedRows] | None = None
-        self._contact = self._contact_at(address)
-        # `_newest` is replaced by the thread that joins when the server has moved; the holder of the turn adopts it.
-        self.transport = self._newest = self._transport_to(address, channel)
+        self._contact, self._channel = self._contact_at(address), channel
+        self._lane = self._lane_to(settings.wire.exact)
+        # The lane of what is fetched ahead, from its first use on; the lock guards that and moves.
+        self._ahead: Lane | None = None
+        self._opening = threading.Lock()
         # Arrays that held earlier versions: the system would have to clear the pages of new ones. `append` and `pop`
         # of a list are atomic, so the reader may return an array without the turn.
         self._spare: list[NDArray[Any]] = []
@@ -126,14 +126,40 @@ class ShardClient:
 
     def move(self, address: Address, channel: grpc.Channel) -> None:
         """Adopt the server's other address. A call that waits for the former one tries here next."""
-        self.address, self._contact = address, self._contact_at(address)
-        self._newest = self._transport_to(address, channel)
-        self.transport.close()
+        with self._opening:
+            self.address, self._contact, self._channel = address, self._contact_at(address), channel
+            self._lane.move(self._transport(self._settings.wire.exact))
+            if self._ahead is not None:
+                self._ahead.move(self._transport(False))
+
+    @property
+    def _lanes(self) -> list[Lane]:
+        return [self._lane] if self._ahead is None else [self._lane, self._ahead]
+
+    def check_alive(self) -> None:
+        """Cut sockets on which the server has been silent for too long. Any thread may call this."""
+        for lane in self._lanes:
+            lane.transport.check_alive()
+
+    def cut(self) -> None:
+        """Break off the requests under way. Any thread may call this."""
+        for lane in self._lanes:
+            lane.cut()
 
     def close(self) -> None:
         """Any thread may call this."""
-        self.transport.close()
-        self._newest.close()
+        for lane in self._lanes:
+            lane.close()
+
+    @property
+    def turn(self) -> threading.RLock:
+        """Held by the thread that talks on the first lane."""
+        return self._lane.turn
+
+    @property
+    def transport(self) -> Transport:
+        """How the first lane's requests travel."""
+        return self._lane.transport
 
     @property
     def joined(self) -> pb.JoinReply:
@@ -152,6 +178,13 @@ class ShardClient:
         return attachment.arena_versions if attachment is not None else 0
 
     @property
+    def two_lanes(self) -> bool:
+        """Whether what is fetched ahead has a lane of its own. Groups of rows that take turns come on the first one,
+        which knows the groups that are here."""
+        decided = self.transport.kind not in ("undecided", "shared-memory")
+        return decided and self._member.known is None
+
+    @property
     def is_near(self) -> bool:
         """Whether the server shares memory with this worker."""
         return self.transport.attachment is not None
@@ -159,30 +192,38 @@ class ShardClient:
     # Versions in
 
     def pull(
-        self, ticket: int, version: int, after: int, *, narrow: bool = False, rows: WantedRows = ()
+        self,
+        ticket: int,
+        version: int,
+        after: int,
+        *,
+        narrow: bool = False,
+        rows: WantedRows = (),
+        ahead: bool = False,
     ) -> Received:
         """Return the server's part of `version`: in the wire dtype if `narrow`, else float32.
 
-        `after`: log index of the ticket's grant. `rows`: keys of rows of tables to read with it. Raises Voided when the
-        version is gone, Refused, Unreachable.
+        `after`: log index of the ticket's grant. `rows`: keys of rows of tables to read with it. `ahead`: fetched while
+        the loop works on another ticket. Raises Voided when the version is gone, Refused, Unreachable.
         """
         member = self._member_with(ticket)
         early = self._taken_early(member, rows) if ticket else None
+        lane = self._lane_ahead() if ahead and self.two_lanes else self._lane
 
         def ask() -> Received:
             # Without a ticket nothing pins the version, and the memory in which it lies may change.
-            in_place = self._current_transport().agree(member, after) is not None and ticket != 0
+            in_place = lane.current().agree(member, after) is not None and ticket != 0
             request = member.pull(
                 *(ticket, version, after),
                 in_place=in_place,
-                base=self._base(member),
+                base=self._base(member, lane),
                 rows=rows,
                 since=since_of(early),
             )
-            answer = self.transport.exchange.ask(request)
-            return self._received(member, answer, ticket, version, narrow, rows, early)
+            answer = lane.exchange.ask(request)
+            return self._received(lane, member, answer, ticket, version, narrow, rows, early)
 
-        with self.turn:
+        with lane.turn:
             return insist(ask, self._backoff())
 
     def pull_rows(self, ticket: int, version: int, after: int, rows: WantedRows) -> ReceivedRows:
@@ -195,10 +236,10 @@ class ShardClient:
             return nothing(self._settings.plan, rows, version)
 
         def ask() -> ReceivedRows:
-            self._current_transport().agree(member, after)
+            exchange = self._agreed(member, after)
             request = member.pull(ticket, version, after, in_place=False, rows=rows, rows_only=True)
-            answer = self.transport.exchange.ask(request)
-            return self._received_rows(answer, 0, rows, version if ticket else answer[0].version)
+            answer = exchange.ask(request)
+            return self._received_rows(exchange, answer, 0, rows, version if ticket else answer[0].version)
 
         with self.turn:
             return insist(ask, self._backoff())
@@ -228,8 +269,7 @@ class ShardClient:
         values = np.empty((count, self._layout.trainable), np.float32)
 
         def ask() -> Floats:
-            self._current_transport().agree(member, after)
-            exchange = self.transport.exchange
+            exchange = self._agreed(member, after)
             answer = exchange.ask([[member.optimizer_slots(version, after)]])
             exchange.payload(answer, FLOAT32, values.reshape(-1))
             return values
@@ -245,8 +285,7 @@ class ShardClient:
         member = self._member
 
         def ask() -> NDArray[np.uint8]:
-            self._current_transport().agree(member, after)
-            exchange = self.transport.exchange
+            exchange = self._agreed(member, after)
             answer = exchange.ask([[member.whole_table(number, version, after)]])
             octets = np.empty(answer[0].bytes, np.uint8)
             exchange.payload(answer, OCTETS, octets)
@@ -255,17 +294,20 @@ class ShardClient:
         with self.turn:
             return insist(ask, self._backoff())
 
-    def _known_of(self, member: Member) -> KnownVersion | KnownGroups | None:
-        return self._known if member.known is None else member.known
-
-    def _base(self, member: Member) -> shard_pb2.Base | None:
-        known = self._known_of(member)
+    def _base(self, member: Member, lane: Lane) -> shard_pb2.Base | None:
+        known = _known_of(member, lane)
         return None if known is None else known.base
 
     def _received_rows(
-        self, answer: Answer, base: int, rows: WantedRows, version: int, early: ReceivedRows | None = None
+        self,
+        exchange: Exchange,
+        answer: Answer,
+        base: int,
+        rows: WantedRows,
+        version: int,
+        early: ReceivedRows | None = None,
     ) -> ReceivedRows:
-        tables, exchange = self._settings.plan.tables, self.transport.exchange
+        tables = self._settings.plan.tables
         form = RowFormat(tables, row_codec(self._wire.down), tuple(keys.size for keys in rows))
         if early is None:
             data = exchange.rows(answer, base, form.answer_nbytes, form.answer_nbytes)
@@ -278,6 +320,7 @@ class ShardClient:
 
     def _received(
         self,
+        lane: Lane,
         member: Member,
         answer: Answer,
         ticket: int,
@@ -287,22 +330,22 @@ class ShardClient:
         early: ReceivedRows | None = None,
     ) -> Received:
         """Receive a version, and the rows behind it."""
-        found = self._received_version(member, answer, ticket, version, narrow)
+        found = self._received_version(lane, member, answer, ticket, version, narrow)
         if answer[0].row_bytes:
             base = 0 if answer[0].HasField("located") else answer[0].bytes
-            found.rows = self._received_rows(answer, base, rows, version, early)
+            found.rows = self._received_rows(lane.exchange, answer, base, rows, version, early)
         return found
 
     def _received_version(
-        self, member: Member, answer: Answer, ticket: int, version: int, narrow: bool
+        self, lane: Lane, member: Member, answer: Answer, ticket: int, version: int, narrow: bool
     ) -> Received:
-        first, known = answer[0], self._known_of(member)
+        first, known = answer[0], _known_of(member, lane)
         if first.HasField("located"):
-            attachment = self.transport.attachment
+            attachment = lane.transport.attachment
             if attachment is None:
                 raise SessionError("the server named memory that is not shared")
             return attachment.receive(first.located, ticket)
-        values, exchange = self._array(narrow), self.transport.exchange
+        values, exchange = self._array(narrow), lane.exchange
         if known is None:
             exchange.payload(answer, self._wire.down, values)
         elif first.changes:
@@ -402,9 +445,8 @@ class ShardClient:
         """
         member = self._member_with(ticket)
         try:
-            self._current_transport().agree(member, after)
-            request = member.step(ticket, after, commit, hello)
-            answer = self.transport.exchange.ask(messages(request, ()))
+            exchange = self._agreed(member, after)
+            answer = exchange.ask(messages(member.step(ticket, after, commit, hello), ()))
         except grpc.RpcError as error:
             if error.code() in MEANING:
                 raise translated(error, f"server {self.server} at {self.address}") from error
@@ -426,7 +468,8 @@ class ShardClient:
         if chunk is None and not reply.HasField("located"):
             return None
         try:
-            return self._received(member, answer, granted.ticket, granted.version, narrow, ahead, early)
+            lane, ticket, version = self._lane, granted.ticket, granted.version
+            return self._received(lane, member, answer, ticket, version, narrow, ahead, early)
         except (grpc.RpcError, SessionError) as error:
             log.info(
                 "the version that came with the grant was cut off: %s", error, extra=event("version_cut_off")
@@ -449,11 +492,11 @@ class ShardClient:
         since: int = 0,
     ) -> Answer:
         """Push in a shared slot if one is free, else in chunks, and return the answer's beginning."""
-        attachment, exchange = self._current_transport().agree(member, after), self.transport.exchange
+        attachment, exchange = self._lane.current().agree(member, after), self._lane.exchange
         if commit is None or hello is None:
             request = member.push(ticket, after)
         else:
-            request = member.step(ticket, after, commit, hello, self._base(member))
+            request = member.step(ticket, after, commit, hello, self._base(member, self._lane))
         header, behind = request.push, self._behind(request.push, rows, ahead, since)
         request.in_place = attachment is not None
         slot = attachment.fill(values) if attachment is not None else 0
@@ -542,20 +585,33 @@ class ShardClient:
         credentials = self._settings.credentials
         return Contact(address, credentials) if credentials.encrypted else None
 
-    def _transport_to(self, address: Address, channel: grpc.Channel) -> Transport:
+    def _lane_to(self, exact: bool) -> Lane:
+        deltas = self._settings.wire.deltas
+        known = None if deltas is None else KnownVersion(deltas, self._layout)
+        return Lane(self._transport(exact), known)
+
+    def _lane_ahead(self) -> Lane:
+        with self._opening:
+            if self._ahead is None:
+                self._ahead = self._lane_to(False)
+            return self._ahead
+
+    def _agreed(self, member: Member, after: int) -> Exchange:
+        """Return the exchange of the first lane, on which all is agreed. Hold the `turn`."""
+        self._lane.current().agree(member, after)
+        return self._lane.exchange
+
+    def _transport(self, exact: bool) -> Transport:
+        """Return a transport to where the server is now. `exact`: as of `Transport`; without it no memory is shared."""
         settings, live = self._settings, self._settings.credentials.live
         # A server without a part of the model has nothing to share, which is no reason to refuse this worker.
         kind = settings.transport if self.elements or settings.transport == "grpc" else "auto"
         newest = live.now if live is not None else None
-        return Transport(self.server, address, channel, kind, settings.wire.exact, newest, settings.silence)
-
-    def _current_transport(self) -> Transport:
-        """Return the transport to the server's newest address. Hold the `turn`."""
-        newest = self._newest
-        if newest is not self.transport:
-            self.transport.close()
-            self.transport = newest
-        return newest
+        return Transport(
+            *(self.server, self.address, self._channel, kind, exact),
+            newest=newest,
+            silence=settings.silence,
+        )
 
     def _backoff(self) -> Backoff:
         settings = self._settings
@@ -568,6 +624,10 @@ class ShardClient:
             settings.silent,
             self.seek,
         )
+
+
+def _known_of(member: Member, lane: Lane) -> KnownVersion | KnownGroups | None:
+    return lane.known if member.known is None else member.known
 
 
 def _noticed(answer: Answer) -> tuple[float, list[Event], Grant | None]:

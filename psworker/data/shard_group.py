@@ -170,7 +170,7 @@ class ShardGroup:
         reported: list[str] = []
         while not self.closing.wait(silence / 3):
             for shard in self.shards:
-                shard.transport.check_alive()
+                shard.check_alive()
             kinds = [shard.transport.kind for shard in self.shards]
             if kinds != reported and "undecided" not in kinds:
                 reported = kinds
@@ -180,7 +180,7 @@ class ShardGroup:
         """Payloads are of no use any more: end the calls that wait for a server. Any thread may call this."""
         self.pointless.set()
         for shard in self.shards:
-            shard.transport.cut()
+            shard.cut()
 
     def close(self) -> None:
         self.closing.set()

@@ -59,6 +59,10 @@ class ClientEngine:
         self.refusal: Refusal | None = None
         # Whether Ready was sent since the newest grant, alone or with a commit.
         self.asked = False
+        # The ticket during which the next one was asked for; whether an exchange with a commit is not answered yet; and
+        # whether the newest grant came before the ticket before it was committed.
+        self.asked_ahead = 0
+        self.in_exchange = self.granted_ahead = False
         # Whether Done was sent, and its reason to end the whole job.
         self.exhausted = False
         self.ends = ""
@@ -157,22 +161,32 @@ class ClientEngine:
         Legal in every state, because the thread that asks need not know the training loop's.
         """
         over = self.stop is not None or self.refusal is not None or self.exhausted
-        return [] if over or self.after(ticket) is not None else [Ready(ticket)]
+        if over or self.after(ticket) is not None:
+            return []
+        self.asked_ahead = ticket
+        return [Ready(ticket)]
 
     def begin_commit(self, commit: Commit) -> Commit:
         """Return the commit of the ticket in hand that an exchange will carry.
 
-        It does not ask for a ticket that was granted ahead. Its answer goes to `receive`; if none comes, `commit` or
-        `rollback_commit` follows.
+        It does not ask for a ticket that was granted ahead, nor for one that was asked for and will be, as the one
+        before: its version would come twice. Its answer goes to `receive`; if none comes, `commit` or `rollback_commit`
+        follows.
         """
         if self.held != commit.ticket or self.refusal is not None:
             self._require("begin_commit", commit.ticket)
-        if commit.ready and self.grants:
+        if commit.ready and (self.grants or (self.granted_ahead and self.asked_ahead == commit.ticket)):
+            # If the policy grants nothing ahead this time, `ready` asks once more.
             commit = replace(commit, ready=False)
         self.held, self.exchanged, self.asked = None, commit.ticket, commit.ready
+        self.in_exchange = True
         self.pending.commit(commit)
         self._use(commit)
         return commit
+
+    def end_exchange(self) -> None:
+        """Note that the answer to a commit is here: the events in it follow."""
+        self.in_exchange = False
 
     def rollback_commit(self, ticket: int) -> None:
         """Take the ticket in hand again, because the exchange was refused before the commit was made.
@@ -186,7 +200,7 @@ class ClientEngine:
         else:
             self.void.setdefault(ticket, "it was settled while its payload was on the way")
         self.position.rollback()
-        self.held, self.exchanged, self.asked = ticket, None, False
+        self.held, self.exchanged, self.asked, self.in_exchange = ticket, None, False, False
 
     def commit(self, commit: Commit) -> Requests:
         """Commit the payload of the ticket in hand.
@@ -195,7 +209,7 @@ class ClientEngine:
         that was cancelled meanwhile, which `dispositions` reports. In both cases the commit's `ready` is sent alone.
         Raises Voided if another membership has begun: the ticket's batches have to be worked on again.
         """
-        ticket = commit.ticket
+        ticket, self.in_exchange = commit.ticket, False
         if ticket == self.forfeited and self.refusal is None:
             if ticket == self.exchanged:
                 self.rollback_commit(ticket)
@@ -272,6 +286,7 @@ class ClientEngine:
                 # Grants come again after a reconnection.
                 newest = self.newest
                 if newest is None or event.ticket > newest.ticket:
+                    self.granted_ahead = self.held is not None or self.in_exchange
                     self.newest, self.asked = event, False
                     self.grants.append(event)
                     if self.void:

@@ -318,6 +318,28 @@ def test_a_ticket_that_was_granted_ahead_is_not_asked_for_again() -> None:
     assert engine.take_grant() == grant(2)
 
 
+def test_an_exchange_does_not_ask_for_a_ticket_that_will_be_granted_ahead() -> None:
+    """Its version would come with the answer, and once more to the thread that fetches ahead."""
+    engine = holding(1)
+    engine.ready_ahead(1)
+    assert engine.begin_commit(Commit(1, ready=True)).ready
+    engine.receive(grant(2))
+    engine.end_exchange()
+    engine.receive(Disposition(1, "pending"))
+    assert engine.ready() == []
+    engine.take_grant()
+    engine.ready_ahead(2)
+    assert not engine.begin_commit(Commit(2, ready=True)).ready
+    engine.end_exchange()
+    engine.receive(Disposition(2, "pending"))
+    # The policy grants nothing ahead any more: the loop asks, and the next commit does.
+    assert engine.ready() == [Ready()]
+    engine.receive(grant(3))
+    engine.take_grant()
+    engine.ready_ahead(3)
+    assert engine.begin_commit(Commit(3, ready=True)).ready
+
+
 def test_a_ticket_that_was_granted_ahead_and_cancelled_is_asked_for_again() -> None:
     engine = holding(1)
     engine.receive(grant(2))

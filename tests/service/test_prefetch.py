@@ -15,6 +15,7 @@ import pytest
 
 import psworker
 from psworker import loop
+from psworker.data.payloads import Pieces
 from psworker.session import Session
 from tests.comparing import same
 from tests.probes import SessionProbe
@@ -150,6 +151,34 @@ def test_the_present_version_may_be_pulled_again_meanwhile() -> None:
             session.prefetch(grant)
             again = session.pull_flat(grant)
         session.contribute(grant, again, samples=1)
+
+
+@pytest.mark.parametrize("transport", ["grpc", "socket"])
+@pytest.mark.parametrize("wire_dtype", ["float32", "int8/int8"])
+def test_a_version_comes_in_while_a_payload_goes_out(transport: str, wire_dtype: str) -> None:
+    """Each payload but the last waits for it: were both on one lane, this would hang."""
+    start = {"w": np.ones((300, 7), np.float32)}
+    with (
+        serving(policy="async") as cluster,
+        psworker.connect(
+            cluster.hosts, start, transport=transport, prefetch=True, wire_dtype=wire_dtype
+        ) as session,
+    ):
+        probe = SessionProbe(session)
+        for step in range(5):
+            grant = granted(session)
+            with session.view_flat(grant) as (weights,):
+                values = np.full_like(weights, 0.5)
+
+            def made(values: np.ndarray = values, grant: psworker.Grant = grant) -> np.ndarray:
+                session.prefetch(grant)
+                wait_until(lambda: probe.fetched, "the next version")
+                return values
+
+            payload = Pieces([made if step < 4 else lambda values=values: values], values.size)
+            session.contribute(grant, [payload], samples=1, ready=step < 4)
+        session.done()
+        assert cluster.servers[0].probe.staleness("w0") == {0: 1, 1: 4}
 
 
 def test_no_commit_overtakes_the_one_before(tmp_path: Path) -> None:
