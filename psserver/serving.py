@@ -147,7 +147,9 @@ def serve(servers: Servers) -> ExitCode:
         raise fail(str(error), ExitCode.UNTRUSTED) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
-    except (UnwritableError, LogError) as error:
+    except LogError as error:
+        raise fail(str(error), error.code) from error
+    except UnwritableError as error:
         raise fail(str(error), ExitCode.STORAGE) from error
     except (*WRONG, CheckpointError, RewindError) as error:
         raise fail(str(error), ExitCode.USAGE) from error

@@ -40,10 +40,12 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A process ended. `code` as in `Popen.returncode`: negative for a signal."""
+    """A process ended. `code` as in `Popen.returncode`: negative for a signal. `lost`: its node, or the connection to
+    it, was lost, or it found no place there."""
 
     name: str
     code: int
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

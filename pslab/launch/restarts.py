@@ -4,7 +4,7 @@
   still needed.
 - With server 0, the servers that ended because they lost it are restarted.
 - With replicas a server is restarted while another one goes on: it is given a copy. So is one that was replaced while
-  it stood still, but none that has waited in vain for another one with a copy.
+  it stood still, or whose node was lost, but none that has waited in vain for another one with a copy.
 - A worker that succeeded is restarted if the job went back to a checkpoint from before its end.
 """
 
@@ -100,29 +100,30 @@ class RestartRules:
         self._job = ""
         self._ended_in: dict[str, str] = {}
 
-    def after_exit(self, name: str, code: int, lived: float = 0.0) -> list[str]:
+    def after_exit(self, name: str, code: int, lived: float = 0.0, *, lost: bool = False) -> list[str]:
         """Return the processes to start after an exit: that one and others it brings back, or none.
 
-        `exits` must not have recorded this exit yet. `lived`: seconds from the start of the process to its end.
+        `exits` must not have recorded this exit yet. `lived`: seconds from the start of the process to its end; `lost`:
+        its node was lost.
         """
         first = self._servers[0]
         self._ended_in[name] = self._job
         if self._exits.verdict is not None:
             return []
-        if name in self._servers and not self._server_needed(name, code):
+        if name in self._servers and not self._server_needed(name, code, lost=lost):
             return []
         replaced = self._copies and name in self._servers and code == ExitCode.REFUSED
         if not self._restarts.take(name, code, lived, replaced=replaced):
             return []
         self.restarted.add(name)
         with_first = name == first and not self._copies
-        lost = [other for other in self._servers[1:] if self._exits.ended(other)] if with_first else []
-        return [name, *self._recall(lost)]
+        orphans = [other for other in self._servers[1:] if self._exits.ended(other)] if with_first else []
+        return [name, *self._recall(orphans)]
 
-    def _server_needed(self, name: str, code: int) -> bool:
+    def _server_needed(self, name: str, code: int, *, lost: bool) -> bool:
         first = self._servers[0]
         if self._copies:
-            return not self._exits.concluded and code != ExitCode.UNREACHABLE
+            return not self._exits.concluded and (lost or code != ExitCode.UNREACHABLE)
         # Once the workers have ended, only server 0 is needed: it reports what became of the job.
         late = self._exits.workers_over and name != first
         return self._saves and not late and not self._exits.ended(first)

@@ -74,6 +74,8 @@ class RealRun:
         # When each process was started, on the monotonic clock.
         self._started: dict[str, float] = {}
         self._addresses: dict[str, str] = {}
+        # Servers that start at an address which is not known yet.
+        self._moving: set[str] = set()
         copies = experiment.cluster.replicas > 1
         self._exits = ExitTracker(
             self._servers, self._workers, scripts=bool(experiment.job.script), replicas=copies
@@ -174,8 +176,8 @@ class RealRun:
         """Warn if both copies of a part are on one node."""
         hosts = [self._processes[name].host for name in self._servers]
         for first, second in zip(hosts[::COPIES], hosts[1::COPIES], strict=False):
-            if first and first == second:
-                warning = f"both copies are on node {first}: its loss would end the job"
+            warning = f"both copies are on node {first}: its loss would end the job"
+            if first and first == second and warning not in self._warnings:
                 self._warnings.append(warning)
                 self._display.warning(warning, "")
                 return
@@ -184,7 +186,10 @@ class RealRun:
         self._start_task(self._tasks.worker(name, self._addresses))
 
     def _start_server(self, name: str, resume_from: str | None = None) -> None:
-        self._start_task(self._tasks.server(name, self._addresses, resume_from or self._resume_from))
+        known = {
+            each: where for each, where in self._addresses.items() if each != name or each not in self._moving
+        }
+        self._start_task(self._tasks.server(name, known, resume_from or self._resume_from))
 
     def _start_task(self, task: Task) -> None:
         log = self._folder / LOGS / f"{task.name}.log"
@@ -278,6 +283,7 @@ class RealRun:
             case Printed(name, record):
                 if record.get("event") == "ready" and name in self._servers:
                     self._addresses[name] = str(record.get("address"))
+                    self._moving.discard(name)
                     self._describe_later_job(str(record.get("out", "")))
                     # Observers need the folder to find the run's certificates.
                     record = {**record, "run": str(self._folder)}
@@ -289,8 +295,8 @@ class RealRun:
                 self._started[name] = time.monotonic()
                 if name not in self._rules.restarted:
                     self._unplaced[name] = reason
-            case Exited(name, code):
-                if not self._restart_after(name, code):
+            case Exited(name, code, lost):
+                if not self._restart_after(name, code, lost=lost):
                     self._record_exit(name, code)
             case StatusAnswer(status):
                 members = sum(worker.state not in ("left", "lost") for worker in status.workers)
@@ -337,17 +343,25 @@ class RealRun:
 
     # Restarting
 
-    def _restart_after(self, name: str, code: int) -> bool:
-        """Restart a process that ended of a transient cause after the start was complete; return whether it does."""
+    def _restart_after(self, name: str, code: int, *, lost: bool) -> bool:
+        """Restart a process that ended of a transient cause after the start was complete; return whether it does.
+
+        With replicas a server whose node was `lost` starts on another one: the others learn its address, and a process
+        that may still live there keeps it from promising anything (`psserver.service.replicas.disk`).
+        """
         if self._poller is None or self._stopping or self._signals:
             return False
         now = time.monotonic()
-        names = self._rules.after_exit(name, code, now - self._started[name])
+        names = self._rules.after_exit(name, code, now - self._started[name], lost=lost)
         if not names:
             return False
+        where = ""
+        if lost and name in self._servers and self._experiment.cluster.replicas > 1:
+            self._moving.add(name)
+            where = f" {self._launcher.place_again(name)}"
         pause = self._restarts.pause(name)
         later = f" in {pause:g} s" if pause else ""
-        warning = f"{name} {end_text(code)}; started again{later} ({self._restarts.count(name)})"
+        warning = f"{name} {end_text(code)}; started again{where}{later} ({self._restarts.count(name)})"
         self._warnings.append(warning)
         self._display.warning(warning, self.tail(name))
         for each in names:
@@ -360,6 +374,8 @@ class RealRun:
     def _restart(self, name: str) -> None:
         if name in self._servers:
             self._start_server(name, "auto")
+            if name in self._moving:
+                self._warn_of_one_node()
         else:
             self._start_worker(name)
 

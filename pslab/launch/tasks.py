@@ -68,7 +68,10 @@ class Tasks:
         of_worker = Resources(workers.cpus, 0, workers.gpus)
         return [
             # A lost node is to take one copy with it, not both.
-            *(Wanted(name, "server", of_server, servers.spread, self._copies) for name in self.servers),
+            *(
+                Wanted(name, "server", of_server, servers.spread, self._copies, partner=f"server-{index ^ 1}")
+                for index, name in enumerate(self.servers)
+            ),
             *(Wanted(name, "worker", of_worker) for name in self.workers),
         ]
 

@@ -56,6 +56,7 @@ class Leader(grpc.Channel):
         moved = newest is not None and self._move(newest)
         for reply in heard.values():
             self._served(reply.parts)
+            self.add(map(parse_address, reply.servers))
         present = before in heard and heard[before].address == str(before)
         return Sought(moved, present and not moved, bool(heard) or (slow and self.several))
 

@@ -1137,6 +1137,7 @@ class FindCoordinatorReply(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """Of the server that coordinates; empty if this server knows none."""
     epoch: _builtins.int
@@ -1147,16 +1148,21 @@ class FindCoordinatorReply(_message.Message):
         coordinates.
         """
 
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Where all servers are, as far as this one knows: one whose machine was lost may be elsewhere."""
+
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         epoch: _builtins.int = ...,
         parts: _abc.Iterable[Global___PartServer] | None = ...,
+        servers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "parts", b"parts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "parts", b"parts", "servers", b"servers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,13 +1,17 @@
 """A whole run whose processes are behind keepers: the same course, verdict and folder as on this machine."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from pslab.check.checker import check_run
@@ -75,6 +79,55 @@ def test_both_copies_on_one_node_are_warned_of(tmp_path: Path, nodes: int) -> No
     warned = [sentence for sentence, _ in notes.warnings if "both copies" in sentence]
     expected = ["both copies are on node n1: its loss would end the job"] if nodes == 1 else []
     assert warned == expected == list(finished.result.warnings)
+
+
+class Losing(Notes):
+    """Kills a keeper of server 1 with all that it holds, once everything runs, and ends the run once that server is
+    there again."""
+
+    def event(self, name: str, event: dict[str, Any]) -> None:
+        super().event(name, event)
+        if event["event"] == "computing" and self._count("computing") == 3:
+            server = psutil.Process(self.said("server-1", "ready")["pid"])
+            keeper = server.parent()
+            assert keeper is not None
+            keeper.kill()
+            server.kill()
+        if self._count("ready") == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _count(self, kind: str) -> int:
+        return sum(event["event"] == kind for _, event in self.events)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("nodes", "spread", "where"),
+    [
+        (3, False, "on n3"),
+        (1, False, "on n1, for no other node has room"),
+        (3, True, "on n2, for no other node has room"),
+    ],
+)
+def test_a_server_whose_node_is_lost_starts_on_another_one(
+    tmp_path: Path, nodes: int, spread: bool, where: str
+) -> None:
+    notes, document = Losing(), tomllib.loads(experiment(replicas=2).to_toml())
+    document["cluster"]["place"] = {"servers": {"spread": spread}}
+    what = parse_experiment(document, "test")
+    finished = run_here(
+        tmp_path / "run", fakes("stay", "hang"), HereLauncher(nodes=nodes), display=notes, what=what
+    )
+    assert finished.result.verdict.code == 143
+    [restarted] = [warning for warning in finished.result.warnings if "started again" in warning]
+    assert restarted == (
+        f"server-1 exited with code 3 (a server cannot be reached or was lost); started again {where} "
+        "(1 of at most 6 times)"
+    )
+    # It was given no address of its own, and starts wherever it is.
+    again = [event["hosts"] for name, event in notes.events if name == "server-1" and "hosts" in event][-1]
+    assert again.split(",")[1] == "127.0.0.1:0" and "127.0.0.1:0" not in again.split(",")[::2]
+    assert_gone(notes.pids())
 
 
 @pytest.mark.cluster

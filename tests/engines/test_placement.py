@@ -1,11 +1,14 @@
 """Which process is put on which node."""
 
+import os
+from pathlib import Path
+
 import pytest
 
-from pslab.launch.engines.launcher import EngineError, PlaceError, Resources, Wanted
-from pslab.launch.engines.slurm import addresses, counts
+from pslab.launch.engines.launcher import EngineError, PlaceError, Resources, Task, Wanted
+from pslab.launch.engines.slurm import SlurmLauncher, addresses, counts
 from pslab.launch.engines.ssh import parse
-from pslab.launch.remote.launcher import Node, assign
+from pslab.launch.remote.launcher import Node, Places, assign
 
 
 def wanted(
@@ -13,7 +16,10 @@ def wanted(
 ) -> list[Wanted]:
     resources = Resources(cpus=cpus)
     return [
-        *(Wanted(f"server-{n}", "server", resources, spread, apart) for n in range(servers)),
+        *(
+            Wanted(f"server-{n}", "server", resources, spread, apart, f"server-{n ^ 1}")
+            for n in range(servers)
+        ),
         *(Wanted(f"worker-{n}", "worker", resources) for n in range(workers)),
     ]
 
@@ -46,6 +52,51 @@ def test_servers_with_copies_are_apart_where_there_are_nodes_enough(nodes: int, 
 def test_a_node_without_room_has_no_copy() -> None:
     nodes = [Node("n1", cpus=8), Node("n2", cpus=1), Node("n3", cpus=8)]
     assert list(on(nodes, wanted(3, 0, apart=True, cpus=2)).values()) == ["n1", "n3", "n1"]
+
+
+def moves(places: Places, *names: str) -> list[str]:
+    """The node on which each is afterwards; with an exclamation mark if there is no other one."""
+    return [("" if places.move(name) else "!") + places.node[name].name for name in names]
+
+
+def test_a_copy_whose_node_is_lost_goes_to_a_free_one_or_to_one_without_its_partner() -> None:
+    nodes = [Node(f"n{n + 1}", cpus=8) for n in range(4)]
+    assert moves(Places(nodes, wanted(3, 0, apart=True)), "server-0") == ["n4"]
+    # Server 2 votes, and is not the partner of server 0.
+    assert moves(Places(nodes[:3], wanted(3, 0, apart=True)), "server-0") == ["n3"]
+    assert moves(Places(nodes[:2], wanted(2, 0, apart=True)), "server-0") == ["n2"]
+
+
+def test_all_copies_of_a_lost_node_go_elsewhere_and_none_to_one_lost_before() -> None:
+    places = Places([Node(f"n{n}", cpus=8) for n in (1, 2, 3)], wanted(4, 0, apart=True))
+    assert moves(places, "server-0", "server-3") == ["n3", "n2"]
+    assert moves(places, "server-1", "server-3") == ["n3", "n3"]
+
+
+def test_without_another_node_a_copy_stays_and_lost_nodes_count_again() -> None:
+    places = Places([Node(f"n{n}", cpus=8) for n in (1, 2)], wanted(2, 0, apart=True))
+    assert moves(places, "server-0", "server-0", "server-0") == ["n2", "!n2", "n1"]
+    alone = Places([Node("n1", cpus=2), Node("n2", cpus=1)], wanted(2, 1, apart=True))
+    assert moves(alone, "server-0") == ["!n1"]
+    spread = Places([Node(f"n{n}", cpus=8) for n in (1, 2)], wanted(2, 0, spread=True))
+    assert moves(spread, "server-1") == ["!n2"]
+
+
+def test_a_server_that_moves_within_an_allocation_shares_the_memory_of_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command, does in {"srun": "", "scontrol": 'test "$2" != hostnames || echo n1 n2'}.items():
+        (tmp_path / command).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / command).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    allocation = {"SLURM_JOB_ID": "1", "SLURM_JOB_CPUS_PER_NODE": "8(x2)", "SLURM_MEM_PER_NODE": "100"}
+    launcher = SlurmLauncher(tmp_path, 1.0, allocation)
+    launcher.reserve(wanted(2, 0, apart=True))
+    words = launcher.command(Node("n2"), Task("server-1", ["x"], {}))
+    assert "--mem=100M" in words and "--overlap" not in words
+    assert launcher.place_again("server-1") == "on n1"
+    words = launcher.command(Node("n1"), Task("server-1", ["x"], {}))
+    assert "--mem=50M" in words and "--overlap" in words
 
 
 def test_what_does_not_fit_is_said_with_what_there_is() -> None:

@@ -128,6 +128,8 @@ def test_who_comes_back_of_what_was_killed(
         ("server-0", ExitCode.REFUSED, (), True),
         # No other one has a copy that it could be given.
         ("server-1", ExitCode.UNREACHABLE, (("server-0", KILLED),), False),
+        # A process on a node that was lost still is this server.
+        ("server-1", ExitCode.ADDRESS_IN_USE, (), True),
         ("server-1", ExitCode.USAGE, (), False),
         ("server-1", KILLED, (("server-0", 0),), False),
         ("worker-0", ExitCode.REFUSED, (), False),
@@ -142,6 +144,14 @@ def test_with_replicas_a_server_comes_back_while_another_one_goes_on(
     asked = RestartRules(SERVERS, exits, Restarts(3), saves=False, copies=True)
     assert asked.after_exit(name, code) == ([name] if again else [])
     assert asked.uninformed_servers() == [server for server in SERVERS if server not in dict(ended)]
+
+
+def test_with_replicas_a_server_whose_node_was_lost_comes_back_until_the_job_is_over() -> None:
+    exits = ExitTracker(list(SERVERS), ["worker-0"], replicas=True)
+    asked = RestartRules(SERVERS, exits, Restarts(3), saves=False, copies=True)
+    assert asked.after_exit("server-1", ExitCode.UNREACHABLE, lost=True) == ["server-1"]
+    exits.exited("server-0", 0)
+    assert asked.after_exit("server-1", ExitCode.UNREACHABLE, lost=True) == []
 
 
 @pytest.mark.parametrize(

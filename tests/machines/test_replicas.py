@@ -13,6 +13,7 @@ from tests.engines.sites import ROOT, running
 from tests.lab.test_local import assert_gone
 from tests.machines.clusters import ENGINES, Spread
 from tests.machines.conftest import site
+from tests.machines.machines import Machine
 from tests.patience import PATIENCE
 from tests.repetitions import usually
 
@@ -54,11 +55,50 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Spread]:
         yield place
 
 
-def test_a_server_and_then_a_node_are_lost_and_the_weights_are_those_of_a_run_without(
+def lose(place: Spread, number: int) -> Machine:
+    """Kill what holds a server on its machine, so that nothing can be told to it. Return the machine."""
+    machine, server = place.server(number)
+    # Of Slurm the step: another one may have a worker there, which would be lost for good.
+    for agent in [each for each in place.agents(machine) if each in server.parents()]:
+        agent.kill()
+    assert_gone([server.pid])
+    return machine
+
+
+@pytest.mark.parametrize("engine", usually([], ["ssh"]))
+def test_a_server_that_lives_on_a_machine_without_a_cable_is_one_process(
+    engine: str, tmp_path: Path, undisturbed: str
+) -> None:
+    """It is started on another machine, and refused there until the first process has ended: its keeper waits for a
+    minute."""
+    folder, out = tmp_path / "job", tmp_path / "job" / "run"
+    with site(engine, tmp_path / engine) as place:
+        command = place.run(experiment(folder), "--out", str(out), *COPIES)
+        with running(command, place.environment) as run:
+            for number in range(3):
+                run.until(f"server-{number}", "ready")
+            run.until_status(lambda status: whole(status, GATES[0]), "two copies")
+            machine, server = place.server(1)
+            place.machines.cut(place.machines.machines.index(machine))
+            (folder / str(GATES[0])).touch()
+            run.until("server-1", "ready")
+            assert_gone([server.pid])
+            run.until_status(lambda status: whole(status, GATES[1]), "two copies again")
+            assert place.server(1)[0] is not machine
+            for gate in GATES[1:]:
+                (folder / str(gate)).touch()
+            end = run.end()
+        assert (run.process.returncode, end["code"]) == (0, 0), end
+        refused = "expected one process for server 1 of this run"
+        assert refused in (out / "logs" / "server-1.log").read_text()
+    assert sha256(folder) == undisturbed
+
+
+def test_a_server_and_then_two_nodes_are_lost_and_the_weights_are_those_of_a_run_without(
     fresh: Spread, tmp_path: Path, undisturbed: str
 ) -> None:
-    """The server that leads is killed and gets a copy again; then what holds the one that leads on
-    its machine, so that nothing can be told to it."""
+    """The server that leads is killed and gets a copy again; then the nodes of those that lead next are lost, one after
+    the other. Their servers get copies on other ones."""
     folder, out = tmp_path / "job", tmp_path / "job" / "run"
     command = fresh.run(experiment(folder), "--out", str(out), *COPIES)
     with running(command, fresh.environment) as run:
@@ -68,14 +108,13 @@ def test_a_server_and_then_a_node_are_lost_and_the_weights_are_those_of_a_run_wi
         fresh.server(0)[1].kill()
         (folder / str(GATES[0])).touch()
         run.until_status(lambda status: whole(status, GATES[1]), "two copies again")
-        machine, server = fresh.server(1)
-        # Of Slurm the step: another one may have a worker there, which would be lost for good.
-        for agent in [each for each in fresh.agents(machine) if each in server.parents()]:
-            agent.kill()
-        assert_gone([server.pid])
-        for gate in GATES[1:]:
-            (folder / str(gate)).touch()
+        former = lose(fresh, 1)
+        (folder / str(GATES[1])).touch()
+        run.until_status(lambda status: whole(status, GATES[2]), "two copies, one of them on another machine")
+        assert fresh.server(1)[0] is not former
+        lose(fresh, 0)
+        (folder / str(GATES[2])).touch()
         end = run.end()
     assert (run.process.returncode, end["code"]) == (0, 0), end
     assert sha256(folder) == undisturbed
-    assert len(list(out.glob("decisions.before-epoch-*.jsonl"))) == 2
+    assert len(list(out.glob("decisions.before-epoch-*.jsonl"))) == 3

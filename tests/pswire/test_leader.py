@@ -79,3 +79,13 @@ def test_it_does_not_go_back_to_a_leader_that_wakes_up(pair: tuple[Server, Serve
     assert leader.seek().moved
     sought = leader.seek()
     assert not sought.moved and sought.present and str(leader.address) == second.says.address
+
+
+def test_it_asks_servers_that_have_moved_since(pair: tuple[Server, Server, Leader]) -> None:
+    _, known, leader = pair
+    with listening() as (moved, address):
+        known.says.servers.append(str(address))
+        leader.seek()
+        known.says = pb.FindCoordinatorReply()
+        moved.says = pb.FindCoordinatorReply(address=str(address), epoch=7)
+        assert leader.seek().moved and leader.address == address

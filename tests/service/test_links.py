@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -19,15 +19,17 @@ from psserver.service.net.sockets import SocketListener
 from psserver.service.net.streams import Stream
 from psserver.service.replicas import link as sending
 from psserver.service.replicas.bodies import Bodies, Body
-from psserver.service.replicas.links import Links, Listener
+from psserver.service.replicas.links import VERSION, Links, Listener
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.security.credentials import NO_TLS
 from pswire.transport.framed_socket import SocketError
+from pswire.v1 import shard_pb2
 from tests.patience import PATIENCE
 
 CONFIG = Config(4, 0, (Member(0, 0), Member(1, 0)), 0)
 EMPTY = Address("127.0.0.1", 0)
+HOSTS = tuple(Address("127.0.0.1", port) for port in (1, 2, 3))
 
 
 def _nothing(*given: Any) -> None:
@@ -305,6 +307,36 @@ def test_an_item_whose_buffer_was_used_again_is_not_sent(sockets: bool) -> None:
             await until(lambda: first.broken == [1] and second.broken == [0])
             assert second.bodies == {} and second.came == []
             await until(lambda: up(first))
+
+    asyncio.run(run())
+
+
+class Greeted:
+    """A call in which a server greets, and ends."""
+
+    def __init__(self, sender: int, hosts: list[Address]) -> None:
+        greeting = shard_pb2.Greeting(task_index=sender, hosts=map(str, hosts), version=VERSION)
+        first = shard_pb2.ReplicateRequest(parts=[shard_pb2.ReplicatePart(greeting=greeting)])
+        self._said = [first.SerializeToString()]
+
+    async def receive(self) -> bytes | None:
+        return self._said.pop() if self._said else None
+
+    async def reply(self, message: shard_pb2.ReplicateReply) -> None: ...
+
+
+def test_a_server_that_has_moved_is_believed_itself() -> None:
+    async def run() -> None:
+        links = [End(number, list(HOSTS), b"", None).links for number in range(3)]
+        moved = Address("127.0.0.2", 9)
+        links[1].hosts[1] = moved
+        # Server 2 has not heard of it, and greets last.
+        for sender in (1, 2):
+            await links[0].replicate(cast(Call, Greeted(sender, links[sender].hosts)))
+        assert links[0].hosts == [HOSTS[0], moved, HOSTS[2]]
+        unknown = End(0, [HOSTS[0], EMPTY, EMPTY], b"", None).links
+        await unknown.replicate(cast(Call, Greeted(2, links[2].hosts)))
+        assert unknown.hosts == list(HOSTS)
 
     asyncio.run(run())
 

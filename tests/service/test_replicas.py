@@ -31,6 +31,7 @@ from pswire import protocol
 from pswire.addresses import parse_address
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.decisions.entries import Note
+from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 
 CONFIG = Config(4, 1, (Member(0, 2), Member(1, 0)), 7)
@@ -96,6 +97,34 @@ def test_one_process_at_a_time_promises_for_a_server(tmp_path: Path) -> None:
     second.hold()
     for each in (second, another):
         each.close()
+
+
+def test_a_process_whose_lock_was_given_up_promises_nothing_more(tmp_path: Path) -> None:
+    """As a file system may do with a node that it does not hear."""
+    lost, later = Promises(tmp_path, 1), Promises(tmp_path, 1)
+    disk = Disk(4, CONFIG)
+    lost.write(Remembered(1, 2, (disk,)))
+    later.write(Remembered(1, 3, (disk,)))
+    with pytest.raises(LogError, match="a newer process is server 1") as refused:
+        lost.write(Remembered(1, 2, (Disk(5, CONFIG),)))
+    assert later.read() == Remembered(1, 3, (disk,)) and refused.value.code == ExitCode.REFUSED
+    lost.write(Remembered(2, 0, (disk,)))
+
+
+def test_a_promise_of_a_process_that_ends_meanwhile_is_not_missed(tmp_path: Path) -> None:
+    first, second = Promises(tmp_path, 1), Promises(tmp_path, 1)
+    first.hold()
+    assert second.read() is None
+    first.write(Remembered(0, 0, (Disk(4, CONFIG),)))
+    first.close()
+    for _ in range(2):
+        with pytest.raises(LogError, match="another process was server 1 a moment ago") as refused:
+            second.hold()
+        assert refused.value.code.restart
+        second = Promises(tmp_path, 1)
+    assert second.read() == Remembered(0, 0, (Disk(4, CONFIG),))
+    second.hold()
+    second.close()
 
 
 def test_a_damaged_promise_is_no_promise(tmp_path: Path) -> None:

@@ -44,13 +44,14 @@ class Resources:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A place that a run needs. `spread`: no other process of the same role may be on its node; `apart`: none should,
-    if there are nodes enough."""
+    if there are nodes enough, and least of all `partner`."""
 
     name: str
     role: Role
     resources: Resources = Resources()
     spread: bool = False
     apart: bool = False
+    partner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,9 @@ class Launcher(Protocol):
 
         Its end is an `Exited` event, after which nothing that it started is left. Raises OSError when it cannot start.
         """
+
+    def place_again(self, name: str) -> str:
+        """Choose where a process starts next whose node was lost; return that as a part of a sentence."""
 
     def close(self) -> None:
         """End what still runs on any node, and release all reservations."""

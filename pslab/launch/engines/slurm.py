@@ -67,6 +67,9 @@ class SlurmLauncher(CommandLauncher):
             # A step without --mem takes the whole node, and the next one would wait for ever.
             beside = Counter(place.name for place in self._places.values())[node.name]
             step.append(f"--mem={int(whole) // beside}M")
+        if self._plan is not None and task.name in self._plan.moved:
+            # Those that were on the node before it may have shared all its memory among them.
+            step.append("--overlap")
         if resources.gpus:
             step.append(f"--gres=gpu:{resources.gpus}")
         return [*step, *keeper_command()]

@@ -101,13 +101,49 @@ def assign(nodes: Sequence[Node], wanted: Iterable[Wanted]) -> dict[str, Node]:
         free = [room for room in rooms if room.fits(each)]
         if not free:
             raise PlaceError(_refusal(each, rooms, len(all_wanted)))
-        if each.role == "worker":
-            chosen = min(free, key=lambda room: (room.load, room.servers))
-        else:
-            chosen = min(free, key=lambda room: room.servers) if each.apart else free[0]
+        chosen = _chosen(each, free)
         chosen.add(each)
         places[each.name] = chosen.node
     return places
+
+
+def _chosen(wanted: Wanted, free: Sequence[_Room]) -> _Room:
+    if wanted.role == "worker":
+        return min(free, key=lambda room: (room.load, room.servers))
+    if wanted.apart:
+        return min(free, key=lambda room: (wanted.partner in room.names, room.servers))
+    return free[0]
+
+
+class Places:
+    """The places of a run's processes: `node` of each, and another one after a loss; `moved`: who has had another."""
+
+    def __init__(self, nodes: Sequence[Node], wanted: Sequence[Wanted]) -> None:
+        """Give each process a node. Raises PlaceError."""
+        self._nodes, self._wanted = nodes, wanted
+        self.node, self.moved = assign(nodes, wanted), set[str]()
+        # Names of nodes that were lost, and not tried again since.
+        self._lost: set[str] = set()
+
+    def move(self, name: str) -> bool:
+        """Give a process whose node was lost another one with room; return whether there is one.
+
+        Without one the process stays where it was, and lost nodes count again: any of them may be back.
+        """
+        self._lost.add(self.node[name].name)
+        rooms = {node.name: _Room(node) for node in self._nodes if node.name not in self._lost}
+        for each in self._wanted:
+            room = rooms.get(self.node[each.name].name)
+            if room is not None:
+                room.add(each)
+        wanted = next(each for each in self._wanted if each.name == name)
+        free = [room for room in rooms.values() if room.fits(wanted)]
+        if not free:
+            self._lost.clear()
+            return False
+        self.node[name] = _chosen(wanted, free).node
+        self.moved.add(name)
+        return True
 
 
 def _refusal(each: Wanted, rooms: Sequence[_Room], total: int) -> str:
@@ -130,6 +166,7 @@ class RemoteLauncher(ABC):
         self.wait = wait
         self._cwd = cwd
         self._places: dict[str, Node] = {}
+        self._plan: Places | None = None
         self._processes: list[RemoteProcess] = []
         # A file in the run folder by which a keeper recognises that its node shares the folder.
         self._marker = f".ps-lab-{secrets.token_hex(8)}"
@@ -145,7 +182,15 @@ class RemoteLauncher(ABC):
 
     def reserve(self, wanted: Sequence[Wanted]) -> None:
         """Implement `Launcher.reserve`."""
-        self._places = assign(self.nodes(), wanted)
+        self._plan = Places(self.nodes(), wanted)
+        self._places = self._plan.node
+
+    def place_again(self, name: str) -> str:
+        """Implement `Launcher.place_again`."""
+        assert self._plan is not None
+        if self._plan.move(name):
+            return f"on {self._places[name].name}"
+        return f"on {self._places[name].name}, for no other node has room"
 
     def start(self, task: Task, log: Path, events: EventQueue) -> RemoteProcess:
         """Implement `Launcher.start`."""
@@ -155,7 +200,7 @@ class RemoteLauncher(ABC):
         turn = self._turn(node)
 
         def request(reached: str) -> protocol.Request:
-            return self._request(task, node.address or reached)
+            return self._request(task, self._places[task.name].address or reached)
 
         def open(log: int) -> Pipe:
             turn.acquire()

@@ -240,13 +240,13 @@ class RemoteProcess:
         elif self._code is None:
             self._log(f"the connection to {self._host} was lost: {why or 'its keeper was killed'}")
         if self._code is None:
-            self._exited(int(ExitCode.UNREACHABLE))
+            self._exited(int(ExitCode.UNREACHABLE), lost=True)
         self._output.close()
         self.arrived.set()
 
-    def _exited(self, code: int) -> None:
+    def _exited(self, code: int, *, lost: bool = False) -> None:
         self._code = code
-        self._events.put(Exited(self.name, code))
+        self._events.put(Exited(self.name, code, lost))
 
     def _log(self, sentence: str) -> None:
         """Append a sentence of the launcher to the process's log."""

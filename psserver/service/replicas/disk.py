@@ -21,6 +21,18 @@ FOLDER: Final = "replication"
 ENDED: Final = "ended.json"
 
 
+class SecondProcessError(LogError):
+    """Another process is this server already. It may be about to end, where its node was lost."""
+
+    code = ExitCode.ADDRESS_IN_USE
+
+
+class SupersededError(LogError):
+    """A newer process is this server."""
+
+    code = ExitCode.REFUSED
+
+
 @dataclass(frozen=True, slots=True)
 class Remembered:
     """The contents of a server's file. `generation`: how often all servers began anew, from a checkpoint. `disks`: by
@@ -38,17 +50,23 @@ class Remembered:
 class Promises:
     """The file of server `server` in the run folder. Each write is on the disk when it returns.
 
-    `hold` makes it this process's, until `close` or the process's end.
+    `hold` makes it this process's, until `close` or the process's end. A file system may give up the lock of a node
+    that it does not hear, and another process begin there; so each write looks whether one has.
     """
 
     def __init__(self, out: Path, server: int) -> None:
         self._path = out / FOLDER / f"server-{server}.json"
         self._disk, self._server = RealDisk(), server
         self._lock: IO[bytes] | None = None
+        # What was read last.
+        self._former: Remembered | None = None
 
     def hold(self) -> None:
-        """Keep every other process from being this server: two with one file could promise against each other. Raises
-        LogError if one is it already."""
+        """Keep every other process from being this server: two with one file could promise against each other.
+
+        Raises SecondProcessError if one is it already, or was since this one has read, and LogError if there can be no
+        lock.
+        """
         path = self._path.with_suffix(".lock")
         try:
             self._disk.make_folder(path.parent)
@@ -59,10 +77,15 @@ class Promises:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.close()
-            raise LogError(
+            raise SecondProcessError(
                 f"{path}: expected one process for server {self._server} of this run, got a second one: end the first"
             ) from error
-        self._lock = lock
+        self._lock, former = lock, self._former
+        if self.read() != former:
+            self.close()
+            raise SecondProcessError(
+                f"{path}: another process was server {self._server} a moment ago: start this one again"
+            )
 
     def close(self) -> None:
         """Let another process of this server have the file."""
@@ -74,15 +97,16 @@ class Promises:
         try:
             found = json.loads(self._path.read_bytes())
             disks = tuple(map(_promise, found["logs"]))
-            return Remembered(int(found["generation"]), int(found["incarnation"]), disks)
+            self._former = Remembered(int(found["generation"]), int(found["incarnation"]), disks)
         except FileNotFoundError:
-            return None
+            self._former = None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LogError(
                 f"{self._path} cannot be read ({error}): it holds what this server has promised the others, so it "
                 "takes no part without it; end all servers, remove that folder, and start all of them with --resume "
                 "latest, or begin a new run"
             ) from error
+        return self._former
 
     def newest_generation(self) -> int:
         """Return the newest generation of any server that left a promise here; -1 if there is none."""
@@ -94,7 +118,16 @@ class Promises:
         return max(found)
 
     def write(self, remembered: Remembered) -> None:
-        """Write, and wait for the disk. Raises LogError."""
+        """Write, and wait for the disk. Raises LogError, and SupersededError if a later process has written."""
+        try:
+            former = self.read()
+        except LogError as error:
+            raise LogError(f"{self._path}: a promise cannot be written: {error.__cause__}") from error
+        began = remembered.generation, remembered.incarnation
+        if former is not None and (former.generation, former.incarnation) > began:
+            raise SupersededError(
+                f"{self._path}: a newer process is server {self._server}: this one promises nothing more"
+            )
         found = {
             "generation": remembered.generation,
             "incarnation": remembered.incarnation,

@@ -233,7 +233,9 @@ class Links:
             )
         for number, text in enumerate(greeting.hosts):
             address = parse_address(text)
-            if address.port and number != self._server:
+            # Others may know of one that has moved only where it was.
+            believed = number == sender or not self.hosts[number].port
+            if address.port and number != self._server and believed:
                 self.hosts[number] = address
         self.met.add(sender)
         return int(sender)

@@ -43,10 +43,11 @@ class Overview:
         self._shell = logs.own
 
     def found(self) -> pb.FindCoordinatorReply:
-        """Return who leads and who serves the other parts, as far as this server knows."""
+        """Return who leads, who serves the other parts, and where all are, as far as this server knows."""
         (address, epoch), *others = map(self._server_of, range(self._logs.parts))
         parts = [pb.PartServer(address=at, epoch=since) for at, since in others]
-        return pb.FindCoordinatorReply(address=address, epoch=epoch, parts=parts)
+        servers = [str(each) for each in self._shell.links.hosts if each.port]
+        return pb.FindCoordinatorReply(address=address, epoch=epoch, parts=parts, servers=servers)
 
     def _server_of(self, part: int) -> tuple[str, int]:
         """Return the address of the server of a part, empty if it is not known, and its epoch."""

@@ -114,6 +114,10 @@ class RayLauncher(RemoteLauncher):
             raise PlaceError(f"no room within {self.wait:g} s: {shortage(wanted, nodes, free)}")
         self._places = {name: _node(self._ray_node(name)) for name in self._bundles}
 
+    def place_again(self, name: str) -> str:
+        """Leave it to Ray, which finds another place when it notices that a node is gone."""
+        return "where Ray finds room"
+
     def nodes(self) -> Sequence[Node]:
         """Return the living nodes."""
         import ray
@@ -127,7 +131,7 @@ class RayLauncher(RemoteLauncher):
 
         from pslab.launch.engines.ray.actor import KeeperActor
 
-        self._await_node(task.name)
+        self._places[task.name] = self._await_node(task.name)
         group, index = self._bundles[task.name]
         wants = bundle(task.resources)
         options = {
@@ -209,8 +213,8 @@ class RayLauncher(RemoteLauncher):
         number = placement_group_table(group)["bundles_to_node_id"].get(index)
         return next((each for each in ray.nodes() if each["NodeID"] == number and each["Alive"]), {})
 
-    def _await_node(self, name: str) -> None:
-        """Wait until the process's node answers. Raises OSError when there is no place in time.
+    def _await_node(self, name: str) -> Node:
+        """Return the process's node once it answers. Raises OSError when there is no place in time.
 
         Ray takes ten seconds to notice that a node is gone and to find another place; an actor created meanwhile
         would be sent to the lost node.
@@ -222,7 +226,7 @@ class RayLauncher(RemoteLauncher):
                 if node:
                     agent = (str(node["NodeManagerAddress"]), int(node["NodeManagerPort"]))
                     socket.create_connection(agent, ANSWER).close()
-                    return
+                    return _node(node)
             except OSError:
                 node = {}
             if time.monotonic() >= deadline or self._over.wait(LOOK_EVERY):
