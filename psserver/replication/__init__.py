@@ -13,6 +13,7 @@ is an immutable value: `take` answers an input with the next state and with outp
     copying         the log within an epoch: acknowledgements, stability, learners
     replica         one input and its rule
     watch           who is silent, when to stand, when to withhold a promise
+    reach           a primary that no client reaches
     digests         divergence of two copies
     pace            catching up at a bounded rate
 """

@@ -76,6 +76,9 @@ EVENTS: Final[dict[str, Event]] = {
     "replica_promoted": Event(
         SERVER, ("epoch", "lost"), "a person had this server go on alone, because the other one is dead"
     ),
+    "replica_unreached": Event(
+        SERVER, ("epoch", "server"), "no worker reaches this server, which leaves the lead to another one"
+    ),
     "replica_refused": Event(SERVER, ("server",), "another server of the job refuses this one's stream"),
     "replica_stream_failed": Event(
         SERVER, ("server",), "a stream to another server of the job ended with an unexpected error"

@@ -2,7 +2,9 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -15,6 +17,8 @@ from pswire.v1 import coordinator_pb2 as pb
 #: Seconds that an answer may take, and between two questions while all is well.
 ANSWER: Final = 0.3
 EVERY: Final = 0.5
+#: Seconds without an answer of the server that others name, after which they are told so.
+UNREACHED: Final = 2.0
 
 
 class Sought(NamedTuple):
@@ -44,21 +48,35 @@ class Leader(grpc.Channel):
         self._open, self._told, self._served = open_channel, told, served
         self._channels = {address: open_channel(address) for address in hosts}
         self.address, self._epoch = hosts[0], 0
+        # When it answered last, and the epoch in which others name it while it does not.
+        self._reached = time.monotonic()
+        self._unreached: int | None = None
         self._closed = False
 
     def seek(self) -> Sought:
         """Ask all servers who leads, and move to that one."""
         with self._one:
             asked, before = dict(self._channels), self.address
-        heard, slow = self._heard({address: _asked(channel) for address, channel in asked.items()})
+            request = pb.FindCoordinatorRequest(unreached=self._unreached)
+        heard, slow = self._heard({address: _asked(channel, request) for address, channel in asked.items()})
         found = [reply for reply in heard.values() if reply.address]
         newest = max(found, key=lambda reply: reply.epoch, default=None)
         moved = newest is not None and self._move(newest)
+        self._note(newest, reached=moved or before in heard)
         for reply in heard.values():
             self._served(reply.parts)
-            self.add(map(parse_address, reply.servers))
+            self.add(_addresses(reply.servers))
         present = before in heard and heard[before].address == str(before)
         return Sought(moved, present and not moved, bool(heard) or (slow and self.several))
+
+    def _note(self, newest: pb.FindCoordinatorReply | None, *, reached: bool) -> None:
+        """Note whether the server that others name has answered."""
+        with self._one:
+            now = time.monotonic()
+            self._reached = now if reached else self._reached
+            named = newest is not None and newest.address == str(self.address)
+            late = named and now - self._reached > UNREACHED
+            self._unreached = newest.epoch if newest is not None and late else None
 
     def _heard(self, calls: Mapping[Address, Any]) -> tuple[dict[Address, pb.FindCoordinatorReply], bool]:
         """Return what servers answered: all of them, or up to one that leads in a later epoch, for the one that led
@@ -154,10 +172,17 @@ class Leader(grpc.Channel):
         self.close()
 
 
-def _asked(channel: grpc.Channel) -> Any:
+def _addresses(texts: Iterable[str]) -> Iterator[Address]:
+    """Parse those that are addresses."""
+    for text in texts:
+        with suppress(AddressError):
+            yield parse_address(text)
+
+
+def _asked(channel: grpc.Channel, request: pb.FindCoordinatorRequest) -> Any:
     """Ask one server; return the call, or None for a channel that was closed meanwhile."""
     try:
-        return stub_of(channel).FindCoordinator.future(pb.FindCoordinatorRequest(), timeout=ANSWER)
+        return stub_of(channel).FindCoordinator.future(request, timeout=ANSWER)
     except ValueError:
         return None
 

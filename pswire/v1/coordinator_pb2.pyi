@@ -1119,14 +1119,23 @@ Global___GatherEpochReply: _TypeAlias = GatherEpochReply  # noqa: Y015
 class FindCoordinatorRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    UNREACHED_FIELD_NUMBER: _builtins.int
+    unreached: _builtins.int
+    """The epoch of the server that others name, if that one has not answered the sender for
+    a while.
+    """
     def __init__(
         self,
+        *,
+        unreached: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unreached", b"_unreached", "unreached", b"unreached"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unreached", b"_unreached", "unreached", b"unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__unreached: _TypeAlias = _typing.Literal["unreached"]  # noqa: Y015
+    _WhichOneofArgType__unreached: _TypeAlias = _typing.Literal["_unreached", b"_unreached"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unreached) -> _WhichOneofReturnType__unreached | None: ...
 
 Global___FindCoordinatorRequest: _TypeAlias = FindCoordinatorRequest  # noqa: Y015
 

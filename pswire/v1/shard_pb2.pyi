@@ -52,6 +52,7 @@ class ReplicatePart(_message.Message):
     COPY_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     SAVED_FIELD_NUMBER: _builtins.int
+    UNREACHED_FIELD_NUMBER: _builtins.int
     message: _builtins.bytes
     """A message of psserver.replication, as JSON."""
     @_builtins.property
@@ -74,6 +75,10 @@ class ReplicatePart(_message.Message):
     def saved(self) -> Global___Saved:
         """From a follower, for the primary: its part of a checkpoint."""
 
+    @_builtins.property
+    def unreached(self) -> Global___Unreached:
+        """From a follower, for the primary."""
+
     def __init__(
         self,
         *,
@@ -84,16 +89,38 @@ class ReplicatePart(_message.Message):
         copy: Global___CopyPiece | None = ...,
         digest: Global___VersionDigest | None = ...,
         saved: Global___Saved | None = ...,
+        unreached: Global___Unreached | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "digest", b"digest", "ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece", "saved", b"saved"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "digest", b"digest", "ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece", "saved", b"saved", "unreached", b"unreached"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "digest", b"digest", "ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece", "saved", b"saved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "digest", b"digest", "ending", b"ending", "greeting", b"greeting", "message", b"message", "part", b"part", "piece", b"piece", "saved", b"saved", "unreached", b"unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["greeting", "piece", "message", "ending", "copy", "digest", "saved"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["greeting", "piece", "message", "ending", "copy", "digest", "saved", "unreached"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
 Global___ReplicatePart: _TypeAlias = ReplicatePart  # noqa: Y015
+
+@_typing.final
+class Unreached(_message.Message):
+    """Workers reach the sender, and not the server that leads in this epoch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Unreached: _TypeAlias = Unreached  # noqa: Y015
 
 @_typing.final
 class Greeting(_message.Message):

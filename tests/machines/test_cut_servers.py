@@ -113,10 +113,33 @@ class Job:
             wait_until(lambda: not leader.read_text().startswith(self.hosts[place]), "another one leads")
         self.machines.mend(place)
         if led:
-            assert self.servers[place].wait_exit() == 5, self.servers[place].errors
-            self.servers[place].close()
-            self.start(place)
+            self.start_replaced(place)
         return seconds
+
+    def start_replaced(self, place: int) -> None:
+        """Start a server again once it has noticed that another one leads."""
+        assert self.servers[place].wait_exit() == 5, self.servers[place].errors
+        self.servers[place].close()
+        self.start(place)
+
+    def assert_nothing_lost(self, gate: int) -> None:
+        """Open the last gate, and compare the run's end with that of one without a loss."""
+        # A server that comes back while the job ends would not hear of it.
+        self.wait_whole()
+        self.gate(gate).touch()
+        assert [worker.wait_exit() for worker in self.workers] == [0, 0], [
+            each.errors for each in self.workers
+        ]
+        assert [server.wait_exit() for server in self.servers.values()] == [0, 0, 0]
+        run = Run(self.out)
+        verdict = check_run(run)
+        assert verdict.ok, [str(violation) for violation in verdict.violations]
+        commits = [
+            (entry["worker"], entry["batch"]) for entry in entries_of(run, "commit") if entry["samples"]
+        ]
+        assert sorted(commits) == [(f"w{rank}", batch) for rank in range(2) for batch in range(self.batches)]
+        assert [worker.wait_event("finished")["computed"] for worker in self.workers] == [self.batches] * 2
+        assert run.summary.weights_sha256 == undisturbed(self.folder / "alone", ELEMENTS, self.batches)
 
 
 def test_servers_are_cut_off_one_after_the_other(
@@ -125,18 +148,7 @@ def test_servers_are_cut_off_one_after_the_other(
     cuts = repetitions(3, soak=100, fast=1)
     job = Job(four, tmp_path, cuts)
     seconds = [job.cut(number) for number in range(1, cuts + 1)]
-    # A server that comes back while the job ends would not hear of it.
-    job.wait_whole()
-    job.gate(cuts + 1).touch()
-    assert [worker.wait_exit() for worker in job.workers] == [0, 0], [each.errors for each in job.workers]
-    assert [server.wait_exit() for server in job.servers.values()] == [0, 0, 0]
-    run = Run(job.out)
-    verdict = check_run(run)
-    assert verdict.ok, [str(violation) for violation in verdict.violations]
-    commits = [(entry["worker"], entry["batch"]) for entry in entries_of(run, "commit") if entry["samples"]]
-    assert sorted(commits) == [(f"w{rank}", batch) for rank in range(2) for batch in range(job.batches)]
-    assert [worker.wait_event("finished")["computed"] for worker in job.workers] == [job.batches] * 2
-    assert run.summary.weights_sha256 == undisturbed(tmp_path / "alone", ELEMENTS, job.batches)
+    job.assert_nothing_lost(cuts + 1)
     with capsys.disabled():
         for turn, role in enumerate(ROLES.values()):
             found = sorted(each for number, each in enumerate(seconds, 1) if number % len(TURNS) == turn)
@@ -145,3 +157,19 @@ def test_servers_are_cut_off_one_after_the_other(
                 print(
                     f"\nthe server {role} cut off: {len(found)} times, {middle:.2f} s median, {longest:.2f} longest"
                 )
+
+
+def test_a_server_that_leads_and_reaches_no_worker_leaves_the_lead(four: Machines, tmp_path: Path) -> None:
+    """The other servers hear it all the time, and the workers reach those."""
+    job = Job(four, tmp_path, 1)
+    wait_until(lambda: job.version() >= STEPS, "the workers at the gate")
+    place = job.wait_whole().index("leads")
+    four.hide(place, 3)
+    job.gate(1).touch()
+    leader = job.out / "address"
+    wait_until(lambda: not leader.read_text().startswith(job.hosts[place]), "another one leads")
+    wait_until(lambda: job.version() >= 2 * STEPS, "the workers at the next gate")
+    four.show(place, 3)
+    job.start_replaced(place)
+    assert "no worker has reached this server" in job.servers[place].errors
+    job.assert_nothing_lost(2)

@@ -23,8 +23,12 @@ class Server:
         self.goes_on = threading.Event()
         self.goes_on.set()
         self.says = pb.FindCoordinatorReply()
+        # The epochs whose leader the client does not reach.
+        self.asked: list[int | None] = []
 
     def find(self, request: bytes, context: Any) -> bytes:
+        asked = pb.FindCoordinatorRequest.FromString(request)
+        self.asked.append(asked.unreached if asked.HasField("unreached") else None)
         self.goes_on.wait()
         return self.says.SerializeToString()
 
@@ -84,8 +88,31 @@ def test_it_does_not_go_back_to_a_leader_that_wakes_up(pair: tuple[Server, Serve
 def test_it_asks_servers_that_have_moved_since(pair: tuple[Server, Server, Leader]) -> None:
     _, known, leader = pair
     with listening() as (moved, address):
-        known.says.servers.append(str(address))
+        known.says.servers.extend(["nowhere", str(address)])
         leader.seek()
         known.says = pb.FindCoordinatorReply()
         moved.says = pb.FindCoordinatorReply(address=str(address), epoch=7)
         assert leader.seek().moved and leader.address == address
+
+
+def test_it_tells_others_that_the_server_they_name_does_not_answer(
+    pair: tuple[Server, Server, Leader],
+) -> None:
+    first, second, leader = pair
+    second.says = pb.FindCoordinatorReply(address=str(leader.address), epoch=3)
+    leader.seek()
+    first.goes_on.clear()
+    with (
+        mock.patch("pswire.transport.leader.ANSWER", 0.2),
+        mock.patch("pswire.transport.leader.UNREACHED", 0.0),
+    ):
+        leader.seek()
+        assert second.asked == [None, None]
+        leader.seek()
+        assert second.asked.pop() == 3
+        # Others name another one now, which they need not be told about.
+        second.says.address = "127.0.0.1:1"
+        leader.seek()
+        second.asked.clear()
+        leader.seek()
+        assert second.asked == [None]

@@ -53,7 +53,7 @@ class Gate:
     async def find_coordinator(
         self, request: pb.FindCoordinatorRequest, call: Call
     ) -> pb.FindCoordinatorReply:
-        return self._overview.found()
+        return self._overview.found(request.unreached if request.HasField("unreached") else None)
 
     async def promote(self, request: pb.PromoteRequest, call: Call) -> pb.PromoteReply:
         return pb.PromoteReply(epoch=self._overview.promote())

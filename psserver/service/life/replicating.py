@@ -76,6 +76,7 @@ class Replicating:
             lambda sender, digest: self._copy.comparing.theirs(sender, digest),
             self._alive,
             lambda sender, saved: self._copy.hear_saved(sender, saved),
+            lambda sender, epoch: self._logs.unreached(sender, epoch),
         )
         self._promises = promises = Promises(out, index)
         self._logs = logs = Logs(

@@ -35,7 +35,8 @@ VERSION: Final = version("paramserver")
 class Listener(NamedTuple):
     """Who is told what comes in: a message about the log of a part, with the items that came before it; a broken
     stream; the job's end; a piece of a copy; a follower's digest of a version; each part of a request, before it is
-    whole, with whether only a server that leads sends such; and a follower's part of a checkpoint."""
+    whole, with whether only a server that leads sends such; a follower's part of a checkpoint; and that workers do not
+    reach who leads in an epoch."""
 
     receive: Callable[[int, int, Message], None]
     hold: Callable[[Item, Body], None]
@@ -45,6 +46,7 @@ class Listener(NamedTuple):
     digest: Callable[[int, shard_pb2.VersionDigest], None]
     alive: Callable[[int, bool], None]
     saved: Callable[[int, shard_pb2.Saved], None] = lambda sender, saved: None
+    unreached: Callable[[int, int], None] = lambda sender, epoch: None
 
 
 def greeting_proof(secret: bytes, sender: int, receiver: int, generation: int = 0) -> bytes:
@@ -264,9 +266,12 @@ class Links:
                 self._listener.digest(sender, part.digest)
             case "saved":
                 self._listener.saved(sender, part.saved)
+            case "unreached":
+                self._listener.unreached(sender, part.unreached.epoch)
             case other:
                 raise invalid(
-                    f"expected a piece, a message, an ending, a copy, a digest or what is saved, got {other}"
+                    "expected a piece, a message, an ending, a copy, a digest, what is saved, or who is not reached, "
+                    f"got {other}"
                 )
 
     def _take_piece(self, piece: shard_pb2.Piece, arriving: dict[Item, bytearray]) -> None:

@@ -1,5 +1,7 @@
 """The logs of all parts of the model on one server: it has a copy of one part at most, and votes in all of them."""
 
+import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -7,6 +9,7 @@ from psserver.checkpoint.resumption import AUTO
 from psserver.replication import Config, Disk, Replica, begin, first_config, restart
 from psserver.replication.configuration import COPIES
 from psserver.replication.messages import Message
+from psserver.replication.reach import REST, UNASKED, Reach
 from psserver.service.errors import invalid
 from psserver.service.job.log_file import LogError
 from psserver.service.replicas.bodies import Bodies
@@ -14,6 +17,10 @@ from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.links import Links
 from psserver.service.replicas.shell import Machine, Shell
 from pswire.addresses import Address
+from pswire.logs.events import event
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
 
 
 def holders(part: int) -> tuple[int, ...]:
@@ -86,6 +93,7 @@ class Logs:
             self.generation, incarnation, tuple(each.disk for each in self._replicas)
         )
         self.shells: list[Shell] = []
+        self._reach = Reach(time.monotonic())
 
     @property
     def own(self) -> Shell:
@@ -159,10 +167,31 @@ class Logs:
         for shell in self.shells:
             (shell.watch.led if leads and shell is self.own else shell.watch.alive)(sender, now)
 
+    def asked(self, unreached: int | None) -> None:
+        """Note that a client asks who leads. `unreached`: the epoch of the one that it does not reach, if it says
+        so."""
+        self._reach.asked(time.monotonic(), unreached)
+
+    def unreached(self, sender: int, epoch: int) -> None:
+        """Leave the lead of part 0 to that server, which clients reach, if they do not reach this one."""
+        now, shell = time.monotonic(), self.shells[0]
+        if self._reach.rests(shell.replica, sender, epoch, now):
+            shell.rests_until = now + REST
+            log.warning(
+                "no worker has reached this server for %g s, and they reach server %d: leaves that one the lead",
+                *(UNASKED, sender),
+                extra=event("replica_unreached", epoch=epoch, server=sender),
+            )
+
     def tick(self) -> None:
         """Let time pass."""
         for shell in self.shells:
             shell.tick()
+        replica = self.shells[0].replica
+        if self._reach.tells(replica, time.monotonic()):
+            config = replica.disk.config
+            part = shard_pb2.ReplicatePart(unreached=shard_pb2.Unreached(epoch=config.epoch))
+            self._links.links[config.primary].put(part)
 
     def beat(self) -> None:
         for shell in self.shells:

@@ -42,8 +42,12 @@ class Overview:
         self._host, self._logs, self._copy = host, logs, copy
         self._shell = logs.own
 
-    def found(self) -> pb.FindCoordinatorReply:
-        """Return who leads, who serves the other parts, and where all are, as far as this server knows."""
+    def found(self, unreached: int | None = None) -> pb.FindCoordinatorReply:
+        """Return who leads, who serves the other parts, and where all are, as far as this server knows.
+
+        `unreached`: the epoch of the server that leads, if whoever asks does not reach it.
+        """
+        self._logs.asked(unreached)
         (address, epoch), *others = map(self._server_of, range(self._logs.parts))
         parts = [pb.PartServer(address=at, epoch=since) for at, since in others]
         servers = [str(each) for each in self._shell.links.hosts if each.port]

@@ -118,6 +118,8 @@ class Shell:
         self._met_at: float | None = None
         # A learner that falls behind: seconds between two items that are taken, and when the next one may be.
         self._pace, self.delay, self._free_at, self._waits = Pace(), 0.0, 0.0, False
+        # Until then this server does not show that it leads (`psserver.replication.reach`).
+        self.rests_until = now()
 
     def offer(self, body: Body) -> None:
         """Have the log take an item, as soon as this server leads and has room. The order of calls is the log's."""
@@ -302,6 +304,8 @@ class Shell:
             self._put(*self._later.popitem())
 
     def _put(self, to: int, message: Message) -> None:
+        if isinstance(message, Append) and self._now() < self.rests_until:
+            return
         items = message.items if isinstance(message, Append | Sync) else ()
         self.links.send(to, message, ((item, self.bodies[item]) for item in items), part=self.part)
 
