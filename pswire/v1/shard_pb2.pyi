@@ -1435,7 +1435,6 @@ class FollowReply(_message.Message):
     LARGEST_FIELD_NUMBER: _builtins.int
     SAVED_FIELD_NUMBER: _builtins.int
     MEASURES_FIELD_NUMBER: _builtins.int
-    IN_SYNC_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
     executed: _builtins.int
     """Entries [0, executed) of the log have been executed."""
@@ -1450,6 +1449,7 @@ class FollowReply(_message.Message):
     finite: _builtins.bool
     largest: _builtins.float
     lag: _builtins.int
+    """With replicas: the items of the part's log that a copy has not executed yet, at most."""
     @_builtins.property
     def memory(self) -> _memory_pb2.Memory:
         """Sent from time to time."""
@@ -1461,12 +1461,6 @@ class FollowReply(_message.Message):
     @_builtins.property
     def measures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Measure]:
         """Updates since the last reply, if the job measures them."""
-
-    @_builtins.property
-    def in_sync(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """With replicas: the servers whose copies of the part count, and the items of its
-        log that a copy has not executed yet, at most.
-        """
 
     def __init__(
         self,
@@ -1481,12 +1475,11 @@ class FollowReply(_message.Message):
         largest: _builtins.float = ...,
         saved: _abc.Iterable[Global___Saved] | None = ...,
         measures: _abc.Iterable[Global___Measure] | None = ...,
-        in_sync: _abc.Iterable[_builtins.int] | None = ...,
         lag: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "in_sync", b"in_sync", "lag", b"lag", "largest", b"largest", "measures", b"measures", "memory", b"memory", "saved", b"saved", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "lag", b"lag", "largest", b"largest", "measures", b"measures", "memory", b"memory", "saved", b"saved", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -65,8 +65,7 @@ class PartFollower(Follower):
         self._model: shard_pb2.Configure | None = None
         self._trial: shard_pb2.Trial | None = None
         self._ordered = -1
-        # The servers whose copies count, and the items that one of them has not executed, as last reported.
-        self.in_sync: tuple[int, ...] = ()
+        # The items that one of the copies has not executed, as last reported.
         self.lag = 0
         self.name = f"part {part}"
         # Until when its last results are asked for again.
@@ -197,7 +196,7 @@ class PartFollower(Follower):
     def _received(self, reply: shard_pb2.FollowReply) -> None:
         begins, before = self.state == "connecting", self._saved
         super()._received(reply)
-        self.in_sync, self.lag = tuple(reply.in_sync), int(reply.lag)
+        self.lag = int(reply.lag)
         if begins:
             self._begin(reply.executed)
         self.hold(reply.executed)

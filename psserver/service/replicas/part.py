@@ -209,8 +209,6 @@ class PartCopy(Holding):
 
     def _progress(self) -> shard_pb2.FollowReply:
         reply, replica = self._execution.progress(), self._shell.replica
-        members = replica.disk.config.members
-        reply.in_sync.extend(each.server for each in members)
         reply.lag = max((replica.log.end - each.executed for each in replica.progress), default=0)
         return reply
 
