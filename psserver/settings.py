@@ -145,7 +145,7 @@ def _check_replicas(options: Options) -> None:
             options.out is None,
             "--out RUN, one folder that all servers see: for its log and for what they promise",
         ),
-        (options.stay, "no --stay"),
+        (options.stay, "no --stay: start the servers again for each job"),
     ):
         if wrong:
             raise SettingsError(f"--replicas 2: expected {what}")
