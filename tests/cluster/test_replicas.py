@@ -127,6 +127,8 @@ def test_a_log_that_is_seldom_written_has_no_gap(
         wait_for_the_gate(cluster, LATER)
         wait_state(cluster, 1, 0, "in sync")
         killed_and_started_again(cluster, 1, "sync", *more)
+        # One that comes back while the job ends would not hear of it.
+        wait_state(cluster, 0, 1, "in sync")
         end(cluster)
         committed_once(cluster, MORE)
 
