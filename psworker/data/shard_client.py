@@ -27,10 +27,9 @@ from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, Contact, insist, translated
 from psworker.data.changes import KnownGroups, KnownVersion
 from psworker.data.exchange import Answer, Exchange
-from psworker.data.lane import Lane
 from psworker.data.member import Member, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
-from psworker.data.transport import Transport
+from psworker.data.transport import Lane, Transport
 from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
 
