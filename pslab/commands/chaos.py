@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pslab.chaos import copies
+from pslab.chaos import copies, one_history
 from pslab.chaos.campaign import KINDS, Campaign, Kind, Role, disturbances
 from pslab.chaos.running import DisturbedRun
 from pslab.chaos.verdict import Round, accuracy_of, as_json, judge, text
@@ -163,7 +163,10 @@ def _reference(experiment: Experiment, folder: Path) -> Run:
     finished = run_local(experiment, choose(as_json=False, quiet=True), out=folder)
     if not finished.result.ok:
         raise RunError(f"{folder}: the undisturbed run failed: {finished.result.verdict.reason}")
-    return Run(folder)
+    alone = Run(folder)
+    if experiment.cluster.replicas > 1:
+        one_history.check_undisturbed(alone)
+    return alone
 
 
 def _campaign(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pslab.chaos.one_history import problems, voided
-from pslab.runs.folder import Run
+from pslab.chaos.one_history import check_undisturbed, problems, voided
+from pslab.runs.folder import Run, RunError
 from tests.lab.logs import Record, find, inserted, sync_log, text, write_run
 
 
@@ -34,6 +34,16 @@ def test_other_weights_are_found(tmp_path: Path) -> None:
 def test_weights_may_differ_where_a_worker_left_before_its_end(tmp_path: Path) -> None:
     leaves = inserted("commit", 3, kind="leave", worker="w2", reason="lost")
     assert found(tmp_path, leaves, weights_sha256="0" * 64) == []
+
+
+def test_an_undisturbed_run_that_lost_a_worker_is_no_measure(tmp_path: Path) -> None:
+    records = sync_log()
+    check_undisturbed(Run(write_run(tmp_path / "whole", records)))
+    inserted("commit", 3, kind="leave", worker="w2", reason="lost")(records)
+    with pytest.raises(
+        RunError, match=r"expected all workers to stay in the undisturbed run, got one that left"
+    ):
+        check_undisturbed(Run(write_run(tmp_path / "lost", records)))
 
 
 def test_lost_contributions_are_found(tmp_path: Path) -> None:
