@@ -3,7 +3,7 @@
     python -m tests.recovery --schedules 1000000 --processes 2
     python -m tests.recovery --minutes 60
     python -m tests.recovery --seed 123 --schedules 1       one schedule, again
-    python -m tests.recovery --replicas                     of jobs with replicas, on 3 to 5 servers
+    python -m tests.recovery --replicas                     of jobs with replicas, on 3 to 5 servers in one part or two
 
 Servers and workers die at any step and come back, connections are cut, the network is divided, messages are late, come
 twice and in another order, machines lose their power, disks fail; every built-in policy in turn. Ends with 1 at the

@@ -6,9 +6,8 @@ that comes back is made of are the servers' own code. Streams between servers, d
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from pslab.verify.invariants import expect
 from pslab.verify.schedule import ChoiceSource
@@ -16,91 +15,49 @@ from psserver.coordinator import CoordinatorState, JobTerms, JoinRefused, Output
 from psserver.coordinator.state import reopened
 from psserver.policies import build
 from psserver.replication import Config, Disk, Member, Replica, begin, first_config, restart
-from psserver.replication.digests import Comparison, Difference
-from psserver.replication.messages import Differs, Installed, Item, Message
-from psserver.service.job.log_file import LogError
+from psserver.replication.messages import Installed
 from psserver.service.replicas import inputs, wire
-from psserver.service.replicas.bodies import Bodies, Body
-from psserver.service.replicas.inputs import NotedCoordinator
-from psserver.service.replicas.shell import Shell
+from psserver.service.replicas.inputs import Call, NotedCoordinator
+from psserver.service.replicas.logs import holders
 from psserver.shard import ShardState
 from pswire.decisions import entries
 from pswire.generations import Generation
 from pswire.protocol import received
 from psworker.engine import Request
+from tests.recovery.holding import CLOCK, Holding, Sent
+from tests.recovery.parts import Orders, Part
 from tests.recovery.settings import Job
-from tests.recovery.shard import OPTIMIZER, Shard, chained
+from tests.recovery.shard import OPTIMIZER, chained
 from tests.recovery.worker import Exchange, Worker
 from tests.recovery.worker import Member as WorkersMember
 
 TIMEOUT = 3.0
-HOLDERS = (0, 1)
-# Versions between two comparisons of the copies.
-COMPARED = 2
+HOLDERS = holders(0)
 
 
 class PowerLoss(Exception):
     """The server is gone, in the middle of what it did."""
 
 
-class Clock:
-    """The time of the server that acts, for the shells of all servers."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.later: list[tuple[float, Callable[[], None]]] = []
-
-    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
-        self.later.append((self.now + seconds, call))
-
-
-CLOCK = Clock()
-
-
 @dataclass
 class Saved:
-    """A checkpoint: behind that entry."""
+    """A checkpoint: behind that entry. `shards`: by part; it counts when it has all of them."""
 
     entry: int
-    coordinator: str
-    shard: ShardState
+    coordinator: str = ""
+    shards: dict[int, ShardState] = field(default_factory=dict)
 
 
-@dataclass
-class Sent:
-    """What a stream between two servers carries: a message with bodies, a copy, a digest, or its own end."""
+class Server(Holding):
+    """The process of server `number`, and what is on its disk. Its own log is the job's, as `replicas.copy.Copy` is.
 
-    data: bytes = b""
-    bodies: Mapping[Item, Body] = field(default_factory=dict)
-    copy: tuple[int, int, str, ShardState] | None = None
-    digest: tuple[int, int, bytes] | None = None
-    broke: bool = False
-
-
-class Streams:
-    """The `Links` of one server."""
-
-    def __init__(self, cluster: "Copies", server: int) -> None:
-        self._cluster, self._server = cluster, server
-        self.links = dict.fromkeys(n for n in range(cluster.count) if n != server)
-        self.met = set(self.links)
-
-    def send(self, to: int, message: Message, items: Any, *, part: int = 0) -> None:
-        self._cluster.may_die(self._server)
-        self._cluster.post(self._server, to, Sent(wire.encode(message, part), dict(items)))
-
-    def forget(self, item: Item) -> None:
-        pass
-
-
-class Server:
-    """The process of server `number`, and what is on its disk. It is the shell's machine, as `replicas.copy.Copy` is.
-
-    `ahead`: seconds by which its clock is ahead of others'.
+    `parts`: its logs of the other parts of the model; `orders`: to those. `ahead`: seconds by which its clock is ahead
+    of others'.
     """
 
     def __init__(self, cluster: "Copies", number: int) -> None:
-        self.cluster, self.number = cluster, number
+        super().__init__(cluster, number, 0)
+        self.process = self
         self.alive = True
         self.stalled = False
         self.refuses_promises = False
@@ -109,36 +66,20 @@ class Server:
         first = first_config(HOLDERS)
         self.disk = Disk(first.epoch, first)
         self._run(begin(number, cluster.count, first), formed=False)
+        self.parts = [Part(self, part) for part in range(1, cluster.parts)]
 
     def _run(self, replica: Replica, *, formed: bool) -> None:
+        self.hold(replica, formed=formed)
         self.coordinator: NotedCoordinator | None = None
-        self.shard = Shard(0, 1)
-        self.leads, self.deposed, self.ended = False, False, False
+        self.deposed = False
         # Whether the log has its first entry.
         self.opened = False
-        self.executed = self.upto = 0
-        self.held: deque[Callable[[], None]] = deque()
-        self.activation: Config | None = None
-        self.wanted: int | None = None
-        self.comparison = Comparison()
         # Worker -> whose stream ends here; and when who has not come yet is missed.
         self.sessions: dict[str, int] = {}
         self.missed: tuple[float, list[tuple[str, int]]] | None = None
         self.heard: float | None = None
         self.origin = 0.0
-        self.to_save: dict[int, None] = {}
-        CLOCK.now = self.time
-        links: Any = Streams(self.cluster, self.number)
-        self.shell = Shell(
-            replica,
-            links,
-            self.keep,
-            formed=formed,
-            bodies=Bodies(),
-            now=lambda: CLOCK.now,
-            later=CLOCK.call_later,
-        )
-        self.shell.machine = self
+        self.orders = [Orders(self, part) for part in range(1, self.cluster.parts)]
 
     @property
     def time(self) -> float:
@@ -148,15 +89,13 @@ class Server:
     def up(self) -> bool:
         return self.alive and not self.stalled
 
-    def keep(self, disk: Disk) -> None:
-        """A promise, on a disk."""
-        self.cluster.may_die(self.number)
-        if self.refuses_promises:
-            raise LogError("the disk takes no promise")
-        expect(disk.promised >= self.disk.promised, "a promise fell")
-        self.disk = disk
-        self.cluster.configured(disk.config)
-        self.cluster.may_die(self.number)
+    @property
+    def logs(self) -> list[Holding]:
+        """Of all parts."""
+        return [self, *self.parts]
+
+    def log(self, part: int) -> Holding:
+        return self.parts[part - 1] if part else self
 
     def begin_again(self) -> None:
         """A process of the same server: another incarnation, with nothing but what is on its disk."""
@@ -165,8 +104,10 @@ class Server:
         replica = restart(self.number, self.cluster.count, self.incarnation, holds, self.disk)
         self.alive = True
         self._run(replica, formed=True)
+        for part in self.parts:
+            part.begin_again()
 
-    def new_generation(self, first: Config) -> None:
+    def new_generation(self, first: Config, saved: Saved) -> None:
         self.generation, self.incarnation, self.disk = self.cluster.generation, 0, Disk(first.epoch, first)
         self.alive, self.stalled, self.refuses_promises = True, False, False
         holds = self.number in HOLDERS
@@ -177,6 +118,8 @@ class Server:
             begin(self.number, count, first) if made else restart(self.number, count, 0, True, self.disk)
         )
         self._run(replica, formed=False)
+        for part in self.parts:
+            part.begin(saved.entry + 1, saved.shards[part.part])
 
     # Leading
 
@@ -196,7 +139,7 @@ class Server:
             return
         state = CoordinatorState.from_json(json.loads(saved.coordinator))
         coordinator.restore(reopened(state, coordinator.policy))
-        self.shard.follow(self.cluster.name, saved.entry + 1, saved.shard)
+        self.shard.follow(self.cluster.name, saved.entry + 1, saved.shards[0])
         self.opened = True
         self.step(lambda: coordinator.resume(self.cluster.undone, self.job_time()))
 
@@ -205,10 +148,6 @@ class Server:
         assert self.coordinator is not None
         before, self.opened = self.opened, True
         return [] if before else self.coordinator.opening()
-
-    def offer(self, body: bytes, release: Callable[[], None]) -> None:
-        self.held.append(release)
-        self.shell.offer(body)
 
     def step(
         self,
@@ -224,7 +163,8 @@ class Server:
             outputs = decide()
         finally:
             state = self._captured(outputs)
-            data = inputs.encode(self.coordinator.taken(), self.job_time())
+            held = [Call("held", [each.executed for each in self.orders], {})] if self.orders else []
+            data = inputs.encode([*self.coordinator.taken(), *held], self.job_time())
 
             def release() -> None:
                 first()
@@ -237,12 +177,6 @@ class Server:
         last = outputs[-1] if outputs else None
         ordered = isinstance(last, Record) and isinstance(last.entry, entries.Checkpoint)
         return self.coordinator.state() if ordered else None
-
-    def push(self, ticket: int, then: Callable[[], None] = lambda: None) -> None:
-        """Take a payload; its receipt is given when all copies hold it."""
-        if not self.shard.refuses(ticket):
-            self.shard.push(ticket)
-            self.offer(b"p%d" % ticket, then)
 
     def _release(
         self, outputs: list[Output], state: CoordinatorState | None, exchange: "Exchange | None" = None
@@ -261,13 +195,15 @@ class Server:
             self.shard.execute(record)
             self.shard.saves.clear()
             kept = json.dumps(state.to_json())
-            self.cluster.saved.append(Saved(record.index, kept, self.shard.state()))
+            self.cluster.save(record.index, 0, self.shard.state(), kept)
         else:
             self.shard.execute(record)
             self.shard.saves.clear()
+        for orders in self.orders:
+            orders.send(record)
         if isinstance(record.entry, entries.Apply):
             self._flip(record.entry.version)
-            self._compare(record.entry.version)
+            self.compare(record.entry.version)
 
     def _saves(self) -> bool:
         return not self.leads or len(self.shell.replica.disk.config.members) == 1
@@ -280,56 +216,10 @@ class Server:
             self.cluster.flipped = version
             self.shard.chain ^= 1
 
-    def _compare(self, version: int) -> None:
-        if version % COMPARED:
-            return
-        digest = str(self.shard.chain).encode()
-        replica, primary = self.shell.replica, self.shell.watch.primary
-        if replica.leads:
-            for each in self.comparison.own(version, digest):
-                self.differ(each)
-        elif primary is not None and primary != self.number and replica.synced >= 0:
-            self.cluster.post(self.number, primary, Sent(digest=(replica.incarnation, version, digest)))
-
-    def differ(self, found: Difference) -> None:
-        self.cluster.count_of["a difference is found"] += 1
-        self.shell.give(Differs(found.member))
-
-    # The log, as the shell's machine
-
-    def execute(self, upto: int) -> None:
-        self.upto = upto
-        if not self.leads:
-            return
-        while self.executed < self.upto:
-            self.executed += 1
-            self.held.popleft()()
-        self.shell.executed(self.executed)
-        self._attempt()
-
-    def activated(self, config: Config) -> None:
-        self.cluster.activated(self.number, config)
-        self.comparison.keep(config.members)
-        if self.leads:
-            self.wanted = None
-            return
-        self.activation = config
-
-    def stepped_down(self, epoch: int) -> None:
-        self.look()
-
     def look(self) -> None:
         replica = self.shell.replica
         if self.leads and replica.disk.config.primary != self.number:
             self.deposed = True
-
-    def give_copy(self, to: int) -> None:
-        self.wanted = to
-        self._attempt()
-
-    def broke(self, server: int) -> None:
-        if self.wanted == server:
-            self.wanted = None
 
     def _attempt(self) -> None:
         if (
@@ -341,22 +231,15 @@ class Server:
         ):
             to, self.wanted = self.wanted, None
             state = json.dumps(self.coordinator.state().to_json())
-            copy = (self.executed, self.shell.replica.synced, state, self.shard.state())
+            kept = [list(each.kept) for each in self.orders]
+            copy = (self.executed, self.shell.replica.synced, (state, kept), self.shard.state())
             self.cluster.post(self.number, to, Sent(copy=copy))
-
-    def reset(self) -> None:
-        self.ended = True
-
-    def fail(self, error: Exception) -> None:
-        self.ended = True
 
     # Following
 
-    def arrives(self, sender: int, copy: tuple[int, int, str, ShardState]) -> None:
-        at, epoch, state, shard = copy
-        replica = self.shell.replica
-        needed = not self.leads and not replica.in_sync(replica.disk.config) and at > replica.log.stable
-        if not needed or sender != self.shell.watch.primary or epoch != replica.synced:
+    def arrives(self, sender: int, copy: tuple[int, int, tuple[str, list[list[Record]]], ShardState]) -> None:
+        at, epoch, (state, kept), shard = copy
+        if not self.needs(sender, at, epoch):
             return
         if self.coordinator is not None:
             self.ended = True
@@ -365,20 +248,15 @@ class Server:
         coordinator = self.coordinator = self.cluster.new_coordinator()
         coordinator.restore(known)
         self.shard.follow(self.cluster.name, known.entries, shard)
+        for orders, records in zip(self.orders, kept, strict=True):
+            orders.kept.extend(records)
         self.executed, self.upto, self.opened = at, at, True
         self.shell.give(Installed(at))
 
     def follow(self, most: int) -> None:
-        """Execute items that another server took, at most so many; lead where it is this server's turn."""
-        while self.executed < self.upto and most > 0 and not self.leads:
-            log = self.shell.replica.log
-            body = bytes(self.shell.bodies[log.tail[self.executed - log.first]])
-            self._take_again(body)
-            self.executed += 1
-            most -= 1
-            self.shell.executed(self.executed)
-        if self.activation is not None and self.executed == self.upto and not self.leads:
-            self._succeed()
+        super().follow(most)
+        for part in self.parts:
+            part.follow(most)
 
     def _take_again(self, body: bytes) -> None:
         kind, rest = body[:1], body[1:]
@@ -393,7 +271,11 @@ class Server:
             calls, now = inputs.decode(rest)
             self.heard, self.origin = self.time, now - self.time
             self.opened = self.opened or any(call.name in ("opening", "resume") for call in calls)
-            outputs = inputs.take(self.coordinator, calls)
+            for call in calls:
+                if call.name == "held":
+                    for orders, count in zip(self.orders, call.given, strict=True):
+                        orders.hold(count)
+            outputs = inputs.take(self.coordinator, [call for call in calls if call.name != "held"])
             state = self._captured(outputs)
             self._release(outputs, state)
 
@@ -415,8 +297,12 @@ class Server:
     # Time
 
     def tick(self) -> None:
-        self.shell.tick()
-        self.look()
+        for log in self.logs:
+            log.shell.tick()
+            log.look()
+        if self.leads and not self.deposed:
+            for orders in self.orders:
+                orders.look()
 
     def job_tick(self) -> None:
         """Let the job's time pass, and note who has not come since this server leads."""
@@ -444,6 +330,7 @@ class Copies:
     def __init__(self, job: Job, choices: ChoiceSource, servers: int, *, flips: int = 0) -> None:
         self.job, self.choices, self.count, self.now = job, choices, servers, 0.0
         # Of bits: how many may flip, and the version that one flipped in. The newest version that copies compared.
+        self.parts = job.servers
         self.flips, self.flipped, self.compared, self.chaos = flips, -1, -1, True
         self.generation, self.undone, self.rolled_back = 0, 0, 0
         self.name = Generation("job", 0).name
@@ -454,13 +341,16 @@ class Copies:
         self.chains: list[int] = []
         # Whether a server that leads has let the end go.
         self.over = False
-        self.saved: list[Saved] = []
+        # By entry; some are not complete.
+        self.saved: dict[int, Saved] = {}
         self.streams: dict[tuple[int, int], deque[Sent]] = {}
         self.cuts: set[tuple[int, int]] = set()
-        # The configurations on all disks, and the newest of them.
-        self.configs: dict[int, Config] = {}
-        self.newest = first_config(HOLDERS)
-        self.epochs: set[int] = set()
+        # The configurations on all disks by part and epoch, and the newest of each part.
+        self.configs: dict[tuple[int, int], Config] = {}
+        self.newest = [first_config(holders(part)) for part in range(self.parts)]
+        self.epochs: set[tuple[int, int]] = set()
+        # How many streams of orders there were.
+        self.begun = 0
         self.count_of: Counter[str] = Counter()
         # The server where a worker's stream ends, by the worker's name.
         self.at: dict[str, int] = {}
@@ -473,7 +363,7 @@ class Copies:
         terms = JobTerms(
             self.name,
             OPTIMIZER,
-            servers=1,
+            servers=self.parts,
             workers=setting.workers,
             worker_timeout=TIMEOUT,
             checkpoint_versions=self.job.every,
@@ -497,15 +387,21 @@ class Copies:
                 repr(known) == repr(record), f"server {server.number} decides {record}, and {known} was told"
             )
 
-    def configured(self, config: Config) -> None:
-        known = self.configs.setdefault(config.epoch, config)
-        if config.epoch > self.newest.epoch:
-            self.newest = config
-        expect(known == config, f"two configurations of epoch {config.epoch}")
+    def configured(self, part: int, config: Config) -> None:
+        known = self.configs.setdefault((part, config.epoch), config)
+        if config.epoch > self.newest[part].epoch:
+            self.newest[part] = config
+        expect(known == config, f"two configurations of epoch {config.epoch} of part {part}")
 
-    def activated(self, server: int, config: Config) -> None:
-        expect(config.epoch not in self.epochs, f"epoch {config.epoch} begins twice")
-        self.epochs.add(config.epoch)
+    def activated(self, part: int, config: Config) -> None:
+        expect((part, config.epoch) not in self.epochs, f"epoch {config.epoch} of part {part} begins twice")
+        self.epochs.add((part, config.epoch))
+
+    def save(self, entry: int, part: int, shard: ShardState, coordinator: str = "") -> None:
+        """A part of a checkpoint is on the disk."""
+        saved = self.saved.setdefault(entry, Saved(entry))
+        saved.shards[part] = shard
+        saved.coordinator = saved.coordinator or coordinator
 
     # Servers
 
@@ -519,7 +415,7 @@ class Copies:
             self.count_of["power lost between two outputs"] += 1
             self.kill(server)
             return
-        if server.alive and (server.ended or server.deposed):
+        if server.alive and (server.deposed or any(log.ended for log in server.logs)):
             self.count_of["replaced" if server.deposed else "begins again"] += 1
             self.kill(server)
 
@@ -558,43 +454,64 @@ class Copies:
         server, sent = self.servers[to], self.streams[sender, to].popleft()
         if not server.alive:
             return
-        server_shell = server.shell
+        log = server.log(sent.part)
+        shell = log.shell
 
         def take() -> None:
             if sent.broke:
-                server_shell.broke(sender)
+                for each in server.logs:
+                    each.shell.broke(sender)
+                for orders in server.orders:
+                    orders.broke(sender)
             elif sent.copy is not None:
-                server_shell.watch.led(sender, server.time)
-                server.arrives(sender, sent.copy)
+                shell.watch.led(sender, server.time)
+                log.arrives(sender, sent.copy)
+            elif sent.orders is not None:
+                assert isinstance(log, Part)
+                log.take(sender, *sent.orders)
+            elif sent.executed is not None:
+                server.orders[sent.part - 1].done(*sent.executed)
             elif sent.digest is not None:
-                incarnation, version, digest = sent.digest
-                member = Member(sender, incarnation)
-                replica = server_shell.replica
-                if replica.leads and member in replica.disk.config.members:
-                    self.compared = version
-                    found = server.comparison.theirs(member, version, digest)
-                    if found is not None:
-                        server.differ(found)
+                self._compared(log, sender, *sent.digest)
             else:
                 for item, body in sent.bodies.items():
-                    server_shell.hold(item, body)
-                _, message = wire.decode(sent.data)
-                server_shell.receive(sender, message)
+                    shell.hold(item, body)
+                part, message = wire.decode(sent.data)
+                server.log(part).shell.receive(sender, message)
 
         self.acts(server, take)
 
+    def _compared(self, log: Holding, sender: int, incarnation: int, version: int, digest: bytes) -> None:
+        replica, member = log.shell.replica, Member(sender, incarnation)
+        if replica.leads and member in replica.disk.config.members:
+            if log.part == 0:
+                self.compared = version
+            found = log.comparison.theirs(member, version, digest)
+            if found is not None:
+                log.differ(found)
+
     def copies_left(self, without: int = -1) -> bool:
-        """Whether a copy in sync is left that may lead, if that server dies."""
-        return any(
-            each.alive and each.number != without and each.shell.replica.in_sync(self.newest)
-            for each in self.servers
+        """Whether of each part a copy in sync is left that may lead, if that server dies."""
+        return all(
+            any(
+                each.alive and each.number != without and each.log(part).shell.replica.in_sync(newest)
+                for each in self.servers
+            )
+            for part, newest in enumerate(self.newest)
         )
+
+    def serving(self, part: int) -> list[Holding]:
+        """The copies of a part that take payloads, as they know."""
+        logs = [each.log(part) for each in self.servers if each.up]
+        return [log for log in logs if log.leads and not log.ended]
 
     def resume(self) -> bool:
         """Both copies are lost: all servers begin again from the newest checkpoint. False: there is none."""
-        if not self.saved:
+        complete = [each for each in self.saved.values() if len(each.shards) == self.parts]
+        if not complete:
             return False
-        saved = self.saved[-1]
+        saved = max(complete, key=lambda each: each.entry)
+        self.saved = {saved.entry: saved}
         self.count_of["resumed from a checkpoint"] += 1
         self.generation += 1
         self.name = Generation("job", self.generation).name
@@ -608,9 +525,10 @@ class Copies:
         CLOCK.later.clear()
         for worker in self.workers:
             self.hang_up(worker, told=False)
-        self.newest = first_config(HOLDERS[:1])
+        self.newest = [first_config(holders(part)) for part in range(self.parts)]
+        self.newest[0] = first_config(HOLDERS[:1])
         for server in self.servers:
-            server.new_generation(self.newest)
+            server.new_generation(self.newest[0], saved)
         self.acts(self.servers[0], lambda: self.servers[0].lead_first(saved))
         return True
 
@@ -731,8 +649,9 @@ class Copies:
                 self.acts(server, server.tick)
         due, CLOCK.later = CLOCK.later, []
         for at, call in due:
+            shell = getattr(call, "__self__", None)
             found = [
-                each for each in self.servers if each.up and each.shell is getattr(call, "__self__", None)
+                each for each in self.servers if each.up and any(log.shell is shell for log in each.logs)
             ]
             if found and at > found[0].time:
                 CLOCK.later.append((at, call))

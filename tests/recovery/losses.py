@@ -14,9 +14,13 @@ from typing import Any
 
 from pslab.verify.invariants import InvariantViolation, expect
 from pslab.verify.schedule import ChoiceSource, Seeded
+from psserver.service.replicas.logs import holders
+from pswire.decisions import entries
+from pswire.model.plan import parts_of
 from psworker.engine import Abandon, Commit, Request
 from psworker.errors import Voided
 from tests.recovery.copies import TIMEOUT, Copies, Server
+from tests.recovery.holding import Holding
 from tests.recovery.loop import Loop
 from tests.recovery.promises import check
 from tests.recovery.settings import POLICIES, Job, may_have
@@ -33,9 +37,10 @@ class Losses(Loop):
     def __init__(self, cluster: Copies) -> None:
         self.copies, self._pick = cluster, cluster.choices.pick
         self._cluster: Any = cluster
-        # Tickets whose payload all copies hold; and a worker's push that is under way, with its server's incarnation.
-        self.receipts: set[tuple[str, int]] = set()
-        self.pushing: dict[str, tuple[int, int, int, int]] = {}
+        # Tickets whose payload all copies of a part hold; and a worker's push that is under way, with its server's
+        # incarnation.
+        self.receipts: set[tuple[str, int, int]] = set()
+        self.pushing: dict[tuple[str, int], tuple[int, int, int, int]] = {}
         # Workers whose exchange has come to a server.
         self.sent: set[str] = set()
 
@@ -48,16 +53,27 @@ class Losses(Loop):
             return self._repeat(worker)
         return super().move(worker, calm=calm)
 
-    def _receipt(self, worker: Worker, server: Server, ticket: int) -> bool:
-        """Whether all copies hold the payload; if not, push it."""
-        name = self.copies.name
-        if (name, ticket) in self.receipts:
+    def _receipts(self, worker: Worker, server: Server, ticket: int) -> bool:
+        """Whether all copies of all parts hold the payload; if not, push it."""
+        logs: list[Holding] = [server]
+        for part in range(1, self.copies.parts):
+            if not (serving := self.copies.serving(part)):
+                return False
+            logs.append(serving[self._pick(len(serving))])
+        found = [self._receipt(worker, log, ticket) for log in logs]
+        return all(found)
+
+    def _receipt(self, worker: Worker, log: Holding, ticket: int) -> bool:
+        name, part, process = self.copies.name, log.part, log.process
+        if (name, ticket, part) in self.receipts:
             return True
-        key = (ticket, server.number, server.incarnation, worker.session)
-        if self.pushing.get(worker.name) != key:
-            self.pushing[worker.name] = key
-            self.copies.acts(server, lambda: server.push(ticket, lambda: self.receipts.add((name, ticket))))
-        return (name, ticket) in self.receipts
+        key = (ticket, log.number, process.incarnation, worker.session)
+        if self.pushing.get((worker.name, part)) != key and not log.shard.refuses(ticket):
+            self.pushing[worker.name, part] = key
+            self.copies.acts(
+                process, lambda: log.push(ticket, lambda: self.receipts.add((name, ticket, part)))
+            )
+        return (name, ticket, part) in self.receipts
 
     def _repeat(self, worker: Worker) -> bool:
         """The answer to its commit is lost, perhaps the commit too."""
@@ -65,7 +81,7 @@ class Losses(Loop):
         assert commit is not None
         if server is None:
             return False
-        if not server.shard.refuses(commit.ticket) and not self._receipt(worker, server, commit.ticket):
+        if not server.shard.refuses(commit.ticket) and not self._receipts(worker, server, commit.ticket):
             return False
         worker.broken = None
         try:
@@ -84,16 +100,17 @@ class Losses(Loop):
         if server.shard.refuses(ticket):
             worker.send(engine.abandon(ticket, "cancelled"))
             return True
-        fused = not worker.initialise and self._pick(2) == 1
+        fused = self.copies.parts == 1 and not worker.initialise and self._pick(2) == 1
         commit = Commit(ticket, worker.batch, 8, 0.5, ready=worker.batch + 1 < worker.batches)
-        if fused and worker.name not in self.pushing:
+        if fused and (worker.name, 0) not in self.pushing:
             worker.batch += 1
             worker.exchange = Exchange(worker.member, engine.begin_commit(commit))
             self.sent.discard(worker.name)
             return True
-        if not self._receipt(worker, server, ticket):
+        if not self._receipts(worker, server, ticket):
             return False
-        self.pushing.pop(worker.name, None)
+        for part in range(self.copies.parts):
+            self.pushing.pop((worker.name, part), None)
         if worker.initialise:
             worker.send(engine.commit(Commit(ticket)))
             return True
@@ -146,6 +163,17 @@ class History:
             self._scene()
         if not self.lost:
             self._calm()
+
+    def lose(self, lost: Iterable[int], version: int) -> None:
+        """Have these servers die at once behind that version, and no other fault; then a quiet end."""
+        copies, copies.chaos = self.copies, False
+        while not any(
+            isinstance(each.entry, entries.Apply) and each.entry.version == version for each in copies.log
+        ):
+            self._round()
+        for number in lost:
+            copies.kill(copies.servers[number])
+        self._calm()
 
     def _fault(self, what: str) -> None:
         self.copies.count_of[what] += 1
@@ -371,17 +399,21 @@ class History:
     def _ended(self) -> bool:
         if not self.copies.over:
             return False
-        whole = [
-            each.coordinator is not None and each.shard.executed == len(self.copies.log)
-            for each in self._copies()
-        ]
-        led = [each for each in self._copies() if each.leads and not each.held]
-        return all(whole) and len(led) == 1 and len(led[0].shell.replica.disk.config.members) == 2
+        whole = [each.coordinator is not None for each in self._copies()]
+        return all(whole) and all(self._equal(part) for part in range(self.copies.parts))
+
+    def _equal(self, part: int) -> bool:
+        """Whether both copies of a part have executed the whole log, and one of them leads."""
+        copies = [self.copies.servers[number].log(part) for number in holders(part)]
+        led = [each for each in copies if each.leads and not each.held]
+        whole = all(each.shard.executed == len(self.copies.log) for each in copies)
+        return whole and len(led) == 1 and len(led[0].shell.replica.disk.config.members) == 2
 
     def _state(self) -> list[Any]:
         return [
-            (each.number, each.leads, each.shard.executed, len(each.held), each.shell.replica.disk.config)
-            for each in self.copies.servers
+            (each.number, each.part, each.leads, each.shard.executed, len(each.held), each.disk.config)
+            for server in self.copies.servers
+            for each in server.logs
         ]
 
     def _check(self) -> None:
@@ -400,6 +432,9 @@ class History:
         expect(
             not copies.rolled_back or copies.generation > 0, "versions were undone while a copy was in sync"
         )
+        for part in range(1, copies.parts):
+            chains = {copies.servers[number].log(part).shard.chain for number in holders(part)}
+            expect(chains == {copies.chains[-1]}, f"copies of part {part} have other weights than the log")
         chains = [leader.shard.chain] if copies.flipped >= 0 else copies.chains
         ended = SimpleNamespace(
             coordinator=leader.coordinator,
@@ -423,6 +458,7 @@ class Tally:
     schedules: int = 0
     policies: Counter[str] = field(default_factory=Counter)
     servers: Counter[int] = field(default_factory=Counter)
+    parts: Counter[int] = field(default_factory=Counter)
     happened: Counter[str] = field(default_factory=Counter)
     undone: int = 0
     lost: int = 0
@@ -432,6 +468,7 @@ class Tally:
         self.schedules += other.schedules
         self.policies.update(other.policies)
         self.servers.update(other.servers)
+        self.parts.update(other.parts)
         self.happened.update(other.happened)
         self.undone += other.undone
         self.lost += other.lost
@@ -442,6 +479,7 @@ class Tally:
         counts = (
             (self.policies, "policies"),
             (self.servers, "servers"),
+            (self.parts, "parts of the model"),
             (self.happened, "faults and what followed"),
         )
         found = [
@@ -460,7 +498,9 @@ def job_of(seed: int) -> tuple[Job, int, int]:
     names, dice = list(POLICIES), random.Random(seed)
     setting = dice.choice(POLICIES[names[seed % len(names)]])
     assert may_have(setting, 1)
-    return Job(setting, 1, dice.randint(1, 4), False), dice.randint(3, 5), int(dice.random() < 0.2)
+    every, servers, flips = dice.randint(1, 4), dice.randint(3, 5), int(dice.random() < 0.2)
+    parts = parts_of(servers, 2)
+    return Job(setting, parts if may_have(setting, parts) else 1, every, False), servers, flips
 
 
 def play(seed: int) -> History:
@@ -483,6 +523,7 @@ def play_all(seeds: Iterable[int]) -> Tally:
         tally.schedules += 1
         tally.policies[history.job.setting.policy] += 1
         tally.servers[history.copies.count] += 1
+        tally.parts[history.copies.parts] += 1
         tally.happened.update(history.copies.count_of)
         tally.undone += history.copies.rolled_back
         tally.lost += history.lost

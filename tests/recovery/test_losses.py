@@ -3,11 +3,20 @@
 Few here; `scripts/soak crashes --replicas` takes many.
 """
 
+from collections.abc import Callable
+from itertools import combinations
+
 import pytest
 
+from pslab.verify.schedule import Seeded
+from psserver.coordinator import Record
 from psserver.service.replicas.inputs import NotedCoordinator
+from psserver.service.replicas.logs import holders
+from pswire.model.plan import parts_of
 from tests.recovery import losses
 from tests.recovery.copies import Copies, Server
+from tests.recovery.parts import Orders, Part
+from tests.recovery.settings import POLICIES, Job
 from tests.repetitions import repetitions, seeds
 
 
@@ -16,14 +25,39 @@ def test_nothing_is_undone_while_a_copy_is_in_sync() -> None:
     tally = losses.play_all(seeds(60, soak=5_000))
     assert tally.failed is None, tally.failed
     if repetitions(60, soak=5_000) >= 60:
-        assert set(tally.servers) == {3, 4, 5}
+        assert set(tally.servers) == {3, 4, 5} and set(tally.parts) == {1, 2}
         assert tally.happened.keys() >= {
             "takeover",
+            "takeover of a part",
             "worker killed",
             "link cut",
             "clock jumps",
             "kill leader",
         }
+
+
+@pytest.mark.parametrize("lost", list(combinations(range(4), 2)))
+def test_two_of_four_servers_are_lost_and_nobody_goes_back_in_two_of_three_cases(
+    lost: tuple[int, int],
+) -> None:
+    """Pairs hold a part each. A job whose pair is lost goes on from the checkpoint of the version before."""
+    history = losses.History(Job(POLICIES["sync"][0], 2, 1, False), Seeded(0), 4)
+    history.lose(lost, 3)
+    copies = history.copies
+    assert not history.lost
+    if lost in ((0, 1), (2, 3)):
+        assert copies.generation == 1 and copies.rolled_back <= 1
+    else:
+        assert copies.generation == copies.rolled_back == 0
+
+
+def test_two_of_many_servers_share_a_part_as_seldom_as_pairs_allow() -> None:
+    """Of four servers in one case of three; of five, one of which only votes, in two of ten."""
+    for servers, both in ((4, 2), (5, 2), (6, 3), (8, 4)):
+        parts = parts_of(servers, 2)
+        pairs = [set(pair) for pair in combinations(range(servers), 2)]
+        assert sum(any(pair == set(holders(part)) for part in range(parts)) for pair in pairs) == both
+        assert len(pairs) == servers * (servers - 1) // 2
 
 
 def faults(monkeypatch: pytest.MonkeyPatch, kind: object, name: str, instead: object) -> bool:
@@ -62,6 +96,32 @@ def test_inputs_that_a_copy_does_not_take_are_found(monkeypatch: pytest.MonkeyPa
         return [call for call in taken(coordinator) if call.name != "disconnect"]
 
     assert faults(monkeypatch, NotedCoordinator, "taken", forgetful)
+
+
+def test_orders_that_only_the_leading_coordinator_keeps_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Orders.send
+
+    def forgets(orders: Orders, record: Record) -> None:
+        if orders.process.leads:
+            send(orders, record)
+
+    assert faults(monkeypatch, Orders, "send", forgets)
+
+
+def test_orders_that_count_as_executed_before_all_copies_have_them_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert faults(monkeypatch, Part, "when_stable", lambda part, then: then())
+
+
+def test_a_receipt_that_only_one_copy_of_a_part_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    push = Part.push
+
+    def hasty(part: Part, ticket: int, then: Callable[[], None] = lambda: None) -> None:
+        push(part, ticket)
+        then()
+
+    assert faults(monkeypatch, Part, "push", hasty)
 
 
 def test_a_promise_that_is_not_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
