@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from unittest import mock
 
@@ -234,6 +235,48 @@ def test_what_a_former_primary_wrote_is_never_replaced(tmp_path: Path) -> None:
         assert len(list(tmp_path.glob("decisions.before-epoch-4*.jsonl"))) == number + 1
 
 
+@pytest.mark.parametrize("step", ["link", "replace"])
+def test_a_server_that_is_killed_while_it_takes_over_leaves_a_whole_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """With that a checkpoint goes on, if both copies are lost."""
+    before, after = RunLog(tmp_path), FollowersLog(None)
+    for number in range(3):
+        after.append(_note(number))
+        before.append(_note(number))
+    before.flush()
+    after.append(_note(3))
+
+    def killed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "decisions.jsonl"
+    with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
+        dying.setattr(os, step, killed)
+        after.succeed(tmp_path, "epoch-4")
+    assert _numbers(path) == [0, 1, 2]
+    after.succeed(tmp_path, "epoch-6")
+    assert _numbers(path) == [0, 1, 2, 3]
+
+
+def test_a_log_is_taken_over_where_files_have_one_name_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = RunLog(tmp_path), FollowersLog(None)
+    before.append(_note(0))
+    before.flush()
+    for number in range(2):
+        after.append(_note(number))
+
+    def refused(*given: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    after.succeed(tmp_path, "epoch-4")
+    assert _numbers(tmp_path / "decisions.jsonl") == [0, 1]
+    assert _numbers(tmp_path / "decisions.before-epoch-4.jsonl") == [0]
+
+
 def test_a_log_with_a_gap_is_not_taken_over(tmp_path: Path) -> None:
     before = RunLog(tmp_path)
     for number in range(3):
@@ -243,6 +286,7 @@ def test_a_log_with_a_gap_is_not_taken_over(tmp_path: Path) -> None:
     after.append(_note(0))
     with pytest.raises(LogError):
         after.succeed(tmp_path, "epoch-4")
+    assert _numbers(tmp_path / "decisions.jsonl") == [0, 1, 2]
 
 
 def test_a_heartbeat_says_to_every_server_who_leads() -> None:

@@ -94,28 +94,33 @@ def fence(folder: Path) -> Fence:
 def _taken_over(
     path: Path, name: str, kept: KeptLines, check: Check, counts: Callable[[bytes], bool]
 ) -> JsonLines:
-    """Give the file another name, and copy its whole lines to a new one, with the lines that it lacks.
+    """Go on in a new file of that name, with the whole lines of the former one, which gets another name, and with those
+    that it lacks.
 
-    `counts`: whether a follower keeps such lines too.
+    `counts`: whether a follower keeps such lines too. At each moment the name has a whole log: if this server is killed
+    meanwhile, a checkpoint needs it.
     """
     former = path.with_name(f"{path.stem}.before-{name}{path.suffix}")
     # Another generation may have had an epoch of that name, if its promises were removed.
     again = count(2)
     while former.exists():
         former = path.with_name(f"{path.stem}.before-{name}-{next(again)}{path.suffix}")
+    aside = files.aside_of(path)
     try:
-        os.rename(path, former)
-        data = former.read_bytes()
+        data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         missing = kept.since(sum(map(counts, whole.splitlines())))
-        with open(path, "xb") as file:
+        with open(aside, "wb") as file:
             file.write(whole)
+            file.writelines(f"{line}\n".encode() for line in missing)
+        try:
+            os.link(path, former)
+        except OSError:
+            # There are file systems without a second name for a file.
+            former.write_bytes(data)
+        os.replace(aside, path)
     except OSError as error:
         if isinstance(error, LogError):
             raise
         raise LogError(f"{path} cannot be taken over: {error.strerror or error}") from error
-    made = JsonLines(path, going_on=True, check=check)
-    for line in missing:
-        made.take(lambda line=line: line)  # type: ignore[misc]
-    made.flush()
-    return made
+    return JsonLines(path, going_on=True, check=check)
