@@ -102,7 +102,10 @@ def run(
     if parent is not None:
         die_with(parent, signal.SIGKILL if spare else signal.SIGTERM)
     freeze_gc()
-    return serve(servers)
+    code = serve(servers)
+    # The end of the interpreter takes a moment, and a signal in it would take the place of the exit code.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return code
 
 
 def nothing_to_do(settings: ServerSettings, resume: str | None, announce: Announce) -> bool:

@@ -83,6 +83,9 @@ EVENTS: Final[dict[str, Event]] = {
     "replica_stream_failed": Event(
         SERVER, ("server",), "a stream to another server of the job ended with an unexpected error"
     ),
+    "replica_ends": Event(
+        SERVER, ("signal", "seconds"), "after a signal, this server waits so long at most for the job to end"
+    ),
     "replica_failed": Event(SERVER, (), "this copy cannot execute the log of the primary"),
     "copy_given": Event(
         SERVER, ("server", "bytes", "seconds"), "this server gave another one a copy of the job"

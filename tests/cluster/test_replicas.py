@@ -2,7 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP, SIGTERM, Signals
+from signal import SIGCONT, SIGINT, SIGSTOP, SIGTERM, Signals
 
 import pytest
 
@@ -108,6 +108,19 @@ def test_a_server_that_comes_when_the_job_is_over_ends_as_the_others_did(
         start_again(cluster, 1, "sync")
         assert cluster.servers[1].wait_exit() == code
         assert "the job had ended before" in cluster.servers[1].wait_event("stopped")["reason"]
+
+
+def test_a_copy_that_is_interrupted_says_what_it_waits_for_and_the_job_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "sync", timeout=5.0)
+        wait_for_the_gate(cluster, GATE)
+        cluster.servers[1].send(SIGINT)
+        assert cluster.servers[1].wait_exit() == ExitCode.INTERRUPTED
+        assert "SIGINT: waits up to 5 s for the job to end" in cluster.servers[1].errors
+        end(cluster, lost=1)
 
 
 @pytest.mark.parametrize("more", [(), ("--resume", "auto")])

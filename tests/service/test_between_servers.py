@@ -1,5 +1,7 @@
 """A signal that comes between two servers of one process, while there is none whose job it could end."""
 
+import subprocess
+import sys
 from signal import SIGINT, SIGTERM
 
 import pytest
@@ -11,6 +13,7 @@ from psserver.service.life.settings import ServerSettings
 from psserver.service.server import Server
 from psserver.settings import resolve
 from pswire.exits import ExitCode
+from tests.patience import PATIENCE
 
 LOST = "server 1 was lost"
 
@@ -51,3 +54,20 @@ def test_one_that_waits_for_its_port_ends_with_the_signals_code(monkeypatch: pyt
     monkeypatch.setattr(Server, "run", run)
     servers = Servers(settings(), settings, lambda *_: None)
     assert servers.run() == ExitCode.TERMINATED and len(ran) == 2
+
+
+ENDING = """
+import atexit, signal
+from psserver.service.server import Server
+Server.run = lambda server: 0
+atexit.register(lambda: print(signal.getsignal(signal.SIGTERM).name))
+from psserver.__main__ import run
+run()
+"""
+
+
+def test_a_signal_at_the_end_of_the_interpreter_does_not_replace_the_exit_code() -> None:
+    """Python would restore the default handler there, which kills."""
+    command = [sys.executable, "-c", ENDING, "--ps-hosts", "127.0.0.1:0", "--no-out"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout) == (0, "SIG_IGN\n"), done.stderr

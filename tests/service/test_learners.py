@@ -184,6 +184,16 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Clu
         session.close()
 
 
+def test_a_worker_that_does_not_know_of_replicas_is_told(
+    three: tuple[Cluster, psworker.Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given the same servers as all others."""
+    cluster, _ = three
+    monkeypatch.delenv("PS_REPLICAS")
+    with pytest.raises(psworker.Refused, match="give every worker PS_REPLICAS=2"):
+        psworker.connect(cluster.hosts, {"w": np.zeros(4)})
+
+
 def test_a_copy_that_differs_counts_no_more_and_is_made_anew_while_training_goes_on(
     three: tuple[Cluster, psworker.Session], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

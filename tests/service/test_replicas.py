@@ -19,13 +19,20 @@ from psserver.replication.watch import Watch
 from psserver.service.errors import Refused
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
+from psserver.service.life.settings import ServerSettings
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.inputs import NotedCoordinator
 from psserver.service.replicas.links import Links, greeting_proof
 from psserver.service.replicas.log import FollowersLog, fence
-from psserver.service.replicas.same import OtherSettingsError, check_folder, mark_folder
+from psserver.service.replicas.same import (
+    OtherSettingsError,
+    check_folder,
+    check_same,
+    described,
+    mark_folder,
+)
 from psserver.service.replicas.shell import Machine, Shell
 from psserver.settings import SettingsError, resolve
 from pswire import protocol
@@ -442,3 +449,18 @@ def test_a_remark_is_confirmed_once_all_copies_hold_it() -> None:
         assert await asked == pb.NoteReply()
 
     asyncio.run(run())
+
+
+def test_a_server_with_other_options_hears_which(tmp_path: Path) -> None:
+    def settings(*overrides: str) -> ServerSettings:
+        chosen = ("cluster.workers=4", "policy.name=bounded", "policy.aggregate=2", "optimizer.name=adam")
+        given = (*chosen, *overrides)
+        return resolve(Options(ps_hosts="127.0.0.1:0", task_index=0, out=tmp_path, overrides=given), None)
+
+    same, other = settings(), settings("policy.aggregate=3", "optimizer.name=sgd", "cluster.workers=5")
+    check_same(same, described(settings()))
+    with pytest.raises(OtherSettingsError) as refused:
+        check_same(other, described(same))
+    for words in ('optimizer.name = "adam", got "sgd"', "policy.aggregate = 2, got 3", "workers = 4, got 5"):
+        assert words in str(refused.value)
+    assert "seed" not in str(refused.value)

@@ -239,8 +239,10 @@ class Replicating:
     async def _wait_for_the_end(self) -> None:
         """Wait after a signal, which usually reaches all servers of a job: the primary needs this one until it has
         ended."""
-        loop = self._host.owner.loop
-        limit = loop.time() + self._settings.terms.worker_timeout
+        loop, seconds = self._host.owner.loop, self._settings.terms.worker_timeout
+        limit = loop.time() + seconds
+        fields = event("replica_ends", signal=self._continuation.signal, seconds=seconds)
+        log.info("%s: waits up to %g s for the job to end", self._continuation.signal, seconds, extra=fields)
         while self._ending is None and loop.time() < limit and self._heard_lately:
             await asyncio.sleep(LOOK)
 

@@ -236,6 +236,13 @@ class CoordinatorRpc:
                 f"these servers run job {terms.job}, and this worker belongs to job {request.job}, which is over or "
                 "was killed: start the worker anew to take part"
             )
+        if request.servers != terms.servers and self._copies is not None:
+            parts = "one part" if terms.servers == 1 else f"{terms.servers} parts"
+            raise precondition(
+                f"these servers have replicas of a model in {parts}, and this worker takes it to be in "
+                f"{request.servers}: give every worker PS_REPLICAS=2, and the same servers (--ps-hosts, PS_HOSTS, "
+                "hosts=)"
+            )
         if request.servers != terms.servers:
             raise precondition(
                 f"expected a worker of {terms.servers} servers, got one of {request.servers}: "

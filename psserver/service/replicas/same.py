@@ -1,6 +1,7 @@
 """The settings that must be the same on all servers of a job with replicas."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ def described(settings: ServerSettings) -> str:
     """Return what must be the same on all servers, as text."""
     terms, policy = settings.terms, settings.policy
     shown = {name: getattr(terms, name) for name in terms.__match_args__ if name not in OWN}
-    return json.dumps({"terms": shown, "policy": [policy.name, policy.knobs]}, default=str, sort_keys=True)
+    return json.dumps({**shown, "policy": {"name": policy.name, **policy.knobs}}, default=str, sort_keys=True)
 
 
 def named(job: Job) -> dict[str, Any]:
@@ -36,10 +37,20 @@ def check_same(settings: ServerSettings, others: str) -> None:
     """Raise OtherSettingsError unless `described` gives `others`."""
     own = described(settings)
     if own != others:
+        differing = "; ".join(_differences("", json.loads(others), json.loads(own)))
         raise OtherSettingsError(
-            f"expected the options of the primary, {others}, got {own}: start all servers of a job with replicas with "
-            "the same options"
+            f"expected the options of the server that leads, {differing}: start all servers of a job with replicas "
+            "with the same options"
         )
+
+
+def _differences(name: str, theirs: Any, own: Any) -> Iterator[str]:
+    """Yield what differs, by dotted name."""
+    if isinstance(theirs, dict) and isinstance(own, dict):
+        for key in sorted(theirs.keys() | own.keys()):
+            yield from _differences(f"{name}.{key}" if name else key, theirs.get(key), own.get(key))
+    elif theirs != own:
+        yield f"{name} = {json.dumps(theirs)}, got {json.dumps(own)}"
 
 
 def mark_folder(out: Path, job: str) -> None:
