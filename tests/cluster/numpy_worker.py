@@ -199,6 +199,7 @@ def main() -> int:
     # The moments to hold at are between chunks, which shared memory does not have.
     parser.add_argument("--transport", help="default: auto, or grpc with --hold")
     parser.add_argument("--wire-dtype", default="float32")
+    parser.add_argument("--prefetch", action="store_true")
     parser.add_argument("launched", nargs="*", help="in place of psworker.script: its parent and its script")
     options = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
@@ -228,6 +229,7 @@ def main() -> int:
             transport=options.transport or ("auto" if options.hold == "@-1" else "grpc"),
             local_rules=True,
             wire_dtype=options.wire_dtype,
+            prefetch=options.prefetch,
             work=work,
             epochs=options.epochs,
         ) as session:

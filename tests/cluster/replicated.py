@@ -28,9 +28,10 @@ def start(
     timeout: float = 60.0,
     more: tuple[str, ...] = (),
     tables: bool = False,
+    worker: tuple[str, ...] = (),
 ) -> None:
     """Two workers, which stand still before their step number `GATE` until there is the file `gate`, and before number
-    `LATER` until there is `later`. `tables`: their model has sparse tables."""
+    `LATER` until there is `later`. `tables`: their model has sparse tables; `worker`: their options."""
     cluster.start_servers(
         servers if replicas == 2 else 1,
         timeout=timeout,
@@ -49,7 +50,8 @@ def start(
         if tables:
             cluster.start_tables_worker(rank, *much, *gates)
         else:
-            cluster.start_worker("--task-index", str(rank), *much, "--elements", str(elements), *gates)
+            sized = "--elements", str(elements), *worker
+            cluster.start_worker("--task-index", str(rank), *much, *sized, *gates)
 
 
 def killed_and_started_again(cluster: Cluster, number: int, policy: str, *more: str) -> None:

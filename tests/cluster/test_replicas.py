@@ -123,6 +123,26 @@ def test_a_copy_that_is_interrupted_says_what_it_waits_for_and_the_job_goes_on(
         end(cluster, lost=1)
 
 
+@pytest.mark.parametrize("servers", [3, 4])
+def test_workers_that_fetch_ahead_follow_the_server_that_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: int
+) -> None:
+    """With both of their lanes, and versions that come as changes."""
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    ahead = ("--prefetch", "--transport", "socket", "--wire-dtype", "int8/int8")
+    with Cluster(tmp_path) as cluster:
+        start(cluster, "async", servers=servers, batches=MORE, worker=ahead)
+        wait_for_the_gate(cluster, 2 * GATE)
+        wait_state(cluster, 0, 1, "in sync")
+        killed_and_started_again(cluster, 0, "async")
+        open_gates(cluster, "gate")
+        wait_for_the_gate(cluster, 2 * LATER)
+        wait_state(cluster, 1, 0, "in sync")
+        cluster.servers[1].kill()
+        end(cluster, lost=1)
+        committed_once(cluster, MORE)
+
+
 @pytest.mark.parametrize("more", [(), ("--resume", "auto")])
 def test_a_log_that_is_seldom_written_has_no_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
