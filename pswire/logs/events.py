@@ -66,6 +66,9 @@ EVENTS: Final[dict[str, Event]] = {
     "not_where_expected": Event(
         SERVER, ("server", "address"), "server 0 has another address for this server, or another server there"
     ),
+    "follower_failed": Event(
+        SERVER, ("server",), "sending decisions to another server failed with an unexpected error"
+    ),
     "server_lost": Event(SERVER, ("server",), "another server is gone: the job ends"),
     "replicas_missing": Event(
         SERVER, ("servers",), "servers of a job with replicas were not here yet; nothing is decided before"

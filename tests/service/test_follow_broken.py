@@ -16,6 +16,7 @@ from tests.patience import PATIENCE
 ROUNDS = 8
 
 OPENING = pb.Open(job="job", task_index=1, servers=2, secret=b"secret")
+ACCEPTED = pb.FollowReply()
 ORDERS = pb.Configure(optimizer="x" * 2**17)
 
 Ending = Callable[[Any], Awaitable[None]]
@@ -42,14 +43,18 @@ async def end(_: Any) -> None:
     return
 
 
-async def lose(ending: Ending) -> tuple[str, str]:
+def fail(*_: object) -> None:
+    raise RuntimeError("nobody expects it")
+
+
+async def lose(ending: Ending, reply: pb.FollowReply = ACCEPTED) -> tuple[str, str]:
     """The cause for which a follower gives up a server that ends its call in this way while it is sent something, and
     the reason that is told."""
     gone: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
 
     async def accept(_: object, context: Any) -> None:
         await context.read()
-        await context.write(pb.FollowReply())
+        await context.write(reply)
         for _ in range(5):
             await context.read()
         await ending(context)
@@ -65,7 +70,7 @@ async def lose(ending: Ending) -> tuple[str, str]:
     await server.start()
     made = Follower(
         *(1, address, OPENING, 10.0),
-        *(lambda _, cause, why: gone.set_result((cause, why)), lambda *_: None),
+        *(lambda _, cause, why: gone.set_result((cause, why)), fail),
     )
 
     async def order() -> None:
@@ -104,3 +109,10 @@ def test_a_server_that_ends_its_stream_is_believed_whatever_is_on_its_way(
             assert (found, why.partition(" was lost: ")[2]) == (cause, words)
 
     asyncio.run(play())
+
+
+def test_a_follower_that_fails_in_an_unexpected_way_counts_as_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise nothing would be sent to its server any more, and nobody would know."""
+    cause, why = asyncio.run(lose(end, pb.FollowReply(trial=1)))
+    assert cause == follower.LOST and "RuntimeError: nobody expects it" in why
+    assert "the decisions for server 1 cannot be sent" in caplog.text

@@ -20,11 +20,13 @@ from psserver.service.guard.ledger import MemoryLedger
 from psserver.service.replicas import copy, holding, inputs
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.learning import Arrival
+from psserver.service.replicas.logs import Logs
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError, Whole
 from psserver.service.replicas.wire import PIECE
 from psserver.settings import resolve
 from pswire import protocol
+from pswire.exits import ExitCode
 from pswire.v1 import shard_pb2
 from tests.service.replicated import made_anew, newest, state_of, train
 from tests.service.serving import VARIABLES, Cluster, serving, wait_until
@@ -192,6 +194,24 @@ def test_a_worker_that_does_not_know_of_replicas_is_told(
     monkeypatch.delenv("PS_REPLICAS")
     with pytest.raises(psworker.Refused, match="give every worker PS_REPLICAS=2"):
         psworker.connect(cluster.hosts, {"w": np.zeros(4)})
+
+
+def test_a_copy_for_which_no_time_passes_ends_and_training_goes_on(
+    three: tuple[Cluster, psworker.Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be a copy of which nobody hears, and which hears of nobody."""
+    cluster, session = three
+    tick = Logs.tick
+
+    def ticks(logs: Logs) -> None:
+        if logs.server == 1:
+            raise RuntimeError("no time")
+        tick(logs)
+
+    monkeypatch.setattr(Logs, "tick", ticks)
+    wait_until(lambda: cluster.servers[1].code is not None, "the end of the copy")
+    assert cluster.servers[1].code == ExitCode.INTERNAL
+    train(session, 2)
 
 
 def test_a_copy_that_differs_counts_no_more_and_is_made_anew_while_training_goes_on(

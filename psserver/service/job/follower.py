@@ -115,6 +115,19 @@ class Follower:
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Count the server as lost if serving it failed in a way that nobody expects: nothing more is sent to it."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._closing.is_set():
+            log.error(
+                "the decisions for %s cannot be sent",
+                self.name,
+                exc_info=error,
+                extra=event("follower_failed", server=self.server),
+            )
+            self.give_up(f"{type(error).__name__}: {error}")
 
     def configure(self, message: shard_pb2.Configure) -> None:
         self._put(shard_pb2.FollowRequest(configure=message))

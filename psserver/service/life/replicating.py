@@ -367,9 +367,15 @@ class Replicating:
     async def _pass_time(self) -> None:
         warn_at = time.monotonic() + WARN_EVERY
         while True:
-            if not self._waits:
-                self._logs.tick()
-                self._copy.look()
+            try:
+                if not self._waits:
+                    self._logs.tick()
+                    self._copy.look()
+            except Exception as error:
+                # A server for which no time passes would neither be heard nor take the place of another one.
+                log.exception("this copy cannot go on", extra=event("replica_failed"))
+                self._copy.fail(error)
+                return
             missing = sorted(set(self.links.links) - self.links.met)
             if missing and not self._logs.formed and time.monotonic() >= warn_at:
                 warn_at = time.monotonic() + WARN_EVERY
