@@ -7,7 +7,7 @@ from pswire.model.groups import Groups, Part
 from pswire.model.plan import ShardLayout
 from pswire.transport.blocks import BlockCodec
 from pswire.transport.codecs import ElementDecoder, Elementwise, WireDtypeError
-from pswire.transport.deltas import add_change, checksum, longest_chain
+from pswire.transport.deltas import Adding, add_change, checksum, longest_chain
 from pswire.v1 import shard_pb2
 from psworker.errors import SessionError
 
@@ -20,8 +20,9 @@ class KnownVersion:
     def __init__(self, codec: BlockCodec, layout: ShardLayout) -> None:
         self.codec, self._layout = codec, layout
         self._values = np.empty(layout.elements, np.float32)
-        # The version to ask for changes since; None before the first one.
+        # The version to ask for changes since; None before the first one, and while changes are being added.
         self.base: shard_pb2.Base | None = None
+        self._adding: Adding | None = None
 
     def buffer(self, count: int, version: int) -> NDArray[np.uint8]:
         """Return an array for the `count` changes that lead to `version`. Raises SessionError for more than a server
@@ -29,7 +30,18 @@ class KnownVersion:
         most = 0 if self.base is None else longest_chain(self.codec, self._layout)
         if count > most:
             raise SessionError(f"expected at most {most} changes, got {count}")
-        return np.empty(count * self.codec.size(self._layout), np.uint8)
+        chain = np.empty(count * self.codec.size(self._layout), np.uint8)
+        self._adding = Adding(self.codec, self._layout, chain, self._values)
+        return chain
+
+    def arrived(self, nbytes: int) -> None:
+        """Add what is in the first `nbytes` of the buffer. Raises SessionError."""
+        self.base, adding = None, self._adding
+        assert adding is not None, "there is a buffer"
+        try:
+            adding.upto(nbytes)
+        except WireDtypeError as error:
+            raise SessionError(f"the changes of a version do not fit: {error}") from error
 
     def take(self, version: int, values: Floats) -> None:
         """Keep a version that came whole."""
@@ -37,13 +49,10 @@ class KnownVersion:
         self.base = shard_pb2.Base(version=version, checksum=checksum(values))
 
     def advance(self, version: int, chain: NDArray[np.uint8], count: int, out: Floats) -> None:
-        """Add the changes that lead to a version, and write it to `out`. Raises SessionError."""
-        self.base, found = None, 0
-        try:
-            for change in np.split(chain, count):
-                found = add_change(self.codec, self._layout, change, self._values)
-        except WireDtypeError as error:
-            raise SessionError(f"the changes to version {version} do not fit: {error}") from error
+        """Add the rest of the changes in `chain`, the buffer, and write their version to `out`. Raises SessionError."""
+        self.arrived(chain.size)
+        assert self._adding is not None
+        found, self._adding = self._adding.checksum, None
         out[...] = self._values
         self.base = shard_pb2.Base(version=version, checksum=found)
 
@@ -68,6 +77,9 @@ class KnownGroups:
         if count != len(parts):
             raise SessionError(f"expected {len(parts)} groups that have changed, got {count}")
         return np.empty(sum(self._codec.size(part.layout) for part in parts), np.uint8)
+
+    def arrived(self, nbytes: int) -> None:
+        """Do nothing: groups are added when all of them are here."""
 
     def take(self, version: int, values: Floats) -> None:
         self._values[...] = values

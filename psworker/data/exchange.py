@@ -141,10 +141,17 @@ class Exchange:
             self.close()
             raise
 
-    def payload(self, answer: Answer, codec: Elementwise, out: NDArray[Any]) -> None:
-        """Receive the payload that begins in `answer` into `out`: float32, or the codec's `array_dtype`."""
+    def payload(
+        self,
+        answer: Answer,
+        codec: Elementwise,
+        out: NDArray[Any],
+        arrived: Callable[[int], object] = lambda nbytes: None,
+    ) -> None:
+        """Receive the payload that begins in `answer` into `out`: float32, or the codec's `array_dtype`. `arrived`:
+        called with the number of bytes that are here, while others are on their way."""
         try:
-            self._receive(*answer, codec, out)
+            self._receive(*answer, codec, out, arrived)
         except BaseException:
             self.close()
             raise
@@ -188,6 +195,7 @@ class Exchange:
         chunk: frames.ChunkView | None,
         codec: Elementwise,
         out: NDArray[Any],
+        arrived: Callable[[int], object],
     ) -> None:
         total, received, decoder = codec.itemsize * out.size, 0, ElementDecoder(codec, out)
         if first.bytes != total:
@@ -201,6 +209,7 @@ class Exchange:
             except WireDtypeError as error:
                 raise SessionError(f"a chunk of the payload does not fit: {error}") from error
             received += chunk.data.nbytes
+            arrived(received)
             if received < total:
                 chunk = self._next_chunk()
 

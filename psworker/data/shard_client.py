@@ -349,7 +349,7 @@ class ShardClient:
             exchange.payload(answer, self._wire.down, values)
         elif first.changes:
             chain = known.buffer(first.changes, version)
-            exchange.payload(answer, OCTETS, chain)
+            exchange.payload(answer, OCTETS, chain, known.arrived)
             known.advance(version, chain, first.changes, values)
         else:
             exchange.payload(answer, self._wire.down, values)
