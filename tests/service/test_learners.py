@@ -17,8 +17,10 @@ from psserver.replication import Config, Disk, Member, begin, first_config, rest
 from psserver.replication.watch import Watch
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
+from psserver.service.life import replicating
 from psserver.service.replicas import copy, holding, inputs
 from psserver.service.replicas.comparing import Comparing
+from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.learning import Arrival
 from psserver.service.replicas.logs import Logs
 from psserver.service.replicas.shell import Shell
@@ -29,7 +31,7 @@ from pswire import protocol
 from pswire.exits import ExitCode
 from pswire.v1 import shard_pb2
 from tests.service.replicated import made_anew, newest, state_of, train
-from tests.service.serving import VARIABLES, Cluster, serving, wait_until
+from tests.service.serving import VARIABLES, Cluster, Served, serving, wait_until
 
 ARRAYS = {
     "version/3": np.arange(PIECE // 2, dtype=np.float32),
@@ -212,6 +214,24 @@ def test_a_copy_for_which_no_time_passes_ends_and_training_goes_on(
     wait_until(lambda: cluster.servers[1].code is not None, "the end of the copy")
     assert cluster.servers[1].code == ExitCode.INTERNAL
     train(session, 2)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_server_that_hears_nobody_says_whom_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, comes_back: bool
+) -> None:
+    monkeypatch.setattr(replicating, "WARN_EVERY", 0.0)
+    if comes_back:
+        Promises(tmp_path, 2).write(Remembered(0, 0, (Disk(0, first_config((0, 1))),)))
+    hosts, alone = ",".join(["127.0.0.1:0"] * 3), ("cluster.replicas=2",)
+    served = Served(Options(ps_hosts=hosts, task_index=2, overrides=alone, out=tmp_path))
+    words = "this server has heard none of them" if comes_back else "all servers must be here once"
+    wait_until(
+        lambda: f"waiting for server 0, 1: nothing is decided before, because {words}" in caplog.text,
+        "the warning",
+    )
+    served.interrupt()
+    served.ended()
 
 
 def test_a_copy_that_differs_counts_no_more_and_is_made_anew_while_training_goes_on(

@@ -242,7 +242,10 @@ class Replicating:
         loop, seconds = self._host.owner.loop, self._settings.terms.worker_timeout
         limit = loop.time() + seconds
         fields = event("replica_ends", signal=self._continuation.signal, seconds=seconds)
-        log.info("%s: waits up to %g s for the job to end", self._continuation.signal, seconds, extra=fields)
+        if self.links.met:
+            log.info(
+                "%s: waits up to %g s for the job to end", self._continuation.signal, seconds, extra=fields
+            )
         while self._ending is None and loop.time() < limit and self._heard_lately:
             await asyncio.sleep(LOOK)
 
@@ -376,16 +379,22 @@ class Replicating:
                 log.exception("this copy cannot go on", extra=event("replica_failed"))
                 self._copy.fail(error)
                 return
-            missing = sorted(set(self.links.links) - self.links.met)
-            if missing and not self._logs.formed and time.monotonic() >= warn_at:
+            if time.monotonic() >= warn_at:
                 warn_at = time.monotonic() + WARN_EVERY
-                fields = event("replicas_missing", servers=missing)
-                log.warning(
-                    "waiting for server %s: nothing is decided before all servers were here once",
-                    ", ".join(map(str, missing)),
-                    extra=fields,
-                )
+                self._warn_of_missing()
             await asyncio.sleep(LOOK)
+
+    def _warn_of_missing(self) -> None:
+        """Say which servers were never heard, while nothing can be decided without them."""
+        missing = sorted(set(self.links.links) - self.links.met)
+        if not missing or (self._logs.formed and self.links.met):
+            return
+        why = "this server has heard none of them" if self._logs.formed else "all servers must be here once"
+        log.warning(
+            "waiting for server %s: nothing is decided before, because %s",
+            *(", ".join(map(str, missing)), why),
+            extra=event("replicas_missing", servers=missing),
+        )
 
     def _planned(self, plan: Plan) -> None:
         self._announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
