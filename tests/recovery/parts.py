@@ -147,6 +147,7 @@ class Orders:
         self.kept: deque[Record] = deque()
         self.executed = 0
         self._to: int | None = None
+        # 0: there is no stream.
         self._stream, self._ready, self._since = 0, False, 0.0
 
     def send(self, record: Record) -> None:
@@ -190,4 +191,4 @@ class Orders:
 
     def broke(self, server: int) -> None:
         if server == self._to:
-            self._to, self._ready = None, False
+            self._to, self._stream, self._ready = None, 0, False
