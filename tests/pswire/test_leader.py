@@ -23,12 +23,15 @@ class Server:
         self.goes_on = threading.Event()
         self.goes_on.set()
         self.says = pb.FindCoordinatorReply()
+        self.breaks = False
         # The epochs whose leader the client does not reach.
         self.asked: list[int | None] = []
 
     def find(self, request: bytes, context: Any) -> bytes:
         asked = pb.FindCoordinatorRequest.FromString(request)
         self.asked.append(asked.unreached if asked.HasField("unreached") else None)
+        if self.breaks:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "no way through")
         self.goes_on.wait()
         return self.says.SerializeToString()
 
@@ -101,11 +104,8 @@ def test_it_tells_others_that_the_server_they_name_does_not_answer(
     first, second, leader = pair
     second.says = pb.FindCoordinatorReply(address=str(leader.address), epoch=3)
     leader.seek()
-    first.goes_on.clear()
-    with (
-        mock.patch("pswire.transport.leader.ANSWER", 0.2),
-        mock.patch("pswire.transport.leader.UNREACHED", 0.0),
-    ):
+    first.breaks = True
+    with mock.patch("pswire.transport.leader.UNREACHED", 0.0):
         leader.seek()
         assert second.asked == [None, None]
         leader.seek()

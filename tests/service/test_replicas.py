@@ -144,6 +144,19 @@ def test_a_damaged_promise_is_no_promise(tmp_path: Path) -> None:
         promises.read()
 
 
+def test_the_end_is_that_of_its_generation(tmp_path: Path) -> None:
+    promises = Promises(tmp_path, 0)
+    assert promises.read_end(3) is None
+    promises.write(Remembered(3, 0, (Disk(0, first_config((0, 1))),)))
+    promises.write_end(3, ExitCode.TERMINATED, "stopped by SIGTERM")
+    other = Promises(tmp_path, 1)
+    assert other.read_end(3) == (ExitCode.TERMINATED, "stopped by SIGTERM")
+    assert other.read_end(4) is None and other.newest_generation() == 3
+    path = tmp_path / "replication" / "ended.json"
+    path.write_bytes(path.read_bytes()[:-5])
+    assert other.read_end(3) is None
+
+
 def test_a_greeting_proves_its_generation() -> None:
     assert greeting_proof(b"secret", 0, 1, 0) != greeting_proof(b"secret", 0, 1, 1)
     assert greeting_proof(b"", 0, 1, 1) == b""
