@@ -111,10 +111,14 @@ def test_a_server_and_then_two_nodes_are_lost_and_the_weights_are_those_of_a_run
         former = lose(fresh, 1)
         (folder / str(GATES[1])).touch()
         run.until_status(lambda status: whole(status, GATES[2]), "two copies, one of them on another machine")
-        assert fresh.server(1)[0] is not former
-        lose(fresh, 0)
+        places = fresh.server(0)[0], fresh.server(1)[0]
+        apart = places[0] is not places[1]
+        # Ray chooses by itself.
+        assert places[1] is not former and (apart or fresh.engine == "ray")
+        if apart:
+            lose(fresh, 0)
         (folder / str(GATES[2])).touch()
         end = run.end()
     assert (run.process.returncode, end["code"]) == (0, 0), end
     assert sha256(folder) == undisturbed
-    assert len(list(out.glob("decisions.before-epoch-*.jsonl"))) == 3
+    assert len(list(out.glob("decisions.before-epoch-*.jsonl"))) == 2 + apart
