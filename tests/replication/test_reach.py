@@ -47,18 +47,33 @@ def test_nobody_else_tells_it(replica: Replica, unreached: int | None) -> None:
     assert not heard(unreached).tells(replica, LATE)
 
 
+def passed(seconds: float) -> Reach:
+    """What a server knows that looked ten times a second, from LATE on, and was not asked."""
+    reach = Reach(LATE)
+    for look in range(round(10 * seconds) + 2):
+        reach.look(LATE + look / 10)
+    return reach
+
+
 def test_a_primary_that_no_client_has_asked_for_a_while_rests_and_not_soon_again() -> None:
-    reach = heard(None)
-    assert not reach.rests(PRIMARY, 1, EPOCH, LATE + UNASKED / 2)
-    later = LATE + UNASKED
+    assert not passed(UNASKED / 2).rests(PRIMARY, 1, EPOCH, LATE + UNASKED / 2)
+    reach, later = passed(UNASKED), LATE + UNASKED
     assert reach.rests(PRIMARY, 1, EPOCH, later)
     assert not reach.rests(PRIMARY, 1, EPOCH, later + BETWEEN / 2)
     assert reach.rests(PRIMARY, 1, EPOCH, later + BETWEEN)
 
 
-def test_a_primary_that_has_just_begun_has_not_missed_anybody() -> None:
-    assert not Reach(LATE).rests(PRIMARY, 1, EPOCH, LATE + UNASKED / 2)
-    assert Reach(LATE).rests(PRIMARY, 1, EPOCH, LATE + UNASKED)
+def test_a_client_that_asks_keeps_the_primary() -> None:
+    reach = passed(UNASKED)
+    reach.asked(LATE + UNASKED, None)
+    assert not reach.rests(PRIMARY, 1, EPOCH, LATE + UNASKED)
+
+
+def test_a_primary_that_stood_still_itself_has_not_been_missed() -> None:
+    """Questions wait for it, behind the follower's word."""
+    reach = passed(UNASKED / 2)
+    reach.look(LATE + 10 * UNASKED)
+    assert not reach.rests(PRIMARY, 1, EPOCH, LATE + 10 * UNASKED)
 
 
 @pytest.mark.parametrize(
@@ -72,4 +87,6 @@ def test_a_primary_that_has_just_begun_has_not_missed_anybody() -> None:
     ],
 )
 def test_nobody_else_rests(replica: Replica, sender: int, epoch: int) -> None:
-    assert not Reach(0.0).rests(replica, sender, epoch, LATE)
+    reach = passed(UNASKED)
+    assert not reach.rests(replica, sender, epoch, LATE + UNASKED)
+    assert reach.rests(PRIMARY, 1, EPOCH, LATE + UNASKED)

@@ -187,8 +187,9 @@ class Logs:
         """Let time pass."""
         for shell in self.shells:
             shell.tick()
-        replica = self.shells[0].replica
-        if self._reach.tells(replica, time.monotonic()):
+        replica, now = self.shells[0].replica, time.monotonic()
+        self._reach.look(now)
+        if self._reach.tells(replica, now):
             config = replica.disk.config
             part = shard_pb2.ReplicatePart(unreached=shard_pb2.Unreached(epoch=config.epoch))
             self._links.links[config.primary].put(part)
