@@ -26,6 +26,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, Contact, insist, translated
 from psworker.data.changes import KnownGroups, KnownVersion
+from psworker.data.early import completed, kept, lacking
 from psworker.data.exchange import Answer, Exchange
 from psworker.data.member import Member, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
@@ -101,6 +102,9 @@ class ShardClient:
         self._member = self._new_member(pb.JoinReply(), self._wire.up.encoder(self._layout))
         # Rows that were read early, and the membership of then: another one may be of another history.
         self._early: tuple[Member, ReceivedRows] | None = None
+        # Whether rows are read early; and then a copy of those of the newest ticket.
+        self._looks_ahead = False
+        self._have: tuple[Member, ReceivedRows] | None = None
         self._contact, self._channel = self._contact_at(address), channel
         self._lane = self._lane_to(settings.wire.exact)
         # The lane of what is fetched ahead, from its first use on; the lock guards that and moves.
@@ -241,16 +245,33 @@ class ShardClient:
             return self._received_rows(exchange, answer, 0, rows, version if ticket else answer[0].version)
 
         with self.turn:
-            return insist(ask, self._backoff())
+            found = insist(ask, self._backoff())
+        if ticket:
+            self._keep(member, found)
+        return found
 
     def read_early(self, ticket: int, after: int, rows: WantedRows) -> None:
         """Read the newest rows while `ticket` is computed on: of those that are then wanted with the next version, only
         what has changed since has to come. Raises as `pull_rows`."""
-        member = self._member_with(ticket)
-        self._early = None
-        found = self.pull_rows(0, 0, after, rows)
-        if found.rows and counts_of(rows):
-            self._early = member, found
+        member, known = self._member_with(ticket), self._have
+        self._early, self._looks_ahead = None, True
+        if not counts_of(rows):
+            return
+        if known is None or known[0] is not member:
+            self._early = member, self.pull_rows(0, 0, after, rows)
+            return
+        have, lacks = known[1], lacking(rows, known[1])
+        asked = tuple(keys[lack] for keys, lack in zip(rows, lacks, strict=True))
+        if counts_of(asked):
+            found = self.pull_rows(0, 0, after, asked)
+        else:
+            found = nothing(self._settings.plan, asked, have.version)
+        self._early = member, completed(rows, lacks, found, have)
+
+    def _keep(self, member: Member, rows: ReceivedRows) -> None:
+        """Keep rows of a ticket's version for an early reading: of those that come again, it asks for none."""
+        if self._looks_ahead and counts_of(rows.keys):
+            self._have = member, kept(rows)
 
     def _taken_early(self, member: Member, rows: WantedRows) -> ReceivedRows | None:
         """Return rows that were read early, if they are these; nobody else gets them, and they may be written to."""
@@ -333,6 +354,7 @@ class ShardClient:
         if answer[0].row_bytes:
             base = 0 if answer[0].HasField("located") else answer[0].bytes
             found.rows = self._received_rows(lane.exchange, answer, base, rows, version, early)
+            self._keep(member, found.rows)
         return found
 
     def _received_version(

@@ -205,6 +205,79 @@ def test_an_own_loop_pulls_what_it_has_looked_ahead_for(came: list[tuple[int, in
         session.done()
 
 
+@pytest.fixture
+def read_early(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of each early reading: how many rows were asked for."""
+    found: list[int] = []
+    pull = psworker.data.shard_client.ShardClient.pull_rows
+
+    def counted(self: Any, ticket: int, version: int, after: int, rows: Sequence[Any]) -> Any:
+        if not ticket and threading.current_thread().name == "lookahead":
+            found.append(sum(keys.size for keys in rows))
+        return pull(self, ticket, version, after, rows)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("psworker.data.shard_client.ShardClient.pull_rows", counted)
+    return found
+
+
+@pytest.mark.parametrize("wire_dtype", ["float32", "bfloat16"])
+def test_rows_that_a_batch_has_are_not_read_early_whoever_updates_them(
+    wire_dtype: str, came: list[tuple[int, int]], read_early: list[int]
+) -> None:
+    """Another worker updates rows before and after the early reading; and this one overwrites what it has pulled."""
+    dice = np.random.default_rng(0)
+    batches = [np.unique(dice.integers(0, 40, 12)) for _ in range(12)]
+    with serving(overrides=["optimizer.name=adagrad"]) as cluster, connect(cluster, name="other") as other:
+        with connect(cluster, name="w", wire_dtype=wire_dtype) as session:
+
+            def update_others(ids: np.ndarray) -> None:
+                grant = other.ready()
+                assert grant is not None
+                other.pull(grant)
+                push_one(other, grant, ids.tolist())
+
+            grant = session.ready()
+            for ids, following in zip(batches, batches[1:], strict=False):
+                assert grant is not None
+                keys = unique(ids)[0]
+                session.pull(grant)
+                rows = session.pull_rows(grant, {"items": keys})["items"]
+                newest, version = session.lookup("items", ids)
+                assert version == grant.version and np.array_equal(rows, newest[_order(ids)])
+                rows[...] = 9.0
+                # Rows that this batch has, and then others.
+                update_others(ids[1::4])
+                look_ahead(session, grant, following)
+                update_others(np.unique(dice.integers(0, 40, 3)))
+                # Half of the rows have a gradient.
+                push_one(session, grant, ids[::2].tolist(), ready=True, ahead={"items": unique(following)[0]})
+                grant = session.ready()
+            other.close()
+            session.done()
+    shared = [np.intersect1d(one, two).size for one, two in zip(batches, batches[1:], strict=False)]
+    sizes = [ids.size for ids in batches[1:]]
+    # Nothing has come before the first early reading.
+    assert read_early == [sizes[0], *(n - m for n, m in zip(sizes[1:], shared[1:], strict=True) if n > m)]
+    assert len(came) == len(sizes) and sum(nbytes for _, nbytes in came) < sum(12 * n for n, _ in came)
+
+
+def test_a_batch_of_the_same_rows_is_not_read_early_at_all(
+    came: list[tuple[int, int]], read_early: list[int]
+) -> None:
+    with serving() as cluster, connect(cluster) as session:
+        grant = session.ready()
+        for _ in range(3):
+            assert grant is not None
+            _, rows = session.pull(grant, rows={"items": [1, 2, 3]})
+            assert np.array_equal(rows["items"], session.lookup("items", [1, 2, 3])[0])
+            look_ahead(session, grant, [1, 2, 3])
+            # One of them has no gradient, and need not come again.
+            push_one(session, grant, [1, 2], ready=True, ahead={"items": unique([1, 2, 3])[0]})
+            grant = session.ready()
+        assert read_early == [3] and came == [(3, 8 + 2 * 12)] * 3
+        session.done()
+
+
 def test_other_keys_than_those_that_were_read_early_come_whole(came: list[tuple[int, int]]) -> None:
     with serving() as cluster, connect(cluster) as session:
         grant = session.ready()
