@@ -1,7 +1,7 @@
 """The kernels of `psserver.optimizers.row_kernels`, compiled by numba. Imported by the compiler's thread only."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numba
 import numpy as np
@@ -333,6 +333,7 @@ def _rowwise_adagrad(
 class CompiledRowKernels:
     """The compiled kernels."""
 
+    single: Final = 1 << 18
     spread = staticmethod(_spread)
     rowwise_adagrad = staticmethod(_rowwise_adagrad)
 

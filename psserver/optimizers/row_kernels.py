@@ -6,7 +6,7 @@ of 32-bit words, [n, words], whatever they mean.
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +113,10 @@ class JoinedPlaces(NamedTuple):
 
 
 class RowKernels(Protocol):
-    """The kernels."""
+    """The kernels. `single`: the places beyond which an index should have a part for each bucket."""
+
+    @property
+    def single(self) -> int: ...
 
     def find(self, places: Places, keys: Keys, out: Slots) -> None:
         """Write the slot of each key, -1 where there is none."""
@@ -159,7 +162,13 @@ class RowKernels(Protocol):
 
 
 class NumpyRowKernels:
-    """The kernels in numpy."""
+    """The kernels in numpy.
+
+    They take a fifth of a millisecond for each part that they go to. So an index is divided late: it would take each
+    update seconds, and compiled kernels are ready soon.
+    """
+
+    single: Final = 1 << 23
 
     def find(self, places: Places, keys: Keys, out: Slots) -> None:
         out[:] = -1

@@ -81,6 +81,21 @@ def test_an_index_finds_what_either_kernel_has_inserted(
         assert index.load <= 0.75
 
 
+def test_a_large_index_is_divided_once_kernels_are_compiled() -> None:
+    """Before that, to go to thousands of parts would take seconds."""
+    now: list[RowKernels] = [NUMPY_ROWS]
+    index, keys = Index(lambda: now[0]), np.unique(mix(np.arange(300_000)))
+    slots, parts = np.arange(keys.size, dtype=np.int32), []
+    for start in range(0, keys.size, 60_000):
+        part = slice(start, start + 60_000)
+        index.insert(keys[part], slots[part])
+        parts.append(len(index.places.parts))
+        if start == 180_000:
+            now[0] = BOTH[1]
+    assert parts == [1, 1, 1, 1, BUCKETS]
+    assert np.array_equal(index.find(keys), slots) and index.load <= 0.75
+
+
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=4), sizes, sizes, seeds)
 def test_rows_come_and_go_alike(widths: list[int], present: int, absent: int, seed: int) -> None:
     random, bits = np.random.default_rng(seed), 4

@@ -21,17 +21,16 @@ SMALLEST = 16
 # A part is at most this full; every search ends at an empty place.
 FULLEST = 0.75
 _PLACE_BYTES = 12
-# The places beyond which an index has a part for each bucket.
-SINGLE = 1 << 18
 
 
 class Index:
     """Places for keys and slots. One writer, any number of readers.
 
-    `kernels` returns those to use now. `single`: the most places of one part for all keys. `places`: as of now.
+    `kernels` returns those to use now. `single`: the most places of one part for all keys; by default what suits the
+    kernels. `places`: as of now.
     """
 
-    def __init__(self, kernels: Callable[[], RowKernels], single: int = SINGLE) -> None:
+    def __init__(self, kernels: Callable[[], RowKernels], single: int | None = None) -> None:
         self._kernels, self._single = kernels, single
         self.places = _without_keys(1)
         # Keys in each part, and places in all.
@@ -115,8 +114,10 @@ class Index:
 
     def insert(self, keys: Keys, slots: Slots) -> None:
         """Add keys, each once and none of them here. Readers find keys that were here before all the while."""
-        if len(self._counts) == 1 and self.count + keys.size > FULLEST * self._single:
-            self._divide()
+        if len(self._counts) == 1:
+            single = self._kernels().single if self._single is None else self._single
+            if self.count + keys.size > FULLEST * single:
+                self._divide()
         counts = self._counts + self._counted(keys)
         self._grow(counts)
         self._kernels().insert(self.places, keys, slots)
