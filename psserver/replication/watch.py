@@ -10,10 +10,12 @@ from typing import Final
 from psserver.replication.messages import Append, Message, Prepare, Stand
 from psserver.replication.state import Replica
 
-#: Seconds between two heartbeats; after which a silent server is suspected; that an attempt may take.
+#: Seconds between two heartbeats; after which a silent server is suspected; that the first two attempts may take. Later
+#: ones may take longer, up to LONGEST_ATTEMPT: where answers come late, each shorter one would be given up before them.
 HEARTBEAT: Final = 0.25
 SILENCE: Final = 1.0
 ATTEMPT: Final = 0.5
+LONGEST_ATTEMPT: Final = 4.0
 #: Seconds after which a primary keeps nothing more for a silent learner. It may be busy with what it gets, a copy costs
 #: much, and nobody waits for it.
 LEARNER_SILENCE: Final = 5.0
@@ -95,7 +97,8 @@ class Watch:
         if now < self._again:
             return None
         pause = min(PAUSES[self.server % 2] * 2**self._attempts, LONGEST_PAUSE)
-        self._attempts, self._again = self._attempts + 1, now + ATTEMPT + pause
+        attempt = min(ATTEMPT * 2 ** (self._attempts // 2), LONGEST_ATTEMPT)
+        self._attempts, self._again = self._attempts + 1, now + attempt + pause
         return Stand(include)
 
     def _wish(self, replica: Replica, now: float) -> tuple[int, ...] | None:

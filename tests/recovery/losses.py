@@ -164,15 +164,19 @@ class History:
         if not self.lost:
             self._calm()
 
-    def lose(self, lost: Iterable[int], version: int) -> None:
-        """Have these servers die at once behind that version, and no other fault; then a quiet end."""
-        copies, copies.chaos = self.copies, False
+    def train(self, version: int) -> None:
+        """Let time pass without faults until that version is there."""
+        log, self.copies.chaos = self.copies.log, False
         while not any(
-            isinstance(each.entry, entries.Apply) and each.entry.version == version for each in copies.log
+            isinstance(each.entry, entries.Apply) and each.entry.version == version for each in log
         ):
             self._round()
+
+    def lose(self, lost: Iterable[int], version: int) -> None:
+        """Have these servers die at once behind that version, and no other fault; then a quiet end."""
+        self.train(version)
         for number in lost:
-            copies.kill(copies.servers[number])
+            self.copies.kill(self.copies.servers[number])
         self._calm()
 
     def _fault(self, what: str) -> None:

@@ -5,6 +5,7 @@ Few here; `scripts/soak crashes --replicas` takes many.
 
 from collections.abc import Callable
 from itertools import combinations
+from unittest import mock
 
 import pytest
 
@@ -15,6 +16,7 @@ from psserver.service.replicas.logs import holders
 from pswire.model.plan import parts_of
 from tests.recovery import losses
 from tests.recovery.copies import Copies, Server
+from tests.recovery.holding import Holding, Sent
 from tests.recovery.parts import Orders, Part
 from tests.recovery.settings import POLICIES, Job
 from tests.repetitions import repetitions, seeds
@@ -58,6 +60,33 @@ def test_two_of_many_servers_share_a_part_as_seldom_as_pairs_allow() -> None:
         pairs = [set(pair) for pair in combinations(range(servers), 2)]
         assert sum(any(pair == set(holders(part)) for part in range(parts)) for pair in pairs) == both
         assert len(pairs) == servers * (servers - 1) // 2
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.8, 1.5])
+def test_another_server_leads_where_each_message_takes_long(seconds: float) -> None:
+    """Two round trips and two promises on disks take longer than a first attempt may."""
+    history = losses.History(Job(POLICIES["sync"][0], 1, 100, False), Seeded(1), 3)
+    copies, follower = history.copies, history.copies.servers[1]
+    history.train(2)
+    sent: dict[int, tuple[float, Sent]] = {}
+    post = copies.post
+
+    def late(sender: int, to: int, message: Sent) -> None:
+        post(sender, to, message)
+        sent[id(message)] = copies.now, message
+
+    with mock.patch.object(copies, "post", late):
+        copies.kill(copies.servers[0])
+        began = copies.now
+        while not follower.leads:
+            copies.pass_time(0.05)
+            for (sender, to), stream in list(copies.streams.items()):
+                while stream and copies.now - sent.get(id(stream[0]), (began,))[0] >= seconds:
+                    copies.carry(sender, to)
+                    stream = copies.streams[sender, to]
+            for server in copies.servers[1:]:
+                copies.acts(server, lambda server=server: server.follow(10))  # type: ignore[misc]
+            assert copies.now - began < 30.0
 
 
 def faults(monkeypatch: pytest.MonkeyPatch, kind: object, name: str, instead: object) -> bool:
@@ -141,7 +170,7 @@ def test_copies_that_differ_are_found_without_the_digest(monkeypatch: pytest.Mon
 
 
 def test_a_shell_that_forgets_to_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def kept(server: Server, disk: object) -> None:
+    def kept(log: Holding, disk: object) -> None:
         """The promise is made, and is not on the disk."""
 
-    assert faults(monkeypatch, Server, "keep", kept)
+    assert faults(monkeypatch, Holding, "keep", kept)
