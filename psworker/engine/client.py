@@ -60,7 +60,7 @@ class ClientEngine:
         # Whether Ready was sent since the newest grant, alone or with a commit.
         self.asked = False
         # The ticket during which the next one was asked for; whether an exchange with a commit is not answered yet; and
-        # whether the newest grant came before the ticket before it was committed.
+        # whether the last grant that was asked for ahead came before the ticket before it was committed.
         self.asked_ahead = 0
         self.in_exchange = self.granted_ahead = False
         # Whether Done was sent, and its reason to end the whole job.
@@ -286,7 +286,10 @@ class ClientEngine:
                 # Grants come again after a reconnection.
                 newest = self.newest
                 if newest is None or event.ticket > newest.ticket:
-                    self.granted_ahead = self.held is not None or self.in_exchange
+                    if self.held is not None or self.in_exchange:
+                        self.granted_ahead = True
+                    elif newest is not None and self.asked_ahead == newest.ticket:
+                        self.granted_ahead = False
                     self.newest, self.asked = event, False
                     self.grants.append(event)
                     if self.void:

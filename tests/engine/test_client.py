@@ -340,6 +340,20 @@ def test_an_exchange_does_not_ask_for_a_ticket_that_will_be_granted_ahead() -> N
     assert engine.begin_commit(Commit(3, ready=True)).ready
 
 
+def test_a_ticket_that_nobody_asked_for_ahead_says_nothing_about_the_policy() -> None:
+    engine = holding(1)
+    engine.ready_ahead(1)
+    engine.receive(grant(2))
+    engine.abandon(1, "nonfinite")
+    engine.take_grant()
+    engine.abandon(2, "nonfinite")
+    assert engine.ready() == [Ready()]
+    engine.receive(grant(3))
+    engine.take_grant()
+    engine.ready_ahead(3)
+    assert not engine.begin_commit(Commit(3, ready=True)).ready
+
+
 def test_a_ticket_that_was_granted_ahead_and_cancelled_is_asked_for_again() -> None:
     engine = holding(1)
     engine.receive(grant(2))

@@ -103,7 +103,7 @@ def test_what_cannot_be_taken_ends_connection_and_process(tmp_path: Path, said: 
         ),
         *(tmp_path / "log", events, PATIENCE),
     )
-    assert events.get(timeout=PATIENCE) == Exited("w", ExitCode.UNREACHABLE)
+    assert events.get(timeout=PATIENCE) == Exited("w", ExitCode.UNREACHABLE, lost=True)
     assert made.arrived.wait(PATIENCE) and pipe.killed.is_set() and pipe.closed.is_set()
     assert "the connection to h was lost: " in (tmp_path / "log").read_text()
 
@@ -116,5 +116,5 @@ def test_a_disk_that_takes_no_log_loses_neither_words_nor_end() -> None:
     )
     assert events.get(timeout=PATIENCE) == Printed("w", {"event": "ready"})
     made.kill()
-    assert events.get(timeout=PATIENCE) == Exited("w", ExitCode.UNREACHABLE)
+    assert events.get(timeout=PATIENCE) == Exited("w", ExitCode.UNREACHABLE, lost=True)
     assert made.arrived.wait(PATIENCE)
