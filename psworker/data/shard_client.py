@@ -107,9 +107,9 @@ class ShardClient:
         self._have: tuple[Member, ReceivedRows] | None = None
         self._contact, self._channel = self._contact_at(address), channel
         self._lane = self._lane_to(settings.wire.exact)
-        # The lane of what is fetched ahead, from its first use on; the lock guards that and moves.
+        # The lane of what is fetched ahead, from its first use on; the lock guards that, moves, and who takes `_early`.
         self._ahead: Lane | None = None
-        self._opening = threading.Lock()
+        self._guard = threading.Lock()
         # Arrays that held earlier versions: the system would have to clear the pages of new ones. `append` and `pop`
         # of a list are atomic, so the reader may return an array without the turn.
         self._spare: list[NDArray[Any]] = []
@@ -129,7 +129,7 @@ class ShardClient:
 
     def move(self, address: Address, channel: grpc.Channel) -> None:
         """Adopt the server's other address. A call that waits for the former one tries here next."""
-        with self._opening:
+        with self._guard:
             self.address, self._contact, self._channel = address, self._contact_at(address), channel
             self._lane.move(self._transport(self._settings.wire.exact))
             if self._ahead is not None:
@@ -275,7 +275,8 @@ class ShardClient:
 
     def _taken_early(self, member: Member, rows: WantedRows) -> ReceivedRows | None:
         """Return rows that were read early, if they are these; nobody else gets them, and they may be written to."""
-        early, self._early = self._early, None
+        with self._guard:
+            early, self._early = self._early, None
         if early is None or early[0] is not member or not rows or not same_keys(early[1].keys, rows):
             return None
         return early[1]
@@ -612,7 +613,7 @@ class ShardClient:
         return Lane(self._transport(exact), known)
 
     def _lane_ahead(self) -> Lane:
-        with self._opening:
+        with self._guard:
             if self._ahead is None:
                 self._ahead = self._lane_to(False)
             return self._ahead
