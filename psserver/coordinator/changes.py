@@ -42,7 +42,10 @@ class WaitingState:
 
 @dataclass(frozen=True, slots=True)
 class ChangeState:
-    """The saved form of `Changes`. `controller`: the state of the job's controller; empty if it has none."""
+    """The saved form of `Changes`. `controller`: the state of the job's controller; empty if it has none.
+
+    `ask_from`: the version from which on it is worth to ask again whether the next planned change is due.
+    """
 
     # The configuration of the policy that the job began with; empty if that still decides.
     began_with: dict[str, object] = field(default_factory=dict)
@@ -52,6 +55,7 @@ class ChangeState:
     planned: int = 0
     rate: float = 1.0
     controller: dict[str, object] = field(default_factory=dict)
+    ask_from: int = 0
 
 
 class Changes:
@@ -110,11 +114,13 @@ class Changes:
             self.unsettled,
             self.planned,
             self.rate,
+            ask_from=self._ask_from,
         )
 
     def restore(self, state: "ChangeState", waiting: Policy | None) -> None:
         """Restore a saved state. `waiting`: the policy of the change that waits, built anew."""
         self.began_with, self.planned = state.began_with, state.planned
         self.overlap, self.unsettled, self.rate = set(state.overlap), state.unsettled, state.rate
+        self._ask_from = state.ask_from
         if waiting is not None and state.waiting is not None:
             self.waiting = Change(waiting, state.waiting.by, state.waiting.why, state.waiting.rate)

@@ -30,8 +30,8 @@ class Ledger:
         self.started = False
         # Between two phases: members that stay may begin the next one.
         self.resting = False
-        # Why the last phase ended.
-        self.phase_ended = ""
+        # Why the last phase ended; and why the present one ends before its data does, until it is over.
+        self.phase_ended = self.phase_ends = ""
         # The number of finished phases.
         self.phase = 0
         # The next phase's work units are not declared yet.
@@ -167,6 +167,8 @@ class Ledger:
         """Return to the time before the start, because the job resumes in new processes."""
         self.stopped, self.evaluator, self.stop_index = None, None, 0
         self.started = False
+        # Workers report how much data they have when they come.
+        self.extents.clear()
         self.roster.prepared.clear()
         for tally in self.roster.tallies.values():
             tally.arrived = False

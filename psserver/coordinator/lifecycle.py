@@ -17,8 +17,6 @@ class Lifecycle:
         self._ledger = ledger
         self._driver = driver
         self._assurance = assurance
-        # Why the present phase ends before its data does; empty once it is over.
-        self.phase_ends = ""
 
     def offer_initialisation(self, now: float) -> None:
         """Let the first worker that asks, by rank, install version 0; one at a time."""
@@ -101,7 +99,7 @@ class Lifecycle:
         if not finished_before and (not present or any(m.state != "done" for m in present)):
             return
         waited = any(now - left_at < ledger.rejoin_limit for left_at in roster.unfinished.values())
-        if waited and not self.phase_ends:
+        if waited and not ledger.phase_ends:
             return
         if ledger.work is not None and ledger.work.complete:
             self.finish_work(now)
@@ -125,15 +123,15 @@ class Lifecycle:
         if not any(member.stays for member in here):
             ledger.stop(reason, now, success=not missing, cause="missing" if missing else "done")
         elif all(member.state == "done" for member in here):
-            ledger.end_phase(self.phase_ends or reason)
-            self.phase_ends = ""
+            ledger.end_phase(ledger.phase_ends or reason)
+            ledger.phase_ends = ""
         else:
             self.end_phase(reason, now)
 
     def end_phase(self, reason: str, now: float) -> None:
         """End the phase for all members at once, and cancel their tickets."""
         ledger, driver = self._ledger, self._driver
-        self.phase_ends = reason
+        ledger.phase_ends = reason
         if ledger.work is not None:
             ledger.work.standby.clear()
         for member in ledger.roster.here():

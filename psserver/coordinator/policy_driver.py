@@ -86,7 +86,8 @@ class PolicyDriver:
         # During a trial the policy receives no events.
         self.trial: PendingTrial | None = None
         self.refusals = Refusals()
-        self._trials = 0
+        # The number of trials so far.
+        self.trials = 0
         # Read once: a policy's declarations are constant.
         self._tensors, self._lists = policy.tensors, policy.tensors.lists
         # Whether the policy accepts a Ready from a worker that holds a ticket.
@@ -506,9 +507,9 @@ class PolicyDriver:
         if ordinary and self._assurance.certain(update):
             self._make(update, tickets, now)
             return
-        self._trials += 1
-        self.trial = PendingTrial(self._trials, update, tickets, [])
-        ledger.ask(outputs.Trial(self._trials, update))
+        self.trials += 1
+        self.trial = PendingTrial(self.trials, update, tickets, [])
+        ledger.ask(outputs.Trial(self.trials, update))
 
     def _make(self, update: entries.Apply, tickets: Sequence[Ticket], now: float) -> None:
         """Record the update, which makes the next version."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from psserver.coordinator.changes import ChangeState
 from psserver.coordinator.members.roster import Member
+from psserver.coordinator.progress import Extent
 from psserver.coordinator.terms import Stopped
 from psserver.coordinator.tickets.table import Ticket
 from psserver.coordinator.work.queue import QueueState
@@ -90,6 +91,14 @@ class CoordinatorState:
     timers_paused_since: int | None = None
     timers_idle: int = 0
     changes: ChangeState = field(default_factory=ChangeState)
+    # Until the start of a job that resumed: when it did, and who is expected.
+    resumed_at: float | None = None
+    expected: list[str] = field(default_factory=list)
+    # (worker, how much data it has).
+    extents: list[tuple[str, Extent]] = field(default_factory=list)
+    phase_ends: str = ""
+    # The number of updates that the shards were asked about.
+    trials: int = 0
 
     def to_json(self) -> dict[str, object]:
         """Return plain data for `json.dumps(..., allow_nan=False)`."""

@@ -64,6 +64,11 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         timers_paused_since=driver.timers.paused_since,
         timers_idle=driver.timers.idle,
         changes=_changes(driver),
+        resumed_at=ledger.resumed_at,
+        expected=sorted(ledger.expected),
+        extents=list(ledger.extents.items()),
+        phase_ends=ledger.phase_ends,
+        trials=driver.trials,
     )
 
 
@@ -133,13 +138,16 @@ def restore(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     driver.folded = {part.ticket: part for part in state.folded}
     driver.timers = Timers(tuple(state.timers), state.timers_paused_since, state.timers_idle)
     driver.refusals = Refusals(state.refused, dict.fromkeys(state.refused_workers))
+    driver.trials = state.trials
     ledger.roster, ledger.tickets = roster, tickets
     ledger.entries, ledger.version, ledger.loss = state.entries, state.version, state.loss
     ledger.usual_step = state.usual_step
     ledger.lr_scale = state.lr_scale
     ledger.initialised, ledger.started = state.initialised, state.started
     ledger.resting, ledger.phase, ledger.undeclared = state.resting, state.phase, state.undeclared
-    ledger.phase_ended = state.phase_ended
+    ledger.phase_ended, ledger.phase_ends = state.phase_ended, state.phase_ends
+    ledger.resumed_at, ledger.expected = _shifted(state.resumed_at, shift), frozenset(state.expected)
+    ledger.extents = dict(state.extents)
     stopped = state.stopped
     ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
     ledger.evaluator, ledger.stop_index = state.evaluator, state.stop_index

@@ -105,7 +105,7 @@ class Contributions:
             ledger.notify_grant(member, opened[-1])
         elif opened and not (self._driver.ahead and member.known_to_policy and len(opened) < AHEAD):
             pass
-        elif member.state == "done" and self._lifecycle.phase_ends:
+        elif member.state == "done" and ledger.phase_ends:
             pass  # the notice of the end follows
         elif member.state == "done" and ledger.resting and member.worker not in ledger.roster.prepared:
             ledger.notify(member, ledger.phase_notice())
