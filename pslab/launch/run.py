@@ -33,6 +33,7 @@ from pslab.launch.security import Protection, credentials_of
 from pslab.launch.status_client import StatusPoller
 from pslab.launch.tasks import Daemons, Tasks
 from pslab.runs.folder import EXPERIMENT, LOGS, later_jobs
+from psserver.checkpoint.resumption import AUTO
 from pswire.config.experiment import Experiment
 from pswire.config.run_sections import RECOVER
 from pswire.exits import ExitCode
@@ -155,10 +156,10 @@ class RealRun:
         """Start all processes. Returns a verdict if that fails or is interrupted."""
         others = self._servers[1:]
         for name in others:
-            self._start_server(name)
+            self._start_server(name, self._first_from)
         verdict = self._await_ready(others)
         if verdict is None:
-            self._start_server(self._servers[0])
+            self._start_server(self._servers[0], self._first_from)
             verdict = self._await_ready(self._servers[:1])
         if verdict is not None:
             return verdict
@@ -185,11 +186,17 @@ class RealRun:
     def _start_worker(self, name: str) -> None:
         self._start_task(self._tasks.worker(name, self._addresses))
 
-    def _start_server(self, name: str, resume_from: str | None = None) -> None:
+    @property
+    def _first_from(self) -> str | None:
+        """Where servers begin. With replicas those that live on go on from a checkpoint, too, if no copy is left."""
+        copies = self._experiment.cluster.replicas > 1
+        return self._resume_from or (AUTO if copies and self._saves else None)
+
+    def _start_server(self, name: str, resume_from: str | None) -> None:
         known = {
             each: where for each, where in self._addresses.items() if each != name or each not in self._moving
         }
-        self._start_task(self._tasks.server(name, known, resume_from or self._resume_from))
+        self._start_task(self._tasks.server(name, known, resume_from))
 
     def _start_task(self, task: Task) -> None:
         log = self._folder / LOGS / f"{task.name}.log"
@@ -373,7 +380,9 @@ class RealRun:
 
     def _restart(self, name: str) -> None:
         if name in self._servers:
-            self._start_server(name, "auto")
+            # A copy comes from another server; without checkpoints there is nothing else.
+            copies = self._experiment.cluster.replicas > 1
+            self._start_server(name, AUTO if self._first_from or not copies else None)
             if name in self._moving:
                 self._warn_of_one_node()
         else:

@@ -14,6 +14,7 @@ is an immutable value: `take` answers an input with the next state and with outp
     replica         one input and its rule
     watch           who is silent, when to stand, when to withhold a promise
     reach           a primary that no client reaches
+    losing          a part of which no copy is left
     digests         divergence of two copies
     pace            catching up at a bounded rate
 """

@@ -5,6 +5,8 @@ from typing import Final
 
 #: Copies of a part that `--replicas 2` asks for. Pairs lose less than a ring when two servers die at once.
 COPIES: Final = 2
+#: Epochs of one generation. Those of the next one begin above them, so that workers, which know epochs only, follow.
+EPOCHS: Final = 1_000_000
 
 
 class ReplicationError(Exception):
@@ -41,9 +43,9 @@ class Disk:
     config: Config
 
 
-def first_config(copies: tuple[int, ...]) -> Config:
+def first_config(copies: tuple[int, ...], generation: int = 0) -> Config:
     """Return the configuration that a generation begins with: all copies empty, in incarnation 0, and equal."""
-    return Config(0, copies[0], tuple(Member(server, 0) for server in copies))
+    return Config(generation * EPOCHS, copies[0], tuple(Member(server, 0) for server in copies))
 
 
 def majority(servers: int) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from psserver.replication import Config, Member, ReplicationError, first_config
+from psserver.replication.losing import lost
 from psserver.replication.messages import (
     Accepted,
     Append,
@@ -91,6 +92,7 @@ class Explorer:
         self._dead: dict[tuple[int, int], bool] = {}
         self._heeded: dict[int, int] = {}
         self._judged: dict = {}
+        self._lost: dict[tuple[int, ...], bool] = {}
         # Server state -> messages that change nothing there, as bits.
         self.inert: dict[int, int] = {}
         # Hashes of the states met.
@@ -206,6 +208,7 @@ class Explorer:
         sent, locals_, facts = state.sent, state.locals, base.facts
         if changed:
             locals_ = (*locals_[:server], local, *locals_[server + 1 :])
+            self.stays_lost(state.locals, locals_)
             facts = self.judge(locals_, facts, server, activated)
         if changed or mask:
             sent = self.canonical(state, server, locals_, mask)
@@ -217,6 +220,7 @@ class Explorer:
 
     def crashed(self, state: State, server: int, broken: int, bits: int = 0) -> State:
         locals_ = (*state.locals[:server], broken, *state.locals[server + 1 :])
+        self.stays_lost(state.locals, locals_)
         sent = self.canonical(state, server, locals_, bits)
         return State(locals_, sent, state.facts, state.tickets, state.takeovers, state.crashes - 1)
 
@@ -288,6 +292,21 @@ class Explorer:
         found = self._judged.get(key)
         if found is None:
             found = self._judged[key] = self.judged(locals_, facts, server, activated)
+        return found
+
+    def stays_lost(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        """A part of which no copy is left never has one again."""
+        if self.is_lost(before) and not self.is_lost(after):
+            raise Violation("a server leads, or may, although no copy was left")
+
+    def is_lost(self, numbers: tuple[int, ...]) -> bool:
+        found = self._lost.get(numbers)
+        if found is None:
+            servers = [self.locals.things[number] for number in numbers]
+            incarnations = [each.replica.incarnation for each in servers]
+            found = self._lost[numbers] = lost(incarnations, [each.disk for each in servers])
+            if found and any(each.replica.leads for each in servers):
+                raise Violation("a server leads although no copy is left")
         return found
 
     def judged(self, numbers: tuple[int, ...], facts: int, server: int, activated: Config | None) -> int:

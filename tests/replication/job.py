@@ -11,6 +11,7 @@ from typing import Any
 
 from psserver.replication import Config, Disk, Member, Replica, begin, first_config, placement, restart, take
 from psserver.replication.digests import Comparison, RunningHash
+from psserver.replication.losing import lost
 from psserver.replication.messages import (
     Activate,
     Beat,
@@ -462,13 +463,25 @@ class World:
         for number in range(400):
             self.round()
             if lost and number > 40:
+                self.check_lost(lost)
                 return lost
             if self.ended():
                 break
         else:
             raise Violation(f"the job does not end in a quiet network: {self.open()}")
+        self.check_lost([])
         self.check_end()
         return lost
+
+    def check_lost(self, expected: list[int]) -> None:
+        """What is on the disks names the logs that are lost, once all servers are there."""
+        found = []
+        for log in self.copies:
+            seats = [self.seats[server, log] for server in range(self.servers)]
+            if lost([seat.replica.incarnation for seat in seats], [seat.disk for seat in seats]):
+                found.append(log)
+        if found != expected:
+            raise Violation(f"logs {expected} are lost, and the disks say {found}")
 
     def round(self) -> None:
         self.now += 0.1

@@ -24,6 +24,7 @@ from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.copy import Copy
 from psserver.service.replicas.disk import Promises
+from psserver.service.replicas.followers import PartFollower
 from psserver.service.replicas.links import Links, Listener
 from psserver.service.replicas.log import fence
 from psserver.service.replicas.logs import FIRST, Logs
@@ -44,6 +45,8 @@ log = logging.getLogger("ps-server")
 LOG_SHARE: Final = 0.125
 # Least seconds that a server waits without hearing of a primary, and between two warnings of servers not yet there.
 LEAST_PATIENCE, WARN_EVERY = 60.0, 10.0
+# Seconds between two looks whether a part that nobody serves is lost.
+LOOK_FOR_LOSS: Final = 1.0
 
 
 class Replicating:
@@ -65,7 +68,10 @@ class Replicating:
         self._ending: tuple[ExitCode, str] | None = None
         # Why this server ends; and whether it has ended the job.
         self._reason, self._concluded = "", False
-        self._heard = time.monotonic()
+        # The part of which no copy is left, and when to look for one.
+        self._lost: int | None = None
+        self._look_at = 0.0
+        self._heard = self._led_at = time.monotonic()
         index, out = settings.task_index, settings.out
         listener = Listener(
             self._receive,
@@ -82,8 +88,7 @@ class Replicating:
         self._logs = logs = Logs(
             index, len(continuation.hosts), settings.terms.servers, promises, settings.resume
         )
-        if logs.anew and index == 0:
-            self._lock = lock_folder(settings)
+        self._lock = lock_folder(settings) if logs.anew and index == 0 else None
         promises.hold()
         # What others do is not known before all have met in the new generation. Until then this server writes nothing
         # and hears nobody, so that one which is started so by mistake harms neither the job nor itself.
@@ -182,6 +187,8 @@ class Replicating:
                 self._logs.beat()
             await self.links.close(last, self._reason)
             self._promises.close()
+            if self._lock is not None:
+                self._lock.close()
 
     # Following and voting
 
@@ -196,15 +203,28 @@ class Replicating:
             if found is not None:
                 await copy.finish_saving()
                 return self._stopped(*found)
-            if copy.outdated:
-                # The next server of this process begins without a copy, and gets one.
-                going.hosts = tuple(self.links.hosts)
-                going.begin_again(copy.outdated)
-                return ExitCode.UNREACHABLE
+            if copy.outdated or self._lost is not None:
+                # The next server of this process begins without a copy, and gets one, or goes on from a checkpoint.
+                return self._begin_again(copy.outdated or self._loss)
             with suppress(TimeoutError):
                 await asyncio.wait_for(going.wake.wait(), 1.0)
             going.wake.clear()
         return None
+
+    def _begin_again(self, why: str) -> ExitCode:
+        self._continuation.hosts = tuple(self.links.hosts)
+        self._continuation.begin_again(why)
+        return ExitCode.UNREACHABLE
+
+    @property
+    def _returns(self) -> bool:
+        """Whether this server goes on from a checkpoint by itself where no copy is left."""
+        return self._settings.resume is not None
+
+    @property
+    def _loss(self) -> str:
+        where = f"part {self._lost} of the model" if self._logs.parts > 1 else "the job"
+        return f"no server has a copy of {where} any more"
 
     def _over(self) -> tuple[ExitCode, str] | None:
         """Return why this server ends, if it does."""
@@ -225,11 +245,23 @@ class Replicating:
         if not self._waits and self._leaderless and (end := self._promises.read_end(self._logs.generation)):
             code, reason = end
             return code, f"the job had ended before this server came ({reason}); --resume latest trains on"
+        if self._lost is not None and not self._returns:
+            return ExitCode.UNREACHABLE, f"{self._loss}: {self._advice}"
         patience = max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
         # One of two servers holds the only copy, and waits for the other one or for a person.
         if len(self.links.hosts) > len(FIRST) and time.monotonic() - self._heard > patience:
             return ExitCode.UNREACHABLE, f"no other server of the job was heard for {patience:g} s"
+        if len(self.links.hosts) > len(FIRST) and time.monotonic() - self._led_at > patience:
+            return ExitCode.UNREACHABLE, f"no server has led the job for {patience:g} s"
         return None
+
+    @property
+    def _advice(self) -> str:
+        """What a person can do when a part is lost."""
+        store = self._host.saver.store
+        if store is not None and store.names():
+            return "start all servers with --resume latest, to go on from the newest checkpoint"
+        return "there is no checkpoint, so begin anew in another folder"
 
     @property
     def _leaderless(self) -> bool:
@@ -271,7 +303,9 @@ class Replicating:
             settings.process.wait_warning,
             going.wake,
             lambda: going.signal,
-            lambda: bool(self._copy.deposed or self._copy.failure),
+            lambda: bool(
+                self._copy.deposed or self._copy.failure or (self._returns and self._lost is not None)
+            ),
         )
         try:
             return await self._led(job, life, results)
@@ -293,6 +327,10 @@ class Replicating:
         if self._copy.failure is not None and (found := self._over()) is not None:
             self.rpc.close()
             return self._stopped(*found)
+        if self._lost is not None and self._returns and job.decider.stopped is None:
+            self.rpc.close()
+            job.decider.write_or_fail(job.routes.run_log.close)
+            return self._begin_again(self._loss)
         if job.decider.stopped is None and job.decider.failure is None:
             return self._stopped(
                 ExitCode.UNREACHABLE,
@@ -374,6 +412,7 @@ class Replicating:
                 if not self._waits:
                     self._logs.tick()
                     self._copy.look()
+                    self._look_for_loss()
             except Exception as error:
                 # A server for which no time passes would neither be heard nor take the place of another one.
                 log.exception("this copy cannot go on", extra=event("replica_failed"))
@@ -383,6 +422,23 @@ class Replicating:
                 warn_at = time.monotonic() + WARN_EVERY
                 self._warn_of_missing()
             await asyncio.sleep(LOOK)
+
+    def _look_for_loss(self) -> None:
+        """Look whether a part that nobody serves is lost: what all servers have on their disks says so."""
+        now = time.monotonic()
+        self._led_at = self._led_at if self._leaderless else now
+        if self._lost is not None or now < self._look_at or not self._logs.unserved():
+            return
+        self._look_at = now + LOOK_FOR_LOSS
+        self._lost = self._logs.lost_part()
+        if self._lost is None:
+            return
+        self._continuation.wake.set()
+        if self.job is not None and not self._returns:
+            followers = {each.server: each for each in self.job.routes.followers}
+            follower = followers[self._lost]
+            assert isinstance(follower, PartFollower)
+            follower.lose(f"no server has a copy of it any more: {self._advice}")
 
     def _warn_of_missing(self) -> None:
         """Say which servers were never heard, while nothing can be decided without them."""

@@ -176,8 +176,8 @@ async def _final_tables(job: Job, plan: Plan) -> WholeTables | None:
             except (grpc.RpcError, frames.FrameError) as error:
                 why = reason(error) if isinstance(error, grpc.RpcError) else error
                 log.error(
-                    "server %d did not give its final rows: %s",
-                    *(follower.server, why),
+                    "%s did not give its final rows: %s",
+                    *(follower.name, why),
                     extra=event("no_final_weights"),
                 )
                 return None
@@ -227,7 +227,7 @@ async def _final_weights(job: Job) -> list[Floats] | None:
         if not await follower.wait_executed(entries, PATIENCE):
             why = "is not there" if follower.missing else "did not finish the log"
             fields = event("no_final_weights")
-            log.error("server %d %s; no final weights", follower.server, why, extra=fields)
+            log.error("%s %s; no final weights", follower.name, why, extra=fields)
             return None
         try:
             limit = transfer(plan.shards[follower.server].nbytes, job.terms.worker_timeout)
@@ -237,8 +237,8 @@ async def _final_weights(job: Job) -> list[Floats] | None:
         except (grpc.RpcError, frames.FrameError) as error:
             why = reason(error) if isinstance(error, grpc.RpcError) else error
             log.error(
-                "server %d did not give its final weights: %s",
-                *(follower.server, why),
+                "%s did not give its final weights: %s",
+                *(follower.name, why),
                 extra=event("no_final_weights"),
             )
             return None

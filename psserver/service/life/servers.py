@@ -135,7 +135,7 @@ class Servers:
             moved=before.continuation.moved,
             metrics_port=before.metrics_port,
             out=before.settings.out,
-            resume=AUTO if before.settings.task_index == 0 else None,
+            resume=_resumed(before.settings),
             recover=before.continuation.recover,
             again=True,
             former=before.host.job or before.settings.former,
@@ -159,3 +159,13 @@ class Servers:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(PORT_PAUSE)
+
+
+def _resumed(before: ServerSettings) -> str | None:
+    """Return from which checkpoint a server begins again in the same process.
+
+    With replicas it takes part as before. Only where the job may go back by itself, it does so if no copy is left.
+    """
+    if before.replicas > 1:
+        return None if before.resume is None else AUTO
+    return AUTO if before.task_index == 0 else None

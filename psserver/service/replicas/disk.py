@@ -117,6 +117,24 @@ class Promises:
                 found.append(int(json.loads(path.read_bytes())["generation"]))
         return max(found)
 
+    def of_all(self, servers: int) -> tuple[Remembered, ...] | None:
+        """Return what all servers had written at one moment; None if one never ran, is in another generation, or writes
+        just now."""
+        found = self._of_all(servers)
+        if found is None or len({each.generation for each in found}) > 1:
+            return None
+        # No file ever becomes what it was before.
+        return found if self._of_all(servers) == found else None
+
+    def _of_all(self, servers: int) -> tuple[Remembered, ...] | None:
+        found = []
+        for server in range(servers):
+            # A damaged file is its own server's to complain of.
+            with suppress(LogError):
+                read = Promises(self._path.parent.parent, server).read()
+                found += [] if read is None else [read]
+        return tuple(found) if len(found) == servers else None
+
     def write(self, remembered: Remembered) -> None:
         """Write, and wait for the disk. Raises LogError, and SupersededError if a later process has written."""
         try:

@@ -68,6 +68,8 @@ class PartFollower(Follower):
         # The items that one of the copies has not executed, as last reported.
         self.lag = 0
         self.name = f"part {part}"
+        # Why nobody will ever serve it again.
+        self._gone = ""
         # Until when its last results are asked for again.
         self._until: float | None = None
 
@@ -140,13 +142,19 @@ class PartFollower(Follower):
         await asyncio.sleep(LOOK)
         return now < self._until
 
+    def lose(self, why: str) -> None:
+        """Note that nobody will ever serve the part again."""
+        self._gone = why
+
     # The stream
 
     async def _run(self) -> None:
         """Serve whichever server has the part, until the end."""
         while not self._closing.is_set():
             if self._patience is not None and self._loop.time() - self._served > self._patience:
-                self._give_up(f"no server has served it for {self._patience:g} s")
+                self._gone = f"no server has served it for {self._patience:g} s"
+            if self._gone:
+                self._give_up(self._gone)
                 return
             address = self._where(self.server)
             if address is None or not address.port:

@@ -8,6 +8,7 @@ from typing import Final
 from psserver.checkpoint.resumption import AUTO
 from psserver.replication import Config, Disk, Replica, begin, first_config, restart
 from psserver.replication.configuration import COPIES
+from psserver.replication.losing import lost
 from psserver.replication.messages import Message
 from psserver.replication.reach import REST, UNASKED, Reach
 from psserver.service.errors import invalid
@@ -17,6 +18,7 @@ from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.links import Links
 from psserver.service.replicas.shell import Machine, Shell
 from pswire.addresses import Address
+from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.v1 import shard_pb2
 
@@ -66,15 +68,21 @@ class Logs:
 
     def __init__(self, server: int, servers: int, parts: int, promises: Promises, resume: str | None) -> None:
         """`resume`: a checkpoint, from which all servers begin anew: server 0 from its state, and server 1 without a
-        copy; with "auto" only if this server never ran. Raises LogError."""
+        copy; with "auto" only if this server never ran in this generation, or that one is over. Raises LogError."""
         self.server, self.servers, self.parts = server, servers, parts
         self._promises = promises
         former = promises.read()
-        self.anew = former is None or resume not in (None, AUTO)
+        newest = promises.newest_generation()
         self.generation = 0 if former is None else former.generation
-        if resume not in (None, AUTO):
+        if resume == AUTO and former is not None and former.generation == newest and self.over(former):
+            self.generation = newest + 1
+        elif resume == AUTO:
+            # The others may have begun it while this server was not there.
+            self.generation = max(newest, 0)
+        elif resume is not None:
             # Beyond that of every server: there may be another number of them now.
-            self.generation = promises.newest_generation() + 1
+            self.generation = newest + 1
+        self.anew = former is None or former.generation < self.generation
         if former is None or self.anew:
             self._replicas = [self._begun(part, resume is not None) for part in range(self.parts)]
             incarnation = 0
@@ -95,6 +103,28 @@ class Logs:
         self.shells: list[Shell] = []
         self._reach = Reach(time.monotonic())
 
+    def over(self, former: Remembered) -> bool:
+        """Return whether nothing goes on in that generation: its job has ended without success, or a part is lost."""
+        ended = self._promises.read_end(former.generation)
+        return self.lost_part() is not None if ended is None else ended[0] != ExitCode.OK
+
+    def lost_part(self) -> int | None:
+        """Return a part of which no copy is left, by what all servers have on their disks; None if each has one."""
+        found = self._promises.of_all(self.servers)
+        if found is None or any(len(each.disks) != self.parts for each in found):
+            return None
+        incarnations = [each.incarnation for each in found]
+        parts = (lost(incarnations, [each.disks[part] for each in found]) for part in range(self.parts))
+        return next((part for part, is_lost in enumerate(parts) if is_lost), None)
+
+    def unserved(self) -> bool:
+        """Return whether a part has shown for a while nobody who serves it."""
+        now = time.monotonic()
+        return any(
+            not shell.replica.leads and shell.watch.leaderless(self.primary(part), now)
+            for part, shell in enumerate(self.shells)
+        )
+
     @property
     def own(self) -> Shell:
         """The log of the part of which this server has a copy; that of part 0, if it has none."""
@@ -104,7 +134,7 @@ class Logs:
         """Return the replica with which a generation begins. With a checkpoint server 1 gets a copy of the coordinator,
         while copies of other parts read it alike."""
         members = holders(part)
-        first = first_config(members[:1] if from_checkpoint and not part else members)
+        first = first_config(members[:1] if from_checkpoint and not part else members, self.generation)
         if self.server in members and all(each.server != self.server for each in first.members):
             return restart(self.server, self.servers, 0, True, Disk(first.epoch, first))
         return begin(self.server, self.servers, first)

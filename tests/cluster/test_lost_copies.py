@@ -1,0 +1,183 @@
+"""All copies of a part are lost at once, and all servers come back with their command: nobody waits for ever."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+
+import pytest
+
+from pslab.runs.folder import Run
+from tests.cluster.cluster import PATIENCE, Cluster, entries_of, wait_until
+from tests.cluster.launched import servers
+from tests.cluster.replicated import (
+    GATE,
+    MORE,
+    SAVING,
+    open_gates,
+    saved,
+    sha256,
+    start,
+    start_again,
+    undisturbed,
+    wait_for_the_gate,
+)
+from tests.cluster.replicated_run import GATES, run, whole
+from tests.cluster.replicated_run import sha256 as whole_sha256
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+AUTO = "--resume", "auto"
+LOST = "no server has a copy of"
+
+
+@dataclass(frozen=True)
+class World:
+    """`killed`: a whole pair of servers, at least. `more`: options of all servers."""
+
+    servers: int
+    killed: tuple[int, ...]
+    more: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.servers} servers, {self.killed} killed, {' '.join(self.more) or 'no options'}"
+
+
+def lose(cluster: Cluster, world: World) -> None:
+    """Kill servers at a moment, and start them again."""
+    start(cluster, "sync", servers=world.servers, batches=MORE, more=world.more)
+    wait_for_the_gate(cluster, GATE)
+    if SAVING[0] in world.more:
+        wait_until(lambda: saved(cluster.out) == [3, 6], "checkpoints")
+    for number in world.killed:
+        cluster.servers[number].send(SIGKILL)
+    for number in world.killed:
+        cluster.servers[number].kill()
+    for number in world.killed:
+        start_again(cluster, number, "sync", *world.more)
+
+
+def ended_well(cluster: Cluster) -> None:
+    assert [server.wait_exit() for server in cluster.servers] == [0] * len(cluster.servers), [
+        server.errors for server in cluster.servers
+    ]
+
+
+RETURNS = [
+    World(2, (0, 1), (*SAVING, *AUTO)),
+    World(3, (0, 1), (*SAVING, *AUTO)),
+    World(3, (0, 1, 2), (*SAVING, *AUTO)),
+    World(4, (0, 1), (*SAVING, *AUTO)),
+    World(4, (2, 3), (*SAVING, *AUTO)),
+    World(4, (0, 1, 2, 3), (*SAVING, *AUTO)),
+    World(3, (0, 1), AUTO),
+    World(4, (2, 3), AUTO),
+]
+
+
+@pytest.mark.parametrize("world", RETURNS, ids=str)
+def test_a_job_without_a_copy_goes_on_from_the_newest_checkpoint_by_itself(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the workers that it had; without a checkpoint from the beginning."""
+    expected = undisturbed(tmp_path / "alone", 1000, MORE)
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    (tmp_path / "lost").mkdir()
+    with Cluster(tmp_path / "lost") as cluster:
+        lose(cluster, world)
+        open_gates(cluster)
+        assert [worker.wait_exit() for worker in cluster.workers] == [0, 0], cluster.workers[0].errors
+        ended_well(cluster)
+        assert sha256(cluster) == expected
+        run = cluster.checked_run()
+        back = [entry["version"] for entry in entries_of(run, "restore")]
+        assert back == ([6] if SAVING[0] in world.more else [])
+        commits = [
+            (entry["worker"], entry["batch"]) for entry in entries_of(run, "commit") if entry["samples"]
+        ]
+        assert sorted(commits) == [(f"w{rank}", batch) for rank in range(2) for batch in range(MORE)]
+
+
+@pytest.mark.parametrize(
+    ("world", "advice"),
+    [
+        (World(3, (0, 1), SAVING), "start all servers with --resume latest"),
+        (World(4, (2, 3), SAVING), "start all servers with --resume latest"),
+        (World(3, (0, 1), ()), "there is no checkpoint"),
+        (World(4, (2, 3), ()), "there is no checkpoint"),
+    ],
+    ids=str,
+)
+def test_a_job_that_may_not_go_back_by_itself_ends_and_says_what_to_do(
+    world: World, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    with Cluster(tmp_path) as cluster:
+        lose(cluster, world)
+        open_gates(cluster)
+        for server in cluster.servers:
+            assert server.wait_exit() == 3, server.errors
+            reason = str(server.wait_event("stopped")["reason"])
+            assert LOST in reason and advice in reason
+
+
+def test_a_job_that_a_signal_ended_goes_on_with_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a scheduler ends all servers and starts them elsewhere; and after the end nothing changes any more."""
+    expected = undisturbed(tmp_path / "alone", 1000, MORE)
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    (tmp_path / "ended").mkdir()
+    with Cluster(tmp_path / "ended") as cluster:
+        start(cluster, "sync", batches=MORE, more=(*SAVING, *AUTO))
+        wait_for_the_gate(cluster, GATE)
+        for server in cluster.servers:
+            server.send(SIGTERM)
+        assert [server.wait_exit() for server in cluster.servers] == [143] * 3
+        for worker in cluster.workers:
+            worker.close()
+        before = (cluster.out / "summary.json").read_bytes()
+        cluster.workers.clear()
+        for number in range(3):
+            start_again(cluster, number, "sync", *SAVING, *AUTO)
+        open_gates(cluster)
+        for rank in range(2):
+            cluster.start_worker("--task-index", str(rank), "--batches", str(MORE), "--elements", "1000")
+        assert [worker.wait_exit() for worker in cluster.workers] == [0, 0], cluster.workers[0].errors
+        ended_well(cluster)
+        assert sha256(cluster) == expected
+        after = (cluster.out / "summary.json").read_bytes()
+        assert json.loads(before)["success"] is False and after != before
+        for number in range(3):
+            start_again(cluster, number, "sync", *SAVING, *AUTO)
+        ended_well(cluster)
+        assert (cluster.out / "summary.json").read_bytes() == after
+
+
+def test_a_run_of_ps_lab_goes_on_from_its_checkpoint_when_all_copies_are_killed(tmp_path: Path) -> None:
+    """It starts both again, and the server that votes begins anew with them."""
+    alone, killed = tmp_path / "alone", tmp_path / "killed"
+    for folder in (alone, killed):
+        folder.mkdir()
+    for gate in GATES:
+        (alone / str(gate)).touch()
+    with run(alone, "--quiet") as launcher:
+        said, _ = launcher.communicate(timeout=4 * PATIENCE)
+        assert launcher.returncode == 0, said
+    out = killed / "run"
+    options = ("--quiet", "--replicas", "2", "--set", "cluster.servers=3", "--set", "run.checkpoint_every=3v")
+    with run(killed, *options) as launcher:
+        try:
+            wait_until(lambda: whole(out, GATES[0]), "the first gate")
+            wait_until(lambda: 9 in saved(out), "a checkpoint of version 9")
+            for each in servers(launcher.pid, out / "decisions.jsonl")[:2]:
+                each.send_signal(SIGKILL)
+            for gate in GATES:
+                (killed / str(gate)).touch()
+            said, _ = launcher.communicate(timeout=4 * PATIENCE)
+        finally:
+            launcher.kill()
+    assert launcher.returncode == 0, said
+    (restore,) = entries_of(Run(out), "restore")
+    assert restore["version"] == 9
+    assert whole_sha256(killed) == whole_sha256(alone)
